@@ -1,10 +1,9 @@
-// The `isthmus-coordinator` binary: what needs no trainer, and so no libtorch. For the machine at a third
-// place.
+// The `isthmus-coordinator` binary: all verbs that need no trainer, and so no libtorch. It is for a machine
+// at a third location.
 
 #include "cli/trainer_verbs.h"
 
 int main(int argc, char** argv) {
-  isthmus::app::CommandLine commands(
-      "isthmus-coordinator: what a machine that trains nothing can do for a run", {});
+  isthmus::app::CommandLine commands("isthmus-coordinator: the verbs of isthmus that need no trainer", {});
   return isthmus::app::run_verbs(commands, nullptr, argc, argv);
 }

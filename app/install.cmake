@@ -1,11 +1,11 @@
-# `cmake --install DIR --prefix P`: a tree that may be moved. The Debian libraries that the programs need come along into
-# lib/; the C and C++ run-time libraries are the system's, libtorch is found when a verb needs it.
+# `cmake --install DIR --prefix P` makes a relocatable tree. Its lib/ gets the Debian libraries that the programs need. The C
+# and C++ run-time libraries are the system's; libtorch is found when a verb needs it.
 install(TARGETS isthmus isthmus-coordinator RUNTIME DESTINATION bin COMPONENT programs)
 if(SKBUILD) # pip install ./python: without a trainer, with the libraries of this machine
   install(TARGETS isthmus isthmus-coordinator RUNTIME DESTINATION isthmus/bin COMPONENT python)
 endif()
 install(FILES ${CMAKE_SOURCE_DIR}/docs/grafana/isthmus.json DESTINATION share/isthmus/grafana COMPONENT programs)
-# Its text to train on is what comes along: the documentation.
+# The installed quickstart trains on the installed documentation.
 file(READ ${CMAKE_SOURCE_DIR}/configs/quickstart.yaml _quickstart)
 string(REGEX REPLACE "\n  path: [^\n]*" "\n  path: ../../doc/isthmus # any folder with text" _quickstart "${_quickstart}")
 file(WRITE ${CMAKE_BINARY_DIR}/generated/quickstart.yaml "${_quickstart}")
@@ -14,7 +14,8 @@ install(FILES ${CMAKE_BINARY_DIR}/generated/quickstart.yaml DESTINATION share/is
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs/ DESTINATION share/doc/isthmus COMPONENT programs FILES_MATCHING PATTERN "*.md"
   PATTERN "*.svg")
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/CHANGELOG.md DESTINATION share/doc/isthmus COMPONENT programs)
-# The build tree's programs take this machine's libraries; installed ones would take those that an earlier install has left.
+# Finds dependencies from the programs in the build tree, which load this machine's libraries. Installed programs would load
+# the libraries of an earlier install.
 install(CODE "
   set(isthmus_programs $<TARGET_FILE:isthmus> $<TARGET_FILE:isthmus-coordinator>)
   set(isthmus_trainer $<$<TARGET_EXISTS:isthmus_trainer_library>:$<TARGET_FILE:isthmus_trainer_library>>)

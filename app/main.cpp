@@ -1,5 +1,5 @@
-// The `isthmus` binary. It links no libtorch: for verbs that train it finds one, and loads the trainer, which
-// is a library beside it; all others it does itself.
+// The `isthmus` binary. It is not linked with libtorch: for verbs that train, it finds libtorch and loads the
+// trainer library. It runs all other verbs itself.
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -25,7 +25,8 @@ constexpr const char* no_trainer = "this build of isthmus has no trainer";
 constexpr bool built_with_trainer = ISTHMUS_HAS_TRAINER;
 const TorchNeed need{.release = ISTHMUS_TORCH_RELEASE, .cuda = ISTHMUS_TORCH_CUDA};
 
-/// Takes --torch PATH out of the arguments, wherever it stands.
+/// Removes --torch PATH from the arguments, wherever it appears, and returns the absolute path; empty without
+/// --torch.
 std::string take_torch(int& argc, char** argv) {
   std::string given;
   int kept = 1;
@@ -33,7 +34,8 @@ std::string take_torch(int& argc, char** argv) {
     const std::string_view word(argv[i]);
     constexpr std::string_view flag = "--torch", with_value = "--torch=";
     if (word == flag) {
-      if (++i == argc) throw Error(ErrorKind::config, "--torch needs a torch package's folder");
+      if (++i == argc)
+        throw Error(ErrorKind::config, "--torch has no value; expected the folder of a torch package");
       given = argv[i];
     } else if (word.starts_with(with_value)) {
       given = word.substr(with_value.size());
@@ -41,8 +43,9 @@ std::string take_torch(int& argc, char** argv) {
       argv[kept++] = argv[i];
       continue;
     }
-    if (given.empty()) throw Error(ErrorKind::config, "--torch is empty; expected a torch package's folder");
-    given = fs::absolute(given).string();  // children may run elsewhere
+    if (given.empty())
+      throw Error(ErrorKind::config, "--torch is empty; expected the folder of a torch package");
+    given = fs::absolute(given).string();  // child processes may run in another folder
   }
   argc = kept;
   argv[kept] = nullptr;
@@ -69,19 +72,20 @@ class Trainer {
     return "not found here; expected " + need.release + ".*";
   }
 
-  /// For `isthmus doctor`, where `found` is false.
+  /// The finding of `isthmus doctor` when `found` is false.
   [[nodiscard]] Finding missing() {
     if (!built_with_trainer) return {"device", Level::fail, no_trainer, "pip install 'isthmus[train]'"};
     return {"device", Level::fail, what_is_missing(search(), need, "; "), how_to_get(need)};
   }
 
-  /// The whole command line again, by the trainer; ends the process with its status.
+  /// Lets the trainer library run the whole command line, then exits with its status.
   [[noreturn]] int run() {
     if (!built_with_trainer)
       throw Error(ErrorKind::config,
-                  std::string(no_trainer) + "; install one that has, as pip install 'isthmus[train]'");
+                  std::string(no_trainer) + "; install one with a trainer: pip install 'isthmus[train]'");
     const auto torch = need_torch(search(), need);
-    // By full path, so that what the trainer needs by name is there; torch's own OpenMP before all.
+    // Load by full path. The trainer then finds these libraries by name, already loaded. Torch's own OpenMP
+    // must come first.
     for (const auto* name :
          {"libgomp.so.1", "libc10.so", "libtorch_cpu.so", "libc10_cuda.so", "libtorch_cuda.so"}) {
       const auto file = torch.path / "lib" / name;
@@ -96,12 +100,11 @@ class Trainer {
     void* entry = dlsym(library, "isthmus_trainer_main");
     const std::string its = build == nullptr ? "unknown" : reinterpret_cast<TrainerBuildName>(build)();
     if (entry == nullptr || its != trainer_library_build())
-      throw Error(ErrorKind::config, file.string() + " is of build " + its + "; expected " +
+      throw Error(ErrorKind::config, file.string() + " is from build " + its + "; expected build " +
                                          trainer_library_build() +
-                                         ", which this program is of. Install both from one build");
+                                         ", as this program. Install both from one build");
     const int status = reinterpret_cast<TrainerMain>(entry)(argc_, argv_, given_.c_str());
-    // All that a run has to save is saved. libtorch's destructors would take another .14 s to free what ends
-    // anyway.
+    // Everything is saved by now. libtorch's destructors would spend another 0.14 s on freeing memory.
     std::fflush(nullptr);
     _exit(status);
   }
@@ -130,13 +133,14 @@ int run(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "--version") build.found = trainer.said();
   CommandLine commands(isthmus_description, build, given);
   commands.app().footer(
-      "--torch PATH, anywhere on the line: the torch package whose libraries training uses\n\n" +
+      "--torch PATH, anywhere on the command line: the torch package with the libraries for training\n\n" +
       commands.app().get_footer());
   const auto train = [&](const auto&...) { return trainer.run(); };
   commands.before([&](const std::string& verb) -> std::optional<int> {
     if (verb == "plan" && has(argc, argv, "--probe")) return trainer.run();
     const bool reduces = has(argc, argv, "--reduce-only") || has(argc, argv, "--only-enrol");
-    // A doctor has more to look at with a trainer; who joins is to be let in before a trainer is missed.
+    // `doctor` checks more if there is a trainer. `join` runs here without one, so that it can enrol this
+    // machine before it reports the missing trainer.
     if ((verb == "doctor" || (verb == "join" && !reduces)) && trainer.found()) return trainer.run();
     return std::nullopt;
   });

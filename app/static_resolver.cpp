@@ -1,13 +1,13 @@
-// Host names in the statically linked isthmus-coordinator, whose calls of getaddrinfo the linker sends here.
-// glibc resolves by /etc/hosts and DNS without help; the other services that a machine's nsswitch.conf may
-// name are shared libraries, which a static program cannot load from another version of glibc.
+// Resolves host names in the statically linked isthmus-coordinator; the linker redirects calls of getaddrinfo
+// to this file. glibc reads /etc/hosts and asks DNS by itself. Other services in nsswitch.conf are shared
+// libraries, which a static program cannot load from another version of glibc.
 
 #include <netdb.h>
 #include <nss.h>
 
 #include <string_view>
 
-// The names are the linker's: --wrap=getaddrinfo.
+// --wrap=getaddrinfo of the linker determines these names.
 extern "C" int __real_getaddrinfo(const char* node, const char* service, const addrinfo* hints,
                                   addrinfo** result);
 
@@ -16,7 +16,7 @@ extern "C" int __wrap_getaddrinfo(const char* node, const char* service, const a
   static const int configured = __nss_configure_lookup("hosts", "files dns");
   if (configured != 0) return EAI_SYSTEM;
   const int error = __real_getaddrinfo(node, service, hints, result);
-  // A machine without /etc/hosts, such as a container made of this program alone.
+  // Some machines have no /etc/hosts, such as a container with only this program.
   if (error != 0 && node != nullptr && std::string_view(node) == "localhost")
     return __real_getaddrinfo("127.0.0.1", service, hints, result);
   return error;

@@ -16,15 +16,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Of the CUDA whose libraries the trainer links (cmake/Cuda.cmake takes no other).
+/// The CUDA release that the trainer links; cmake/Cuda.cmake accepts no other.
 constexpr const char* cuda_release = "13.";
 
-/// Without the folder in which the command was given, which -c puts first on Python's path.
+/// Prints torch's folder. First removes the current folder, which -c puts first on Python's path.
 constexpr const char* ask_python =
     "import sys; sys.path[:] = [p for p in sys.path if p]; import importlib.util as u; "
     "s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')";
 
-/// The quoted text on the first line of version.py that starts with `begin`; empty if there is none.
+/// The quoted text on the first line of version.py that starts with `begin`; empty if no line does.
 std::string quoted_in_version_file(const fs::path& package, const std::string& begin) {
   std::ifstream file(package / "version.py");
   for (std::string line; std::getline(file, line) && line.size() < 1000;) {
@@ -42,7 +42,7 @@ class Search {
  public:
   explicit Search(const TorchNeed& need) : need_(need) {}
 
-  /// Whether it fits.
+  /// Records the torch package in the folder, or what is wrong with it. Returns whether it fits.
   bool look(const std::string& place, const fs::path& folder) {
     std::error_code none;
     auto path = fs::weakly_canonical(folder, none);
@@ -80,7 +80,7 @@ class Search {
   TorchSearch result_;
 };
 
-/// What a command prints; empty where it fails.
+/// The first line that a command prints; empty if it fails.
 std::string output_of(std::vector<std::string> command) {
   std::array<int, 2> ends{};
   if (pipe(ends.data()) != 0) return {};
@@ -111,9 +111,10 @@ TorchSearch find_torch(const std::string& given, const fs::path& program, const 
     return search.result();
   }
   const auto folder = program.parent_path();
-  // A build tree has a link there; an installed tree may have one in its lib folder; a wheel is a neighbour.
+  // A build tree has the link lib/torch, an installed tree may have one in its lib folder, and next to a
+  // wheel is torch's own package.
   for (const auto* place : {"lib/torch", "../lib/torch", "../../torch"}) {
-    if (search.look("beside the program", folder / place)) return search.result();
+    if (search.look("next to the program", folder / place)) return search.result();
   }
   const char* active = std::getenv("VIRTUAL_ENV");
   const bool is_active = active != nullptr && *active != '\0';
@@ -134,7 +135,7 @@ std::string what_is_missing(const TorchSearch& search, const TorchNeed& need, co
 }
 
 std::string how_to_get(const TorchNeed& need) {
-  return "install it with pip install 'torch==" + need.release + ".*', or name its folder with --torch PATH";
+  return "install it with pip install 'torch==" + need.release + ".*', or pass its folder with --torch PATH";
 }
 
 TorchFolder need_torch(const TorchSearch& search, const TorchNeed& need) {

@@ -1,5 +1,5 @@
 #pragma once
-// Which libtorch the trainer is to use: looked for when a verb needs it, by `isthmus` alone.
+// Finds the libtorch for the trainer. Called only by `isthmus`, when a verb needs it.
 
 #include <filesystem>
 #include <optional>
@@ -9,32 +9,32 @@
 namespace isthmus::app {
 
 struct TorchFolder {
-  std::filesystem::path path;  ///< the package's folder; its libraries are in lib/
-  std::string version;         ///< of its version.py
-  std::string place;           ///< which of the places below it is
+  std::filesystem::path path;  ///< folder of the package; the libraries are in its lib/
+  std::string version;         ///< from its version.py
+  std::string place;           ///< where it was found, for messages
 };
 
 struct TorchSearch {
   std::optional<TorchFolder> found;
-  std::vector<std::string> looked;  ///< a line for each place that has none that fits, with what is wrong
+  std::vector<std::string> looked;  ///< one line for each rejected place, with the reason
 };
 
-/// What the trainer was built with.
+/// The torch that the trainer was built with.
 struct TorchNeed {
-  std::string release;  ///< "2.11": any of its versions fits
+  std::string release;  ///< "2.11": every version 2.11.* fits
   bool cuda = false;
 };
 
-/// Looks at `given` (of --torch; a torch package's folder or its lib/) alone where it is not empty; else
-/// beside the program, then in the active Python environment. Starts python3 where nothing is beside it.
+/// If `given` (the value of --torch: a torch package's folder, or its lib/) is not empty, looks only there.
+/// Otherwise looks next to the program, then in the active Python environment, for which it starts python3.
 [[nodiscard]] TorchSearch find_torch(const std::string& given, const std::filesystem::path& program,
                                      const TorchNeed& need);
 
-/// "training needs torch 2.11.*, and none was found: ...", with all places that were looked at.
+/// "training needs torch 2.11.*, and none was found: ...", with all places that were searched.
 [[nodiscard]] std::string what_is_missing(const TorchSearch& search, const TorchNeed& need,
                                           const std::string& separator);
 [[nodiscard]] std::string how_to_get(const TorchNeed& need);
-/// Throws Error(config) naming all places that were looked at.
+/// Throws Error(config) with all places that were searched.
 [[nodiscard]] TorchFolder need_torch(const TorchSearch& search, const TorchNeed& need);
 
 }  // namespace isthmus::app

@@ -1,5 +1,5 @@
-// What libisthmus_trainer.so holds: all verbs with a trainer. `isthmus` loads it after the libtorch that it
-// found (trainer_library.h), and calls its two functions.
+// The entry points of libisthmus_trainer.so, which has all verbs and a trainer. `isthmus` loads it after
+// libtorch (trainer_library.h).
 
 #include "cli/trainer_verbs.h"
 #include "isthmus/trainer/device.h"

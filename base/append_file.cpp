@@ -11,7 +11,7 @@ namespace {
 
 const std::filesystem::path& made(const std::filesystem::path& file) {
   if (!std::ofstream(file, std::ios::binary | std::ios::app))
-    throw Error(ErrorKind::data, "cannot open " + file.string() + " to append to it");
+    throw Error(ErrorKind::data, "cannot open " + file.string() + " for appending");
   return file;
 }
 
@@ -28,10 +28,11 @@ void AppendFile::append(std::string_view record) {
   } catch (const Error& error) {
     try {
       file_.truncate(size_);
-    } catch (const Error&) {  // what cannot be cut off is no file, like /dev/full
+    } catch (const Error&) {  // the file cannot be truncated, for example /dev/full
     }
     if (!say_) throw;
-    if (!std::exchange(said_, true)) say_(std::string(error.what()) + "; what follows is left out there");
+    if (!std::exchange(said_, true))
+      say_(std::string(error.what()) + "; further records are left out until it can be written");
   }
 }
 

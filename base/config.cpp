@@ -13,7 +13,7 @@
 namespace isthmus::config {
 namespace {
 
-// What a key expects
+// ---- what a key expects, in words ----
 
 std::string type_words(const bool*) { return "true or false"; }
 std::string type_words(const std::int64_t*) { return "integer"; }
@@ -56,7 +56,7 @@ std::string expected_words(const Key& key) {
   return words;
 }
 
-// Why digits alone were refused, where the range does not say it.
+// Why a value of digits alone was rejected, if the range does not say it.
 std::string_view digits_hint(const Key& key, const Source::Entry& entry) {
   if (entry.values.empty()) return "";
   const auto& text = entry.values.front();
@@ -156,7 +156,7 @@ std::string_view to_string(Scope scope) {
   return "?";
 }
 
-// Into the structs
+// ---- reading into the structs ----
 
 void Reader::visit(const std::string& path, const Key& key) {
   known_.push_back(path);
@@ -210,7 +210,7 @@ std::string_view last_part(std::string_view key) {
   return dot == key.npos ? key : key.substr(dot + 1);
 }
 
-// A right name in the wrong section, or in none, is near although many letters differ.
+// A correct name in the wrong section, or without a section, is near although many letters differ.
 std::size_t key_distance(std::string_view key, std::string_view valid) {
   constexpr std::size_t wrong_section = 2;
   return std::min(edit_distance(key, valid), wrong_section + edit_distance(last_part(key), last_part(valid)));
@@ -219,7 +219,7 @@ std::size_t key_distance(std::string_view key, std::string_view valid) {
 }  // namespace
 
 std::string nearest(std::string_view key, std::span<const std::string> valid) {
-  constexpr std::size_t longest = 256;  // a stranger's key must not cost seconds
+  constexpr std::size_t longest = 256;  // an untrusted key must not cost seconds
   key = key.substr(0, longest);
   const auto best = std::min_element(valid.begin(), valid.end(), [&](const auto& a, const auto& b) {
     return key_distance(key, a) < key_distance(key, b);
@@ -227,7 +227,7 @@ std::string nearest(std::string_view key, std::span<const std::string> valid) {
   return best == valid.end() ? std::string() : *best;
 }
 
-// Out of the structs
+// ---- writing from the structs ----
 
 namespace {
 
@@ -235,7 +235,7 @@ std::string yaml_value(const Item& item) { return item.is_text ? yaml_string(ite
 
 void append_yaml(std::string& out, std::span<const Item> items, const std::string& prefix) {
   const std::string indent(2 * static_cast<std::size_t>(std::count(prefix.begin(), prefix.end(), '.')), ' ');
-  std::vector<std::string> sections;  // written already: a section may be visited in several parts
+  std::vector<std::string> sections;  // already written: a section may be visited in several parts
   for (const auto& item : items) {
     if (!item.key.starts_with(prefix)) continue;
     const auto rest = item.key.substr(prefix.size());
@@ -277,7 +277,7 @@ std::string yaml_of(std::span<const Item> items) {
 Digest detail::fingerprint_of(std::span<const Item> items) {
   Hasher hasher;
   for (const auto& item : items) {
-    // Quoted as in YAML: a line break inside a value must not look like a further key.
+    // Quoted as in YAML, so that a line break in a value does not look like another key.
     if (item.scope != Scope::per_site) hasher.update(fmt::format("{}={}\n", item.key, yaml_value(item)));
   }
   return hasher.finish();

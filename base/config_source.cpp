@@ -1,4 +1,4 @@
-// From YAML to flat entries.
+// Reads YAML into flat entries.
 
 #include <fmt/format.h>
 #include <yaml-cpp/eventhandler.h>
@@ -40,7 +40,7 @@ struct Origin {
   }
 };
 
-// Knows only where the latest document started.
+// Records only where the latest document started.
 class DocumentStart : public YAML::EventHandler {
  public:
   YAML::Mark mark;
@@ -58,8 +58,8 @@ class DocumentStart : public YAML::EventHandler {
   void OnMapEnd() override {}
 };
 
-// YAML::Load reads one document and says nothing of what follows it, and YAML::LoadAll never returns from a
-// stray comma: so the end is looked for first.
+// YAML::Load reads one document and ignores what follows it, and YAML::LoadAll never returns from a stray
+// comma. So the end of the document is checked first.
 void check_single_document(const std::string& text, const Origin& origin) {
   std::istringstream in(text);
   YAML::Parser parser(in);
@@ -70,20 +70,20 @@ void check_single_document(const std::string& text, const Origin& origin) {
 }
 
 YAML::Node parse_yaml(std::string text, const Origin& origin) {
-  // An end mark, for yaml-cpp closes a forgotten quote silently at the end of the file, with all that it
-  // swallowed.
+  // An end mark: without it yaml-cpp silently closes a missing quote at the end of the file, with everything
+  // that the quote swallowed.
   text += text.ends_with('\n') ? "..." : "\n...";
   try {
     check_single_document(text, origin);
     return YAML::Load(text);
   } catch (const YAML::Exception& e) {
-    // It may quote the text.
+    // The message may quote the text.
     fail(fmt::format("{}: this is not YAML: {}", origin.place(e.mark), printable_ascii(e.msg, 200)));
   }
 }
 
-// Nested maps to dotted keys. Aliases are followed, so that what a small file expands to is bounded here, by
-// counting.
+// Flattens nested maps to dotted keys. Aliases are followed, so counting limits here what a small file can
+// expand to.
 class Flattener {
  public:
   Flattener(const Origin& origin, std::size_t& values_left, std::size_t& bytes_left)
@@ -135,7 +135,7 @@ class Flattener {
   std::vector<Source::Entry> entries;
 
  private:
-  // No section has a number for a key.
+  // The keys of a section are never numbers.
   static bool is_by_step(const YAML::Node& node) {
     if (!node.IsMap() || node.size() == 0) return false;
     return std::all_of(node.begin(), node.end(), [](const auto& pair) {
@@ -177,7 +177,7 @@ class Flattener {
                    const std::string& place) {
     const auto [first, is_new] = seen.emplace(key, place);
     if (!is_new) {
-      fail(fmt::format("{}: {} is given twice; it stands at {} already", place, shown(key), first->second));
+      fail(fmt::format("{}: {} is given twice; it is already set at {}", place, shown(key), first->second));
     }
   }
 
@@ -208,7 +208,7 @@ std::string read_text(const fs::path& file, const std::string& asked_by) {
 
 struct SourceBuilder {
   Source source;
-  std::vector<fs::path> open;  // the chain of files that are being read
+  std::vector<fs::path> open;  // the chain of files being read
   std::size_t files = 0;
   std::size_t values_left = max_values;
   std::size_t bytes_left = max_bytes;
@@ -225,12 +225,13 @@ struct SourceBuilder {
     return std::move(flattener.entries);
   }
 
-  // `asked_by` starts the messages about a file that another one extends: "configs/a.yaml:1: extends: ".
+  // `asked_by` begins the messages about a file that another one extends: "configs/a.yaml:1: extends: ".
   void add_file(const fs::path& file, const std::string& asked_by) {
     std::error_code ignored;
     const auto real = fs::weakly_canonical(file, ignored);
     if (std::find(open.begin(), open.end(), real) != open.end()) {
-      fail(fmt::format("{}{} is being read already; a chain of extends must end", asked_by, file.string()));
+      fail(fmt::format("{}{} is already being read; a chain of extends must not be circular", asked_by,
+                       file.string()));
     }
     if (open.size() > deepest_chain) fail(fmt::format("{}more than {} files deep", asked_by, deepest_chain));
     if (++files > max_files) fail(fmt::format("{}more than {} files in all", asked_by, max_files));
@@ -242,7 +243,7 @@ struct SourceBuilder {
     open.pop_back();
   }
 
-  // What is extended comes first, so that the keys of the extending file win.
+  // Extended files are read first, so that the extending file's keys win.
   void extend(const Source::Entry& entry) {
     if (entry.key != "extends") return;
     for (const auto& name : entry.values) {

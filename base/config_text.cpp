@@ -39,7 +39,7 @@ bool reads_as_itself(std::string_view text) {
       })) {
     return false;
   }
-  // Words that some YAML reader takes for a bool or a null.
+  // Words that some YAML readers take for a bool or a null.
   constexpr std::array<std::string_view, 9> words = {"true", "false", "null", "yes", "no",
                                                      "on",   "off",   "y",    "n"};
   std::string lower(text);
@@ -67,7 +67,7 @@ struct RateUnit {
 };
 constexpr std::array<RateUnit, 3> rate_units = {{{"Gbps", 1e9}, {"Mbps", 1e6}, {"kbps", 1e3}}};
 
-// Milliseconds are divided, not multiplied by 0.001: 400ms is then the double nearest to 0.4.
+// Milliseconds are divided by 1000, not multiplied by 0.001, so that 400ms is the double nearest to 0.4.
 double in_seconds(double number, const Unit& unit) {
   return unit.seconds < 1 ? number / 1000 : number * unit.seconds;
 }
@@ -108,7 +108,7 @@ std::string text_of(std::int64_t value) { return std::to_string(value); }
 std::string text_of(double value) { return shortest(value); }
 std::string text_of(const std::string& value) { return value; }
 std::string text_of(const std::vector<std::int64_t>& value) {
-  // Not "[" + text: g++ 12 warns of an overlap there that cannot be.
+  // Not "[" + text: g++ 12 warns of an overlap there that does not exist.
   return fmt::format("[{}]", joined(value, [](std::int64_t item) { return std::to_string(item); }));
 }
 std::string text_of(Duration value) {
@@ -130,7 +130,7 @@ std::string text_of(Size value) {
   }
   return std::to_string(value.bytes);
 }
-/// In the largest unit that leaves at least one of it: every unit reads back to the same value or none does.
+/// In the largest unit that gives at least 1; either every unit reads back to the same value or none does.
 std::string text_of(Rate value) {
   if (value.bits_per_second == 0) return "auto";
   for (const auto& unit : rate_units) {
@@ -152,7 +152,7 @@ bool parse(std::string_view text, bool& value) {
   return value || text == "false";
 }
 bool parse(std::string_view text, std::int64_t& value) {
-  // A leading zero is refused: some read "010" as eight.
+  // A leading zero is rejected: some readers take "010" for eight.
   const auto digits = text.starts_with('-') ? text.substr(1) : text;
   if (digits.size() > 1 && digits.front() == '0') return false;
   const auto number = number_of<std::int64_t>(text);

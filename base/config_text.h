@@ -1,5 +1,5 @@
 #pragma once
-// Config values as text, and texts of others in messages. Private to base.
+// Config values as text, and untrusted texts in messages. Private to base.
 
 #include <fmt/format.h>
 
@@ -14,9 +14,9 @@ namespace isthmus::config {
 
 [[noreturn]] void fail(const std::string& message);  ///< throws Error(config)
 
-/// As it must stand in YAML to read back as the same text.
+/// The text in YAML, so that it reads back as the same text.
 [[nodiscard]] std::string yaml_string(std::string_view text);
-/// Text of others in a message: one line, of bounded length.
+/// An untrusted text for a message: one line, of bounded length.
 [[nodiscard]] std::string shown(std::string_view text);
 /// The shortest digits that read back as the same number.
 [[nodiscard]] std::string shortest(double value);
@@ -42,7 +42,7 @@ std::string joined(const Items& items, const ToText& to_text) {
 [[nodiscard]] std::string text_of(Rate value);
 [[nodiscard]] std::string text_of(const Stepped& value);
 
-/// False, with `value` unspecified, for anything but the whole text of one value.
+/// Parses the whole text as one value. Otherwise returns false, and `value` is unspecified.
 [[nodiscard]] bool parse(std::string_view text, bool& value);
 [[nodiscard]] bool parse(std::string_view text, std::int64_t& value);
 [[nodiscard]] bool parse(std::string_view text, double& value);

@@ -12,7 +12,7 @@
 namespace isthmus {
 namespace {
 
-/// A message of Protocol Buffers, field by field.
+/// A Protocol Buffers message, written field by field.
 class Message {
  public:
   void number(int field, std::uint64_t value) {
@@ -56,7 +56,7 @@ std::string path_name() {
          std::to_string(getpid());
 }
 
-/// A checksum of bytes that hold checksums themselves would be weak.
+/// A checksum of bytes that contain checksums would be weak, so TFRecord masks it.
 std::uint32_t masked_checksum(std::span<const std::byte> bytes) {
   const auto sum = crc32c(bytes);
   return (sum >> 15 | sum << 17) + 0xa282ead8U;

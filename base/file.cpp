@@ -74,7 +74,7 @@ bool File::read_at(std::uint64_t offset, std::span<std::byte> bytes) const {
 }
 
 void File::expect_random_reads() const {
-  // Advice: where it is not taken, reading is slower and nothing else.
+  // Only advice: if the system ignores it, reading is just slower.
   static_cast<void>(::posix_fadvise(number_, 0, 0, POSIX_FADV_RANDOM));
 }
 
@@ -107,17 +107,17 @@ void replace_file(const std::filesystem::path& file, const std::function<void(co
   temporary += partial_suffix;
   std::error_code error;
   try {
-    if (mode == File::Mode::secret) remove_file(temporary);  // of a process that was killed
+    if (mode == File::Mode::secret) remove_file(temporary);  // left by a process that was killed
     const File out(temporary, mode);
     write(out);
     out.sync();
     std::filesystem::rename(temporary, file, error);
     if (error) throw Error(ErrorKind::data, "cannot rename " + temporary.string() + ": " + error.message());
   } catch (...) {
-    std::filesystem::remove(temporary, error);  // half a file on a full disk is in everybody's way
+    std::filesystem::remove(temporary, error);  // a partial file would only fill the disk
     throw;
   }
-  // The folder's entry for the new name is data of the folder, which has its own sync.
+  // The entry of the new name is data of the folder, which needs its own sync.
   File(file.has_parent_path() ? file.parent_path() : ".", File::Mode::folder).sync();
 }
 

@@ -7,7 +7,7 @@
 namespace isthmus {
 
 namespace {
-// Only memory that has run out or a broken OpenSSL gets here: nothing a user could mend.
+// This fails only if memory has run out or OpenSSL is broken, which a user cannot fix.
 void check(int ok) {
   if (ok != 1) throw std::runtime_error("OpenSSL cannot compute SHA-256");
 }

@@ -18,7 +18,7 @@ void name_non_finite(nlohmann::ordered_json& value) {
   }
 }
 
-// A process that was killed may have left half a line; the next one must not be glued to it.
+// A killed process may have left half a line; the next line must not be appended to it.
 bool ends_in_mid_line(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   char last = '\n';
@@ -37,7 +37,7 @@ void Metrics::write(const nlohmann::ordered_json& line) {
   if (!file_) return;
   auto copy = line;
   name_non_finite(copy);
-  // Names come from hosts and users: bytes that are not UTF-8 must not end a run.
+  // Names come from hosts and users: invalid UTF-8 must not end a run.
   auto text = copy.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   const std::lock_guard lock(mutex_);
   file_->append((mend_ ? "\n" : "") + text + '\n');

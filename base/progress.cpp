@@ -34,8 +34,7 @@ Scaled scaled(double value, int decimals_of_ones = 0) {
   return {fmt::format("{:.{}f}", value, i == 0 ? decimals_of_ones : 1), prefixes[i]};
 }
 
-// The text comes from peers' names too: control characters would move the cursor. A column is a code point
-// here.
+// The text may include peers' names: control characters would move the cursor. A column is a code point here.
 std::string clipped(std::string_view text, std::size_t width) {
   std::string out;
   std::size_t used = 0;
@@ -99,7 +98,7 @@ std::string format_progress(const ProgressState& state) {
     if (text.size() + part.size() > columns) break;
     text += part;
   }
-  // All parts but the note are ASCII: bytes are columns.
+  // All parts except the note are ASCII, so bytes are columns.
   std::size_t used = text.size();
   if (!state.note.empty() && used + 2 <= columns) {
     const auto note = clipped(state.note, columns - used - 1);

@@ -6,11 +6,12 @@
 namespace isthmus {
 
 Permutation::Permutation(std::uint64_t size, std::uint64_t key)
-    // Halves of equal width: the domain is the smallest power of four that holds `size`, so a walk takes
-    // fewer than four steps on average.
+    // Halves of equal width: the domain is the smallest power of four that holds `size`, so at() needs fewer
+    // than four iterations on average.
     : size_(size), half_((std::bit_width(size - 1) + 1) / 2) {
   assert(size >= 1);
-  // A round's bits are random_bits(key, round, right half): all of it that is equal for every index.
+  // A round's bits are random_bits(key, round, right half); this is the part that is the same for every
+  // index.
   for (std::uint64_t round = 0; round < rounds_.size(); ++round) rounds_[round] = mix64(mix64(key) ^ round);
 }
 

@@ -10,13 +10,13 @@ namespace {
 
 using Ranges = std::vector<SampleRange>;
 
-/// The first range that ends at `begin` of the track or after it.
+/// The first range that ends at or after `begin` of the track.
 auto first_touching(Ranges& ranges, std::uint64_t track, std::uint64_t begin) {
   return std::ranges::lower_bound(ranges, std::pair(track, begin), {},
                                   [](const SampleRange& range) { return std::pair(range.track, range.end); });
 }
 
-/// Goes through two sorted lists side by side and gives `overlap` every stretch that is in both.
+/// Walks through two sorted lists in parallel and passes every stretch that is in both to `overlap`.
 template <class Overlap>
 void for_each_overlap(const Ranges& a, const Ranges& b, Overlap overlap) {
   for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
@@ -33,7 +33,7 @@ void for_each_overlap(const Ranges& a, const Ranges& b, Overlap overlap) {
 
 auto place_of(const SampleRange& range) { return std::pair(range.track, range.begin); }
 
-/// Those that are not empty.
+/// Sorts by the beginning; drops empty ranges.
 Ranges sorted_by_begin(std::span<const SampleRange> ranges) {
   Ranges out;
   std::ranges::copy_if(ranges, std::back_inserter(out),
@@ -42,7 +42,7 @@ Ranges sorted_by_begin(std::span<const SampleRange> ranges) {
   return out;
 }
 
-/// Ranges that are sorted by their begin, with those that touch each other made one.
+/// Joins ranges that touch each other.
 Ranges joined(const Ranges& sorted) {
   Ranges out;
   for (const auto& range : sorted) {
@@ -54,7 +54,7 @@ Ranges joined(const Ranges& sorted) {
   return out;
 }
 
-/// What is in more than one of them.
+/// The parts that are in more than one range.
 Ranges overlaps_within(const Ranges& sorted) {
   Ranges out;
   std::uint64_t track = 0, end = 0;

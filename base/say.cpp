@@ -10,7 +10,7 @@
 namespace isthmus {
 namespace {
 
-/// In one piece: other threads and processes write to the same file.
+/// One write, because other threads and processes write to the same file.
 void say_line_to(std::FILE* out, std::string_view line) {
   say_to(out, printable_lines(std::string(line)) + '\n');
 }

@@ -10,7 +10,7 @@ bool is_control(char c) {
   const auto byte = static_cast<unsigned char>(c);
   return (byte < 0x20 && c != '\t') || byte == 0x7f;
 }
-/// Those of UTF-8 too, of two bytes from U+0080 to U+009F, which some terminals obey.
+/// Includes UTF-8 control characters (two bytes, U+0080 to U+009F), which some terminals obey.
 void hide_controls(std::string& text, bool with_newlines) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;

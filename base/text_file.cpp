@@ -50,7 +50,7 @@ void each_line(const std::filesystem::path& file, const std::function<void(std::
   while (in.good()) {
     in.getline(line.data(), static_cast<std::streamsize>(line.size()));
     if (in.gcount() == 0) return;
-    if (in.fail() && !in.eof()) {  // longer than the room for it: skipped to its end
+    if (in.fail() && !in.eof()) {  // longer than the buffer: skipped to its end
       in.clear();
       in.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
       continue;

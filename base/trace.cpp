@@ -58,8 +58,7 @@ std::string preamble(std::string_view process, std::uint32_t id) {
     text += ",\n" + metadata("thread_name", id, row, fmt::format(R"("name":"{}")", row_names[row]));
     text += ",\n" + metadata("thread_sort_index", id, row, fmt::format(R"("sort_index":{})", row));
   }
-  // Timestamps count from the machine's start. Files from several machines are lined up by this pair of
-  // clocks.
+  // Timestamps count from the machine's start. This pair of clocks aligns the files of several machines.
   const auto wall = std::chrono::system_clock::now().time_since_epoch();
   return text + ",\n" +
          metadata("clock_sync", id, 0,
@@ -99,7 +98,8 @@ void Trace::complete(Row row, std::string_view name, Clock::time_point begin, Cl
 void Trace::async(Row row, std::string_view name, std::uint64_t id, Clock::time_point begin,
                   Clock::time_point end, std::string_view args) {
   if (!recording_.load(std::memory_order_relaxed)) return;
-  // Both ends go in at once: a pair is never cut in two by the limit. The viewer pairs by category and id.
+  // Both ends are pushed at once, so that the limit never separates a pair. The viewer pairs by category and
+  // id.
   const auto pair = fmt::format(R"(,"cat":"{}","id":"0x{:x}")", row_names[static_cast<std::size_t>(row)], id);
   push(fmt::format("{}{}{}}},\n{}{}}}", head('b', row, name, begin), pair, args_member(args),
                    head('e', row, name, std::max(begin, end)), pair),
@@ -112,7 +112,7 @@ void Trace::instant(Row row, std::string_view name, std::string_view args) {
 }
 
 void Trace::counter(std::string_view name, double value) {
-  // JSON has no word for NaN or infinity; a gap in the curve says as much.
+  // JSON cannot express NaN or infinity; a gap in the curve shows the same.
   if (!recording_.load(std::memory_order_relaxed) || !std::isfinite(value)) return;
   push(fmt::format(R"({},"args":{{"value":{}}}}})", head('C', Row::train, name, Clock::now()), value));
 }

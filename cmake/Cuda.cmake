@@ -1,13 +1,13 @@
-# CUDA is used where the compiler and a libtorch built for it are both here; ISTHMUS_CUDA=on makes that an error
-# if they are not, off never looks. Debian's own nvcc is of an older CUDA than libtorch: it is passed over.
+# CUDA is used if the compiler and a libtorch built for it are both present. ISTHMUS_CUDA=on makes it an error if
+# they are not; off never looks for them. Debian's own nvcc is ignored, because its CUDA is older than libtorch's.
 function(isthmus_nvcc_fits result nvcc)
   execute_process(COMMAND ${nvcc} --version OUTPUT_VARIABLE version ERROR_QUIET)
   if(NOT version MATCHES "release 13\\.")
     set(${result} FALSE PARENT_SCOPE)
   endif()
 endfunction()
-# Sets `text` from a list as in CMAKE_CUDA_ARCHITECTURES, for `isthmus --version`: "sm_80 sm_90 PTX of 9.0". Words such as
-# all stay as they are.
+# Sets `text` to a description of a list like CMAKE_CUDA_ARCHITECTURES, for `isthmus --version`: "sm_80 sm_90 PTX of
+# 9.0". Words such as all are not changed.
 function(isthmus_describe_architectures text architectures)
   set(machine_code)
   set(ptx)
@@ -28,12 +28,13 @@ function(isthmus_describe_architectures text architectures)
   string(STRIP "${machine_code} ${ptx}" all)
   set(${text} "${all}" PARENT_SCOPE)
 endfunction()
-# The user's list (-DCMAKE_CUDA_ARCHITECTURES=..., or CUDAARCHS), if there is one. Otherwise machine code for Ampere (which
-# Ada runs too), Hopper and both kinds of Blackwell, and Hopper's PTX, which the driver compiles for any other later GPU.
+# The user's list (-DCMAKE_CUDA_ARCHITECTURES=..., or CUDAARCHS), if there is one. Otherwise machine code for Ampere
+# (which Ada runs too), Hopper and both kinds of Blackwell, and Hopper's PTX, which the driver compiles for other
+# later GPUs.
 function(isthmus_choose_architectures result)
   if(DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(${result} ${CMAKE_CUDA_ARCHITECTURES} PARENT_SCOPE)
-  elseif(NOT "$ENV{CUDAARCHS}" STREQUAL "") # CMake reads it at the first configure only
+  elseif(NOT "$ENV{CUDAARCHS}" STREQUAL "") # CMake reads it only at the first configure
     set(${result} $ENV{CUDAARCHS} PARENT_SCOPE)
   else()
     set(${result} 80-real 90 100-real 120-real PARENT_SCOPE)
@@ -54,7 +55,7 @@ if(ISTHMUS_WITH_CUDA)
   isthmus_choose_architectures(CMAKE_CUDA_ARCHITECTURES)
   enable_language(CUDA)
   set(ISTHMUS_CODE_FOR ${CMAKE_CUDA_ARCHITECTURES})
-  if(ISTHMUS_CODE_FOR STREQUAL "native") # whatever GPU the machine has that builds
+  if(ISTHMUS_CODE_FOR STREQUAL "native") # the GPUs of the machine that builds
     set(ISTHMUS_CODE_FOR ${CMAKE_CUDA_ARCHITECTURES_NATIVE})
   endif()
   if(NOT ISTHMUS_CODE_FOR)
@@ -63,7 +64,7 @@ if(ISTHMUS_WITH_CUDA)
   endif()
   isthmus_describe_architectures(ISTHMUS_CUDA_ARCHITECTURES "${ISTHMUS_CODE_FOR}")
   list(JOIN ISTHMUS_CODE_FOR "," ISTHMUS_CODE_FOR)
-  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # CMake 3.25 does not know that nvcc has it
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # CMake 3.25 does not know nvcc's option
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   endif()

@@ -1,5 +1,5 @@
-# isthmus_embed(OUT NAMESPACE FUNCTION FILE [FUNCTION FILE ...]) makes a C++ source whose functions return the bytes of
-# files as std::string_view.
+# isthmus_embed(OUT NAMESPACE FUNCTION FILE [FUNCTION FILE ...]) generates a C++ source with functions that return
+# the bytes of files as std::string_view.
 function(isthmus_embed out namespace)
   list(LENGTH ARGN length)
   math(EXPR last "${length} - 1")
@@ -8,7 +8,7 @@ function(isthmus_embed out namespace)
     list(GET ARGN ${i} file)
     list(APPEND files ${file})
   endforeach()
-  # A list would come apart on the command line.
+  # A CMake list would be split on the command line.
   string(REPLACE ";" "|" pairs "${ARGN}")
   add_custom_command(OUTPUT ${out}
     COMMAND ${CMAKE_COMMAND} -DOUT=${out} -DNAMESPACE=${namespace} "-DPAIRS=${pairs}"

@@ -1,29 +1,30 @@
 # isthmus_layer(NAME SOURCES ... USES lower layers ... PUBLIC libraries ... PRIVATE libraries ...)
-# makes the library isthmus_NAME from one folder. Headers live in NAME/include/isthmus/NAME and reach only those
-# that name NAME in USES: an include that points up the stack does not compile. (outer_sync/ is a stack of such
-# libraries with one include folder; there tests/layers looks at each include.)
+# makes the library isthmus_NAME from one folder. Its headers are in NAME/include/isthmus/NAME and visible only to
+# layers that list NAME in USES: an include that points up the stack does not compile. (outer_sync/ is a stack of
+# such libraries with one include folder; there tests/layers checks each include.)
 function(isthmus_layer name)
   cmake_parse_arguments(L "" "" "SOURCES;USES;PUBLIC;PRIVATE" ${ARGN})
   add_library(isthmus_${name} STATIC ${L_SOURCES})
   target_include_directories(isthmus_${name}
     PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/include
     PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
-  # Larger units than those of the tests: most of the time to compile a small one goes into the headers that its sources
-  # have in common.
+  # Larger units than those of the tests: most of the compile time of a small unit goes into the headers that its
+  # sources have in common.
   set_target_properties(isthmus_${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 30)
   list(TRANSFORM L_USES PREPEND isthmus_)
   target_link_libraries(isthmus_${name} PUBLIC ${L_USES} ${L_PUBLIC} PRIVATE isthmus_options ${L_PRIVATE})
 endfunction()
 
-# A test's results, one case each, are read from here by tests/runner/run_trees.py.
+# tests/runner/run_trees.py reads the tests' results from here, one case each.
 set(ISTHMUS_RESULTS ${CMAKE_BINARY_DIR}/results)
 file(MAKE_DIRECTORY ${ISTHMUS_RESULTS})
 
-# isthmus_test(FOLDER USES layers ... SOURCES files ... [LIBRARIES ...] [TIMEOUT s] [SHARDS n] [COST n] [WITHOUT tests ...]
-# [LONG]): one GoogleTest binary per folder, run as n processes of which each takes every n-th test; entries of a higher
-# COST begin first. WITHOUT: these are left out, named as in --gtest_filter. LONG: it has suites called Long..., which
-# take minutes and run only with `tests/run.sh --long`. COMPUTES: it computes where others wait most of the time, and so
-# counts as two of the tests that run at once; instrumented code always does.
+# isthmus_test(FOLDER USES layers ... SOURCES files ... [LIBRARIES ...] [TIMEOUT s] [SHARDS n] [COST n] [WITHOUT
+# tests ...] [LONG] [COMPUTES]): one GoogleTest binary per folder, run as n processes, each of which takes every
+# n-th test; entries with a higher COST start first. WITHOUT: tests to leave out, named as in --gtest_filter. LONG:
+# the folder has suites called Long..., which take minutes and run only with `tests/run.sh --long`. COMPUTES: the
+# tests mostly compute instead of waiting, and so count as two of the tests that run at once; instrumented code
+# always does.
 function(isthmus_test folder)
   cmake_parse_arguments(T "LONG;COMPUTES" "TIMEOUT;SHARDS;COST" "SOURCES;USES;LIBRARIES;WITHOUT" ${ARGN})
   if(NOT T_TIMEOUT)
@@ -42,16 +43,16 @@ function(isthmus_test folder)
   target_link_libraries(test_${folder} PRIVATE isthmus_options isthmus_test_paths ${T_USES} ${T_LIBRARIES}
     GTest::gmock GTest::gtest GTest::gtest_main)
   set_target_properties(test_${folder} PROPERTIES ISTHMUS_TEST_CODE ON)
-  # Test code runs once: less to optimise is less to compile.
+  # Test code runs once: optimising it less saves compile time.
   target_compile_options(test_${folder} PRIVATE $<$<CONFIG:Release>:-Og>)
   list(JOIN T_WITHOUT ":" without)
   string(JOIN ":" short "-Long*" ${without})
-  # Ten cases of a property run the threads there are: the usual 100 are for its values, which other trees look at.
+  # Ten cases of a property suffice to exercise the threads. The usual 100 test its values, which other builds do.
   set(environment)
   if(ISTHMUS_SANITIZE MATCHES thread)
     set(environment RC_PARAMS=max_success=10)
   endif()
-  # Few ctest entries per binary: a process start costs more than most of these tests.
+  # Few ctest entries per binary, because starting a process costs more than most of these tests.
   if(T_SHARDS)
     foreach(shard RANGE 1 ${T_SHARDS})
       math(EXPR index "${shard} - 1")

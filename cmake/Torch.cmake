@@ -1,5 +1,5 @@
-# libtorch as it lies in the Python wheel. find_package(Torch) insists on a CUDA toolkit even for CPU use, so the
-# imported target is made here from the three libraries that are needed.
+# libtorch from the Python wheel. find_package(Torch) requires a CUDA toolkit even for CPU use, so the imported
+# target is made here from the three libraries that are needed.
 file(GLOB ISTHMUS_TORCH_DIR "${ISTHMUS_PYTHON_ENV}/lib/python3*/site-packages/torch")
 if(NOT ISTHMUS_TORCH_DIR)
   message(FATAL_ERROR "no torch in ${ISTHMUS_PYTHON_ENV}; run scripts/setup.sh first, or pass -DISTHMUS_PYTHON_ENV=DIR")
@@ -13,19 +13,22 @@ add_library(isthmus_torch INTERFACE)
 target_include_directories(isthmus_torch SYSTEM INTERFACE
   ${ISTHMUS_TORCH_DIR}/include ${ISTHMUS_TORCH_DIR}/include/torch/csrc/api/include)
 target_compile_definitions(isthmus_torch INTERFACE USE_C10D_GLOO)
-# g++ 13 and 14 take the std::vector<bool> in torch::autograd::Function::apply for one that is copied beyond its end.
+# g++ 13 and 14 wrongly report that the std::vector<bool> in torch::autograd::Function::apply is copied beyond its
+# end.
 target_compile_options(isthmus_torch INTERFACE
   "$<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,13>>:-Wno-array-bounds;-Wno-stringop-overflow>")
 target_link_directories(isthmus_torch INTERFACE ${ISTHMUS_TORCH_DIR}/lib)
-# Tests find it where it lies. The trainer's library, which is installed, is loaded after it.
+# Tests find libtorch by its path. The trainer's library, which is installed, is loaded after libtorch.
 target_link_options(isthmus_torch INTERFACE "LINKER:--allow-shlib-undefined"
   $<$<NOT:$<STREQUAL:$<TARGET_PROPERTY:TYPE>,MODULE_LIBRARY>>:LINKER:-rpath,${ISTHMUS_TORCH_DIR}/lib>)
 if(ISTHMUS_WITH_CUDA)
-  # libtorch registers its CUDA backend when it is loaded; the linker would drop it, since no symbol of it is named.
+  # libtorch registers its CUDA backend when it is loaded. By default the linker would drop it, since no symbol of
+  # it is used.
   target_link_libraries(isthmus_torch INTERFACE
     "-Wl,--no-as-needed" torch_cuda c10_cuda "-Wl,--as-needed" torch_cpu c10 CUDA::cudart)
   target_include_directories(isthmus_torch SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
-  # The ranks of a replica on GPUs meet through NCCL, whose header c10d's names; it comes with libtorch, as does the library.
+  # The ranks of a GPU replica communicate through NCCL. c10d includes NCCL's header, which comes with libtorch, as
+  # does the library.
   get_filename_component(_site_packages "${ISTHMUS_TORCH_DIR}" DIRECTORY)
   find_path(ISTHMUS_NCCL_INCLUDE nccl.h HINTS "${_site_packages}/nvidia/nccl/include" REQUIRED)
   target_include_directories(isthmus_torch SYSTEM INTERFACE ${ISTHMUS_NCCL_INCLUDE})

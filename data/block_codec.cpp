@@ -19,7 +19,7 @@ void put_varint(std::uint32_t number, Bytes& out) {
   out.push_back(static_cast<std::byte>(number));
 }
 
-/// False where the bytes end in the middle, or are not the shortest form of a number of 32 bits.
+/// False if the bytes end early, or are not the shortest form of a 32-bit number.
 bool get_varint(std::span<const std::byte>& bytes, std::uint32_t& number) {
   std::uint64_t value = 0;
   for (std::size_t i = 0; i < 5 && i < bytes.size(); ++i) {
@@ -34,7 +34,7 @@ bool get_varint(std::span<const std::byte>& bytes, std::uint32_t& number) {
   return false;
 }
 
-/// The two parts of a record; nothing where its head is wrong.
+/// The two parts of a record; `sound` is false if its header is invalid.
 struct Parts {
   std::span<const std::byte> ids, starts;
   bool sound = false;
@@ -49,12 +49,12 @@ Parts parts_of(std::span<const std::byte> record) {
   return {rest.first(size), rest.subspan(size), true};
 }
 
-/// Bytes that fill the second half of `out` to numbers of two bytes that fill all of it.
+/// Widens bytes that fill the second half of `out` to two-byte numbers that fill all of it.
 void widen_in_place(std::span<std::byte> out) {
   constexpr std::size_t together = 64;
   const auto count = out.size() / 2;
   std::size_t i = 0;
-  // What is written ends before what is yet to be read as long as a whole group is left.
+  // As long as a whole group is left, the bytes written end before the bytes still to be read.
   for (; i + together <= count; i += together) {
     std::array<std::uint8_t, together> from;
     std::array<std::uint16_t, together> to;
@@ -81,7 +81,7 @@ BlockEncoder::BlockEncoder(const StoreSpec& spec) : spec_(spec), context_(std::m
     context_->zstd = ZSTD_createCCtx();
     if (context_->zstd == nullptr) throw std::bad_alloc();
     ZSTD_CCtx_setParameter(context_->zstd, ZSTD_c_compressionLevel, spec.level);
-    ZSTD_CCtx_setParameter(context_->zstd, ZSTD_c_contentSizeFlag, 0);  // the reader knows it
+    ZSTD_CCtx_setParameter(context_->zstd, ZSTD_c_contentSizeFlag, 0);  // the reader knows the size
   } else if (spec.codec == StoreCodec::lz4) {
     context_->lz4.resize(
         static_cast<std::size_t>(spec.level < min_hc_level ? LZ4_sizeofState() : LZ4_sizeofStateHC()));
@@ -90,7 +90,7 @@ BlockEncoder::BlockEncoder(const StoreSpec& spec) : spec_(spec), context_(std::m
 
 BlockEncoder::~BlockEncoder() = default;
 
-/// The number of bytes; 0 where there is no room for them.
+/// Returns the number of bytes, or 0 if the ids do not fit into `out` or the codec is `none`.
 std::size_t BlockEncoder::compress(std::span<const std::byte> ids, std::span<std::byte> out) {
   if (spec_.codec == StoreCodec::zstd) {
     const auto size = ZSTD_compress2(context_->zstd, out.data(), out.size(), ids.data(), ids.size());
@@ -111,7 +111,7 @@ void BlockEncoder::encode(std::span<const std::byte> ids, std::span<const std::u
   assert(!ids.empty() && ids.size() % spec_.stored_width() == 0);
   record.resize(record_head_bytes + ids.size());
   const auto room = std::span(record).subspan(record_head_bytes);
-  // Anything not shorter is of no use.
+  // Only a shorter result is of use.
   auto size = static_cast<std::uint32_t>(compress(ids, room.first(ids.size() - 1)));
   if (size == 0) {
     std::memcpy(room.data(), ids.data(), ids.size());
@@ -152,7 +152,7 @@ bool BlockDecoder::decompress(std::span<const std::byte> packed, std::span<std::
     return got >= 0 && static_cast<std::size_t>(got) == out.size();
   }
   if (spec_.codec == StoreCodec::none) return false;
-  // The library would also take the formats of before the standard, and go on with frames that follow.
+  // The library would also accept formats older than the standard, and frames that follow.
   std::uint32_t magic = 0;
   if (packed.size() < sizeof magic) return false;
   std::memcpy(&magic, packed.data(), sizeof magic);
@@ -164,10 +164,10 @@ bool BlockDecoder::decompress(std::span<const std::byte> packed, std::span<std::
 
 std::string_view BlockDecoder::ids(std::span<const std::byte> record, std::span<std::byte> out) {
   const auto parts = parts_of(record);
-  if (!parts.sound) return "its head says more than there is";
+  if (!parts.sound) return "its header claims more bytes than it has";
   const bool widen = spec_.stored_width() < spec_.width();
   const auto target = widen ? out.subspan(out.size() / 2) : out;
-  if (!decompress(parts.ids, target)) return "its ids do not decompress to as many as it has";
+  if (!decompress(parts.ids, target)) return "its ids do not decompress to the expected number of bytes";
   if (widen) widen_in_place(out);
   return {};
 }
@@ -175,18 +175,18 @@ std::string_view BlockDecoder::ids(std::span<const std::byte> record, std::span<
 std::string_view BlockDecoder::starts(std::span<const std::byte> record, std::uint32_t tokens,
                                       std::uint32_t documents, std::vector<std::uint32_t>& out) {
   const auto parts = parts_of(record);
-  if (!parts.sound) return "its head says more than there is";
-  // One byte at least for each.
+  if (!parts.sound) return "its header claims more bytes than it has";
+  // Each start takes at least one byte.
   if (documents > parts.starts.size()) return "it has fewer documents than the index says";
   out.clear();
   auto rest = parts.starts;
   std::uint64_t at = 0;
   for (std::uint32_t i = 0; i < documents; ++i) {
     std::uint32_t further = 0;
-    if (!get_varint(rest, further)) return "a document's begin in it is no number";
+    if (!get_varint(rest, further)) return "the start of a document in it is not a valid number";
     if (i > 0 && further == 0) return "two documents in it begin at the same id";
     at += further;
-    if (at >= tokens) return "a document in it begins behind its end";
+    if (at >= tokens) return "a document in it begins after its end";
     out.push_back(static_cast<std::uint32_t>(at));
   }
   return rest.empty() ? std::string_view{} : "it has more documents than the index says";

@@ -1,10 +1,10 @@
 #pragma once
-// One block of a store: ids and where documents begin among them, to bytes and back.
+// Encodes and decodes one block of a store: ids, and the positions where documents begin among them.
 //
-// Its bytes (a record): u32 size of what follows of the ids; the ids, each in stored_width() bytes, as one
-// zstd frame or LZ4 block, or as they are where that is not smaller; then, to the end, for each document that
-// begins in the block how many ids further than the last one (the first: than the block's begin), as a varint
-// (LEB128).
+// The encoded bytes (a record): u32 size of the packed ids; the ids, stored_width() bytes each, as one zstd
+// frame or LZ4 block, or unpacked if packing does not make them smaller; then, to the end, for each document
+// that begins in the block its distance in ids from the previous one's beginning (the first: from the
+// block's), as a varint (LEB128).
 
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace isthmus::data::store {
 
 inline constexpr std::size_t record_head_bytes = 4;
 
-/// Used by one thread at a time. The bytes depend on what is encoded alone, not on what was before.
+/// Used by one thread at a time. The bytes depend only on the arguments of the call.
 class BlockEncoder {
  public:
   explicit BlockEncoder(const StoreSpec& spec);
@@ -28,8 +28,7 @@ class BlockEncoder {
   BlockEncoder(const BlockEncoder&) = delete;
   BlockEncoder& operator=(const BlockEncoder&) = delete;
 
-  /// `ids` are in stored_width() bytes each, `starts` ascend and are below their number. `record` is
-  /// replaced.
+  /// `ids` take stored_width() bytes each; `starts` are ascending indexes into them. Replaces `record`.
   void encode(std::span<const std::byte> ids, std::span<const std::uint32_t> starts, Bytes& record);
 
  private:
@@ -39,8 +38,8 @@ class BlockEncoder {
   std::unique_ptr<Context> context_;
 };
 
-/// Used by one thread at a time. Takes memory for what it needs once. All functions believe nothing of what
-/// is in a record; they return what is wrong with it, or nothing.
+/// Used by one thread at a time. Allocates its memory once. Trusts nothing in a record: functions return what
+/// is wrong with it, or an empty string.
 class BlockDecoder {
  public:
   explicit BlockDecoder(const StoreSpec& spec);
@@ -48,9 +47,9 @@ class BlockDecoder {
   BlockDecoder(const BlockDecoder&) = delete;
   BlockDecoder& operator=(const BlockDecoder&) = delete;
 
-  /// `out` has room for the block's ids, in spec.width() bytes each, and decides how many are expected.
+  /// `out` has the size of the block's ids, in spec.width() bytes each, and so sets the expected number.
   [[nodiscard]] std::string_view ids(std::span<const std::byte> record, std::span<std::byte> out);
-  /// `tokens` is the block's number of ids, and `documents` the number that is expected.
+  /// `tokens` is the block's number of ids, `documents` the expected number of starts.
   [[nodiscard]] static std::string_view starts(std::span<const std::byte> record, std::uint32_t tokens,
                                                std::uint32_t documents, std::vector<std::uint32_t>& out);
 

@@ -1,6 +1,5 @@
 #pragma once
-// A queue between two threads that holds at most a fixed number of items and carries one stage's fault to the
-// next.
+// A queue between two threads with a fixed capacity, which passes a stage's error on to the next stage.
 
 #include <condition_variable>
 #include <cstddef>
@@ -14,7 +13,7 @@
 
 namespace isthmus::data {
 
-/// What went wrong in a stage, by value: threads share no exception object.
+/// An error in a stage, by value: threads share no exception object.
 struct Fault {
   ErrorKind kind;
   std::string message;
@@ -23,7 +22,7 @@ struct Fault {
 template <class T>
 class BoundedQueue {
  public:
-  /// All memory is taken here.
+  /// Allocates all memory.
   explicit BoundedQueue(std::size_t capacity) : items_(capacity) {}
 
   /// Waits for room. Does nothing if the queue is closed.
@@ -36,8 +35,7 @@ class BoundedQueue {
     filled_.notify_one();
   }
 
-  /// Waits for an item. Nothing if the queue is stopped; throws the fault as an Error if it is closed and
-  /// empty.
+  /// Waits for an item. Returns nullopt once stopped; throws the fault as an Error once closed and empty.
   std::optional<T> pop() {
     std::unique_lock lock(mutex_);
     filled_.wait(lock, [&] { return closed_ || count_ > 0; });
@@ -53,9 +51,9 @@ class BoundedQueue {
     return item;
   }
 
-  /// No more items come: what is there can still be taken, then pop() throws.
+  /// No more items will be pushed: pop() returns those in the queue, then throws.
   void close(Fault fault) { end(std::move(fault), false); }
-  /// Drops what is there and wakes everybody.
+  /// Drops all items and wakes all waiting threads.
   void stop() { end(std::nullopt, true); }
 
  private:

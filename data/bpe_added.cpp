@@ -16,7 +16,7 @@ std::size_t bytes_of(const std::vector<AddedToken>& tokens) {
   return bytes;
 }
 
-/// Unicode's White_Space.
+/// Unicode's property White_Space.
 bool is_white_space(char32_t c) {
   return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
@@ -43,7 +43,7 @@ AddedTokens::AddedTokens(const std::string& name, std::vector<AddedToken> tokens
     }
     if (ends_[node] != none)
       throw Error(ErrorKind::config, name + ": added_tokens has \"" + content +
-                                         "\" twice once it is normalised: expected every token once");
+                                         "\" twice after normalisation: expected every token once");
     ends_[node] = i;
   }
 }

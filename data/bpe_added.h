@@ -1,5 +1,5 @@
 #pragma once
-// Added tokens in text.
+// Finds added tokens in text.
 
 #include <cstdint>
 #include <functional>
@@ -11,17 +11,17 @@
 
 namespace isthmus::data {
 
-/// Finds tokens as the `tokenizers` package does: from the left, of those that begin at one place the
-/// longest. Immutable.
+/// Finds tokens like the `tokenizers` package: from left to right, at each position the longest. Immutable.
 class AddedTokens {
  public:
-  /// Throws Error(config) that begins with `name` for two that look the same.
+  /// Throws Error(config), beginning with `name`, if two tokens have the same text.
   AddedTokens(const std::string& name, std::vector<AddedToken> tokens);
 
-  /// Gives what lies between tokens to `on_text` (never nothing), and tokens' ids to `on_token`, in order.
+  /// Calls `on_text` with the text between tokens (never empty) and `on_token` with the tokens' ids, in
+  /// order.
   template <class OnText, class OnToken>
   void split(std::string_view text, OnText on_text, OnToken on_token) const {
-    std::size_t begin = 0;  // of what no token has taken
+    std::size_t begin = 0;  // end of the last token
     Found found;
     for (std::size_t from = 0; find(text, from, found); from = found.end) {
       const auto& token = tokens_[found.token];
@@ -45,8 +45,8 @@ class AddedTokens {
   static std::size_t white_space_behind(std::string_view text);
 
   std::vector<AddedToken> tokens_;
-  std::array<bool, 256> begins_{};   ///< bytes that tokens begin with
-  PairTable steps_;                  ///< a trie: from a node by a byte to a node
+  std::array<bool, 256> begins_{};   ///< first bytes of tokens
+  PairTable steps_;                  ///< a trie: from a node and a byte to the next node
   std::vector<std::uint32_t> ends_;  ///< by node: the token that ends there
 };
 

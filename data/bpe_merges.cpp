@@ -7,7 +7,7 @@
 namespace isthmus::data {
 namespace {
 
-/// Up to this many bytes a look at all neighbours for each merge is faster than a queue.
+/// Up to this many bytes, looking at all neighbours for each merge is faster than a queue.
 constexpr std::size_t short_word = 48;
 constexpr std::uint32_t nobody = ~std::uint32_t{0};
 
@@ -44,7 +44,7 @@ void Merges::apply(std::string_view word, Scratch& scratch, std::vector<std::uin
 
 void Merges::apply_short(Scratch& scratch) const {
   auto& ids = scratch.ids;
-  std::array<PairTable::Value, short_word> pairs;  // of each and its right neighbour
+  std::array<PairTable::Value, short_word> pairs;  // of each token with its right neighbour
   const auto look_up = [&](std::size_t i) {
     const auto* found = table_.find(ids[i], ids[i + 1]);
     pairs[i] = found == nullptr ? PairTable::Value{nobody, 0} : *found;
@@ -75,8 +75,9 @@ void Merges::apply_long(Scratch& scratch) const {
   previous.resize(n);
   next.resize(n);
   queue.clear();
-  // Rank above, place below: the smallest number is the merge to make. What it says may be out of date when
-  // its turn comes; then the neighbours at its place have another rank, since tokens only grow.
+  // The rank is in the high bits and the position in the low ones, so the smallest number is the next merge.
+  // An entry can be outdated when its turn comes; then the pair at its position has another rank, since
+  // tokens only grow.
   const auto offer = [&](std::uint32_t i) {
     const auto* found = table_.find(ids[i], ids[next[i]]);
     if (found == nullptr) return;
@@ -84,7 +85,7 @@ void Merges::apply_long(Scratch& scratch) const {
     std::push_heap(queue.begin(), queue.end(), std::greater<>());
   };
   for (std::uint32_t i = 0; i < n; ++i) {
-    previous[i] = i - 1;  // nobody for the first
+    previous[i] = i - 1;  // wraps around for the first
     next[i] = i + 1 < n ? i + 1 : nobody;
   }
   for (std::uint32_t i = 0; i + 1 < n; ++i) offer(i);

@@ -19,22 +19,23 @@ constexpr int deepest_groups = 32;
 constexpr std::uint32_t max_repeats = 1000;
 constexpr std::size_t smallest_stack = 32 << 10, largest_stack = 16 << 20;
 constexpr std::uint32_t max_heap_kib = 256 << 10;
-/// What matching at one place takes with any sane pattern, but for long runs of the same kind of character.
+/// Steps that are enough at one position for any sensible pattern, except in long runs of one kind of
+/// character.
 constexpr std::uint32_t quick_steps = 1024;
-/// What all places that take more may take together: so much, and for each byte of the text.
+/// Additional steps for all positions that need more: a fixed number, and a number for each byte of the text.
 constexpr std::uint64_t more_steps = 20'000'000, more_steps_per_byte = 64;
 
-/// General categories, and Han: what newer_characters.h keeps.
+/// The properties that newer_characters.h preserves: general categories, and Han.
 constexpr std::array properties = {
     "L",  "Ll", "Lm", "Lo", "Lt", "Lu", "M", "Mc", "Me", "Mn", "N",  "Nd", "Nl", "No", "P",  "Pc",
     "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "S", "Sc", "Sk", "Sm", "So", "Z",  "Zl", "Zp", "Zs", "Han",
 };
 
-/// Two letters that Oniguruma also takes for one character where case is ignored: ß, ﬀ, ﬁ, ﬂ and ﬆ.
+/// Pairs of letters that Oniguruma also matches with one character when case is ignored: ß, ﬀ, ﬁ, ﬂ and ﬆ.
 constexpr std::array folded = {"ss", "ff", "fi", "fl", "st"};
 
-/// Unicode's White_Space, inside of a class. PCRE2's own \s has U+180E too, which Unicode took out in
-/// version 6.3.
+/// Unicode's White_Space, inside a class. PCRE2's own \s also has U+180E, which Unicode removed in version
+/// 6.3.
 constexpr const char* white_space = R"(\t-\r\x{85}\p{Z})";
 
 class Translator {
@@ -45,7 +46,7 @@ class Translator {
 
   std::string translate() {
     alternatives(0);
-    if (!done()) refuse("an end, or ( before )");
+    if (!done()) refuse("the end of the pattern, or ( before )");
     return std::move(out_);
   }
 
@@ -64,8 +65,7 @@ class Translator {
   }
 
   void alternatives(int depth) {
-    if (depth > deepest_groups)
-      refuse("no more than " + std::to_string(deepest_groups) + " groups in one another");
+    if (depth > deepest_groups) refuse("at most " + std::to_string(deepest_groups) + " nested groups");
     while (true) {
       sequence(depth);
       if (!take("|")) return;
@@ -82,7 +82,7 @@ class Translator {
     previous_letter_ = '\0';
   }
 
-  /// False for what cannot be repeated.
+  /// Returns false if the atom cannot be repeated.
   bool atom(int depth) {
     if (peek() == '(') return group(depth);
     const auto before = previous_letter_;
@@ -161,7 +161,7 @@ class Translator {
     if (most < least) refuse("{m,n} with m at most n");
     if (!take("}")) refuse("}");
     out_ += '}';
-    // Oniguruma takes ? and + after {} for one more quantifier, PCRE2 for part of this one.
+    // Oniguruma takes ? and + after {} as a second quantifier, PCRE2 as part of the first.
     no_second_quantifier();
   }
 
@@ -179,7 +179,7 @@ class Translator {
     return value;
   }
 
-  /// A character that stands for itself.
+  /// A character that matches itself.
   char32_t literal() {
     const auto rest = pattern_.substr(at_);
     const auto character = first_character(rest);
@@ -190,7 +190,7 @@ class Translator {
     return character;
   }
 
-  /// Spelled so that it is a plain character anywhere in a pattern.
+  /// Appends the character in a form that is a plain character anywhere in a pattern.
   void append(char32_t character) {
     const bool letter_or_digit = (character >= '0' && character <= '9') ||
                                  (character >= 'a' && character <= 'z') ||
@@ -204,7 +204,7 @@ class Translator {
     out_ += text.data();
   }
 
-  /// The character that was written, or 0 for a set of them.
+  /// Returns the character, or 0 for a set of characters.
   char32_t escape(bool in_class) {
     ++at_;
     if (done()) refuse("a character after \\");
@@ -236,7 +236,7 @@ class Translator {
   }
 
   void property() {
-    // Where case is ignored the engines differ about \p{Lu} and the like.
+    // If case is ignored the engines differ about \p{Lu} and the like.
     if (caseless_) refuse("no \\p where case is ignored");
     const bool negative = pattern_[at_++] == 'P';
     if (!take("{")) refuse("{ after \\p");
@@ -266,7 +266,7 @@ class Translator {
 
   void class_item() {
     const auto from = class_character();
-    // A minus at the end stands for itself.
+    // A minus at the end is a plain character.
     if (peek() != '-' || follows("-]")) return;
     if (from == 0) refuse("no range that begins with a set");
     ++at_;
@@ -304,7 +304,7 @@ struct Release {
 template <class T, void (*release)(T*)>
 using Owned = std::unique_ptr<T, Release<T, release>>;
 
-/// PCRE2 gives null where there is no memory.
+/// PCRE2 returns null if there is no memory.
 template <class T>
 T* made(T* object) {
   if (object == nullptr) throw std::bad_alloc();
@@ -333,7 +333,7 @@ CutPattern::Scratch::Scratch(std::size_t text_bytes) : state_(std::make_unique<S
   state_->more_steps_left = more_steps + more_steps_per_byte * text_bytes;
   pcre2_set_match_limit(state_->context.get(), quick_steps);
   pcre2_set_heap_limit(state_->context.get(), max_heap_kib);
-  // Null on a machine where there is no JIT, where nobody asks for it.
+  // Null on a machine without JIT, which does not use it.
   state_->stack.reset(pcre2_jit_stack_create(smallest_stack, largest_stack, nullptr));
   pcre2_jit_stack_assign(state_->context.get(), nullptr, state_->stack.get());
 }
@@ -354,10 +354,11 @@ CutPattern::CutPattern(const std::string& place, std::string_view pattern) {
   std::uint32_t may_be_empty = 0;
   pcre2_pattern_info(compiled->code.get(), PCRE2_INFO_MATCHEMPTY, &may_be_empty);
   if (may_be_empty != 0)
-    throw Error(ErrorKind::config,
-                place + " is \"" + std::string(pattern.substr(0, 200)) +
-                    "\", which may match nothing: expected a pattern that takes a character at least");
-  // Without JIT, where a system does not have it, matching is slower and the same.
+    throw Error(
+        ErrorKind::config,
+        place + " is \"" + std::string(pattern.substr(0, 200)) +
+            "\", which may match the empty string: expected a pattern that matches at least one character");
+  // Without JIT, on systems that lack it, matching is slower and gives the same result.
   static_cast<void>(pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE));
   compiled_ = std::move(compiled);
 }
@@ -390,7 +391,7 @@ int CutPattern::attempt_at(std::string_view text, std::size_t at, Scratch& scrat
 bool CutPattern::find(std::string_view text, std::size_t from, Scratch& scratch, Match& match) const {
   int found = attempt(text, from, scratch);
   if (found == PCRE2_ERROR_MATCHLIMIT) {
-    // PCRE2 counts steps anew at each place where it tries: to bound their sum, one place after the other.
+    // PCRE2 counts steps separately at each position: to bound their sum, try one position after the other.
     auto at = from;
     do {
       found = attempt_at(text, at, scratch);
@@ -399,9 +400,8 @@ bool CutPattern::find(std::string_view text, std::size_t from, Scratch& scratch,
   }
   if (found == PCRE2_ERROR_NOMATCH) return false;
   if (found < 0)
-    throw Error(ErrorKind::data, compiled_->place + " does not get on with a text of " +
-                                     std::to_string(text.size()) + " bytes, at byte " + std::to_string(from) +
-                                     ": " + message_of(found));
+    throw Error(ErrorKind::data, compiled_->place + " failed on a text of " + std::to_string(text.size()) +
+                                     " bytes, at byte " + std::to_string(from) + ": " + message_of(found));
   const auto* bounds = pcre2_get_ovector_pointer(scratch.state_->match.get());
   match = {bounds[0], bounds[1]};
   return true;

@@ -16,13 +16,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The longest that is known has 512 characters of whitespace.
+// The longest known one has 512 characters of whitespace.
 constexpr std::size_t longest_added_token = 4096;
 constexpr std::size_t longest_pattern = 16384;
 constexpr int deepest_json = 32;
 constexpr const char* gpt2_pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-/// Added tokens that end a document, the first that there is.
+/// Added tokens that end a document; the first one in the file is used.
 constexpr std::array separators = {
     "<|endoftext|>", "<|end_of_text|>", "</s>", "<|eos|>", "<eos>", "<｜end▁of▁sentence｜>", "[EOS]",
 };
@@ -36,7 +36,7 @@ std::string shown(const Json& value) {
   return text;
 }
 
-/// A value and where it stands.
+/// A JSON value and its place in the file.
 class Node {
  public:
   Node(const std::string& file, const Json& value, std::string place)
@@ -57,7 +57,7 @@ class Node {
     }
     return *this;
   }
-  /// Null where there is none.
+  /// Null if the key is missing.
   [[nodiscard]] Node at(const std::string& key) const {
     static const Json null;
     const auto found = value_->find(key);
@@ -103,8 +103,8 @@ class Node {
   std::string place_;
 };
 
-/// The alphabet of byte-level BPE (github.com/openai/gpt-2, encoder.py): printable bytes are themselves, the
-/// others the characters from U+0100 on.
+/// The alphabet of byte-level BPE (github.com/openai/gpt-2, encoder.py): printable bytes stand for
+/// themselves, the others are the characters from U+0100 on.
 class Alphabet {
  public:
   Alphabet() {
@@ -115,7 +115,8 @@ class Alphabet {
       byte_of_[printable ? static_cast<char32_t>(byte) : next++] = byte;
     }
   }
-  /// None if a character is not of the alphabet. All of it are one byte or two of UTF-8.
+  /// Returns nullopt if a character is not in the alphabet, which has only characters of one or two bytes of
+  /// UTF-8.
   [[nodiscard]] std::optional<std::string> bytes_of(std::string_view token) const {
     std::string out;
     for (std::size_t i = 0; i < token.size(); ++i) {
@@ -170,18 +171,18 @@ class SpecReader {
         node.refuse("null or \"\": byte-level BPE has none");
     }
     model.at("byte_fallback").expect_false("byte-level BPE has every byte");
-    static_cast<void>(model.at("fuse_unk").boolean(false));  // nothing is unknown where every byte is a token
+    static_cast<void>(model.at("fuse_unk").boolean(false));  // every byte is a token, so nothing is unknown
     if (const auto unknown = model.at("unk_token"); !unknown.is_null()) static_cast<void>(unknown.text());
     spec_.ignore_merges = model.at("ignore_merges").boolean(false);
     read_vocab(model.at("vocab"));
     read_merges(model.at("merges"));
   }
 
-  /// Places `token` at `id`. The holes are counted at the end; until then no id may ask for much.
+  /// Stores the token with this id. The limit on ids keeps one large id from allocating much memory.
   void put(const Node& node, std::uint32_t id, std::string bytes) {
     if (id >= id_limit_)
       node.refuse("an id below " + std::to_string(id_limit_) +
-                  ": twice the number of tokens, since ids that no token has are rows of the model");
+                  ", twice the number of tokens: each unused id is a row of the model");
     if (id >= spec_.tokens.size()) {
       spec_.tokens.resize(id + 1);
       taken_.resize(id + 1);
@@ -202,7 +203,7 @@ class SpecReader {
       const Node node = vocab.member("\"" + token + "\"", value);
       const auto id = node.id();
       auto bytes = alphabet.bytes_of(token);
-      if (token.empty()) node.refuse("no token without characters");
+      if (token.empty()) node.refuse("a token of at least one character");
       if (bytes) {
         if (bytes->size() == 1) bytes_there[static_cast<unsigned char>(bytes->front())] = true;
         spec_.words.push_back({*bytes, id});
@@ -233,8 +234,7 @@ class SpecReader {
       std::string left, right;
       if (value.is_string()) {
         const auto& line = value.get_ref<const std::string&>();
-        if (line.starts_with("#version"))
-          continue;  // a comment of merges.txt, which `tokenizers` passes over
+        if (line.starts_with("#version")) continue;  // a comment of merges.txt, which `tokenizers` skips
         const auto space = line.find(' ');
         if (space == std::string::npos || line.find(' ', space + 1) != std::string::npos)
           node.refuse("two tokens with one space between them");
@@ -267,7 +267,7 @@ class SpecReader {
 
   void read_pre_tokenizer(const Node& node) {
     if (!node.json().is_object()) node.refuse("an object: ByteLevel, Split or a Sequence of those");
-    if (byte_level_) node.refuse("nothing after ByteLevel, behind which text is no text any more");
+    if (byte_level_) node.refuse("nothing after ByteLevel, which outputs bytes, not text");
     const std::string type = node.at("type").text();
     if (type == "Sequence") {
       node.object({"type", "pretokenizers"});
@@ -276,7 +276,7 @@ class SpecReader {
       read_split(node);
     } else if (type == "ByteLevel") {
       node.object({"type", "add_prefix_space", "trim_offsets", "use_regex"});
-      static_cast<void>(node.at("trim_offsets").boolean());  // offsets are not asked for
+      static_cast<void>(node.at("trim_offsets").boolean());  // offsets are not used
       if (node.at("add_prefix_space").boolean()) spec_.steps.push_back({CutStep::Kind::prefix_space, {}});
       if (node.at("use_regex").boolean(true)) spec_.steps.push_back({CutStep::Kind::pattern, gpt2_pattern});
       byte_level_ = true;
@@ -288,7 +288,7 @@ class SpecReader {
   void read_split(const Node& node) {
     node.object({"type", "pattern", "behavior", "invert"});
     if (node.at("behavior").text() != "Isolated") node.at("behavior").refuse("\"Isolated\"");
-    node.at("invert").expect_false("only matches that are kept are supported");
+    node.at("invert").expect_false("inverted patterns are not supported");
     const auto pattern = node.at("pattern");
     pattern.object({"Regex"});
     const std::string regex = pattern.at("Regex").text();
@@ -297,7 +297,8 @@ class SpecReader {
     spec_.steps.push_back({CutStep::Kind::pattern, regex});
   }
 
-  /// These only add special tokens, which encode() leaves out, or change offsets, which nobody asks for.
+  /// Post-processors only add special tokens, which encode() leaves out, or change offsets, which are not
+  /// used.
   static void read_post_processor(const Node& node) {
     if (node.is_null()) return;
     if (!node.json().is_object()) node.refuse("an object");
@@ -318,7 +319,8 @@ class SpecReader {
 
   void read_added(const Node& list) {
     const auto& vocab = root_.json()["model"]["vocab"];
-    // `tokenizers` numbers those that the vocabulary does not have itself, whatever the file says.
+    // `tokenizers` itself numbers the added tokens that the vocabulary does not have, and ignores the file's
+    // ids.
     auto next = static_cast<std::uint32_t>(vocab.size());
     std::unordered_map<std::string, std::uint32_t> seen;
     for (const auto& node : list.elements()) {
@@ -327,21 +329,21 @@ class SpecReader {
       token.content = node.at("content").text();
       if (token.content.empty() || token.content.size() > longest_added_token)
         node.at("content").refuse("1 to " + std::to_string(longest_added_token) + " bytes");
-      node.at("single_word").expect_false("tokens that must be words of their own are not supported");
+      node.at("single_word").expect_false("tokens that match only whole words are not supported");
       token.lstrip = node.at("lstrip").boolean();
       token.rstrip = node.at("rstrip").boolean();
       token.normalized = node.at("normalized").boolean();
-      static_cast<void>(node.at("special").boolean());  // all are found in text, special ones and others
+      static_cast<void>(node.at("special").boolean());  // special or not, all are found in text
       token.id = node.at("id").id();
       if (!seen.emplace(token.content, token.id).second) node.at("content").refuse("every token once");
       if (const auto found = vocab.find(token.content); found != vocab.end()) {
         if (found->get<std::uint32_t>() != token.id)
           node.at("id").refuse(std::to_string(found->get<std::uint32_t>()) + ", as in model.vocab");
-        // It stands for its characters, not for the bytes that the alphabet takes them for.
+        // Its content is literal, not written in the byte alphabet.
         spec_.tokens[token.id] = token.content;
       } else {
         if (token.id != next)
-          node.at("id").refuse(std::to_string(next) + ": ids go on after the " +
+          node.at("id").refuse(std::to_string(next) + ": ids continue after the " +
                                std::to_string(vocab.size()) + " tokens of model.vocab");
         ++next;
         put(node.at("id"), token.id, token.content);
@@ -352,7 +354,7 @@ class SpecReader {
   }
 
   void check_ids() const {
-    if (spec_.tokens.size() < 2) root_.at("model").refuse("two tokens at least");
+    if (spec_.tokens.size() < 2) root_.at("model").refuse("at least two tokens");
   }
 
   void find_separator() {
@@ -382,8 +384,8 @@ Json parse(std::string_view text, const std::string& name) {
                                        " bytes: expected at most " + std::to_string(largest_tokenizer_file));
   const auto check_depth = [&](int depth, Json::parse_event_t, const Json&) {
     if (depth > deepest_json)
-      throw Error(ErrorKind::config, name + ": nested over " + std::to_string(deepest_json) +
-                                         " deep: expected a tokenizer.json");
+      throw Error(ErrorKind::config, name + ": nested deeper than " + std::to_string(deepest_json) +
+                                         " levels: expected a tokenizer.json");
     return true;
   };
   try {

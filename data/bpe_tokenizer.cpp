@@ -36,8 +36,8 @@ std::uint64_t hash_of_word(std::string_view word) {
   return mixed(hash ^ eight);
 }
 
-/// Where a word has been before in the text, and its ids in the output: of all words with the same hash the
-/// last. Of one call, so that it needs no lock and ends with it; a text of 1 MiB repeats most of its words.
+/// Remembers words of this text and where their ids are in the output; a word replaces another one with the
+/// same hash. Made for each call, so it needs no lock; a text of 1 MiB repeats most of its words.
 class WordCache {
  public:
   static constexpr std::size_t longest_word = 64;
@@ -45,14 +45,14 @@ class WordCache {
   explicit WordCache(std::size_t text_bytes)
       : mask_(std::clamp<std::size_t>(std::bit_ceil(text_bytes / 16), 16, 1 << 16) - 1), slots_(mask_ + 1) {}
 
-  /// Appends the word's ids to `out` if they are known.
+  /// Appends the word's ids to `out` and returns true if they are known.
   bool append(std::string_view word, std::uint64_t hash, std::vector<std::uint32_t>& out) const {
     const auto& slot = slots_[hash & mask_];
     if (slot.word != word) return false;
     for (std::uint32_t i = 0; i < slot.count; ++i) out.push_back(out[slot.begin + i]);
     return true;
   }
-  /// `word` has to stay where it is, and its ids are the last `count` of `out`.
+  /// The memory of `word` must stay valid. Its ids are the last `count` of `out`.
   void keep(std::string_view word, std::uint64_t hash, std::size_t count,
             const std::vector<std::uint32_t>& out) {
     slots_[hash & mask_] = {word, out.size() - count, static_cast<std::uint32_t>(count)};
@@ -72,7 +72,7 @@ struct Step {
   explicit Step(const CutStep& step, const std::string& place) {
     if (step.kind == CutStep::Kind::pattern) pattern.emplace(place, step.pattern);
   }
-  std::optional<CutPattern> pattern;  ///< none: a space is put before
+  std::optional<CutPattern> pattern;  ///< nullopt: puts a space before each piece
 };
 
 class BpeTokenizer : public Tokenizer {
@@ -139,11 +139,11 @@ class BpeTokenizer : public Tokenizer {
   AddedTokens raw_tokens_, normalized_tokens_;
   std::vector<Step> steps_;
   std::unordered_map<std::string, std::uint32_t, Hash, std::equal_to<>>
-      whole_words_;  ///< where merges are ignored
+      whole_words_;  ///< filled only with ignore_merges
   std::vector<std::string> tokens_;
 };
 
-/// One call of encode().
+/// The state of one call of encode().
 class BpeTokenizer::Encoder {
  public:
   Encoder(const BpeTokenizer& tokenizer, std::size_t text_bytes, std::vector<std::uint32_t>& out)
@@ -163,7 +163,7 @@ class BpeTokenizer::Encoder {
   }
 
  private:
-  /// Text, and what patterns see of it: of the same size.
+  /// Text, and the text of the same size that patterns see instead.
   struct Piece {
     std::string_view bytes, seen;
     [[nodiscard]] Piece part(std::size_t begin, std::size_t end) const {
@@ -171,7 +171,7 @@ class BpeTokenizer::Encoder {
     }
   };
 
-  /// Text that is made here stays until the end of the call: the cache points to it.
+  /// Keeps `text` until the end of the call: the cache points to it.
   std::string_view kept(std::string text) { return made_.emplace_back(std::move(text)); }
 
   std::string_view with_space(std::string_view text) {
@@ -252,7 +252,7 @@ std::unique_ptr<const Tokenizer> read_bpe_tokenizer(const std::string& file) {
   std::ifstream in(file, std::ios::binary);
   std::string json;
   std::array<char, 1 << 16> part{};
-  // One byte more than may be, which is then refused: what a file says of its size need not be so.
+  // Reads one byte more than allowed, to reject larger files: a file's reported size may be wrong.
   while (json.size() <= largest_tokenizer_file && in) {
     in.read(part.data(), part.size());
     json.append(part.data(), static_cast<std::size_t>(in.gcount()));

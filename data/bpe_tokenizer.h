@@ -12,7 +12,7 @@ namespace isthmus::data {
 /// Throws Error(config) naming the file and what is wrong with it.
 [[nodiscard]] std::unique_ptr<const Tokenizer> read_bpe_tokenizer(const std::string& file);
 
-/// The same from the text of a file; `name` is what errors call it.
+/// Parses the content of a file; errors call the file `name`.
 [[nodiscard]] std::unique_ptr<const Tokenizer> parse_bpe_tokenizer(std::string_view json,
                                                                    const std::string& name);
 

@@ -11,7 +11,7 @@
 namespace isthmus::data {
 namespace {
 
-constexpr std::size_t max_parts = Mixture::pattern;  // each has a place in it
+constexpr std::size_t max_parts = Mixture::pattern;  // each needs a slot in the pattern
 
 std::string_view trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(" \t\n");
@@ -51,7 +51,7 @@ std::vector<MixturePart> parse_mixture(const std::string& text) {
   }
   if (parts.size() >= 2) return parts;
   throw Error(ErrorKind::config, "data.mixture is \"" + text +
-                                     "\"; expected two data sets at least, as PATH = WEIGHT; PATH = WEIGHT");
+                                     "\"; expected at least two data sets, as PATH = WEIGHT; PATH = WEIGHT");
 }
 
 std::string to_string(const std::vector<MixturePart>& parts) {
@@ -72,7 +72,8 @@ std::vector<MixturePart> DataConfig::parts() const {
   double sum = 0;
   for (const auto& part : out) sum += part.weight;
   if (!std::isfinite(sum))
-    throw Error(ErrorKind::config, "the weights of data.mixture add up to more than a number can be");
+    throw Error(ErrorKind::config,
+                "the weights of data.mixture add up to infinity; expected smaller weights");
   for (auto& part : out) part.weight /= sum;
   return out;
 }
@@ -85,9 +86,9 @@ void DataConfig::check() const {
   if (!mixture.empty()) refuse("data.mixture is set; expected data.path: streams are not mixed");
   check_live_path("data.path", path);
   if (tokenizer.starts_with("vocab:"))
-    refuse("data.tokenizer is " + tokenizer + ", which reads no text; expected one that does");
+    refuse("data.tokenizer is " + tokenizer + ", which reads no text; expected a tokenizer for text");
   if (format == "text" && path != LiveInput::standard_input)
-    refuse("data.format is text; expected jsonl: a socket has no other borders between documents");
+    refuse("data.format is text; expected jsonl: lines separate the documents of a socket");
 }
 
 }  // namespace isthmus::data

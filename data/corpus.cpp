@@ -18,21 +18,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// How many of a document's tokens are held out at its end: the fraction, but at least one window.
+/// Tokens to hold out at the end: the fraction, but at least one window.
 std::uint64_t tail_tokens(std::uint64_t tokens, const DataConfig& config) {
   if (config.heldout <= 0) return 0;
   const auto fraction = static_cast<std::uint64_t>(static_cast<double>(tokens) * config.heldout);
   return std::min(tokens, std::max(fraction, static_cast<std::uint64_t>(config.seq_len) + 1));
 }
 
-/// What ends a document among ids; nothing where it is not known.
+/// The id that ends a document; nullopt if unknown.
 std::optional<std::uint32_t> separator_of(const DataConfig& config, const Tokenizer& tokenizer) {
   if (config.separator >= 0) return static_cast<std::uint32_t>(config.separator);
   if (config.tokenizer.starts_with("vocab:")) return {};
   return tokenizer.separator();
 }
 
-/// What ends documents where it is known, and what attention is bounded by, must be the same.
+/// Throws Error(config) if attention is bounded by an id that does not end documents.
 void check_mask(const std::string& path, std::uint32_t separator, const DataConfig& config,
                 const Tokenizer& tokenizer) {
   const auto expected = separator_of(config, tokenizer);
@@ -43,7 +43,7 @@ void check_mask(const std::string& path, std::uint32_t separator, const DataConf
                                      std::to_string(separator));
 }
 
-/// A store tells what made it.
+/// Throws if the store was made with another tokenizer or vocabulary.
 void check_store(const std::string& path, const StoreSpec& spec, const DataConfig& config,
                  const Tokenizer& tokenizer) {
   const bool only_ids = config.tokenizer.starts_with("vocab:");
@@ -51,7 +51,7 @@ void check_store(const std::string& path, const StoreSpec& spec, const DataConfi
     data_error(path + ": was made with a tokenizer of " + std::to_string(spec.vocab_size) +
                " ids, fingerprint " + spec.tokenizer.hex().substr(0, 16) + ", but data.tokenizer " +
                config.tokenizer + " has " + std::to_string(tokenizer.vocab_size()) + ", fingerprint " +
-               tokenizer.fingerprint().hex().substr(0, 16) + "; expected the one that made it");
+               tokenizer.fingerprint().hex().substr(0, 16) + "; expected the tokenizer that made it");
   }
   if (only_ids && spec.vocab_size > tokenizer.vocab_size()) {
     data_error(path + ": has ids of a vocabulary of " + std::to_string(spec.vocab_size) +
@@ -62,10 +62,10 @@ void check_store(const std::string& path, const StoreSpec& spec, const DataConfi
 }
 
 constexpr const char* what_there_is =
-    "a text or JSONL file, a folder of such, a chunk store, a .bin file or a folder of them, or a Megatron "
+    "a text or JSONL file, a folder of those, a chunk store, a .bin file or a folder of them, or a Megatron "
     "data set";
 
-/// A data set as messages name it.
+/// The data set's name in messages.
 std::string name_of(const std::string& path, const DataConfig& config) {
   return (config.mixture.empty() ? "data.path " : "data.mixture: ") + path;
 }
@@ -104,7 +104,7 @@ struct Corpus::Contents {
   explicit Contents(const DataConfig& config) : tokenizer(make_tokenizer(config.tokenizer)) {
     if (config.is_stream()) {
       throw Error(ErrorKind::config,
-                  "data.source is pipe: a stream is read by the workers of a run alone; expected files");
+                  "data.source is pipe: only the workers of a run can read a stream; expected files");
     }
     begin(config);
     for (const auto& part : config.parts())
@@ -141,7 +141,7 @@ struct Corpus::Contents {
     const auto all = source->tokens();
     const auto wanted = tail_tokens(all, config);
     auto begin = config.heldout > 0 ? source->heldout_begin(wanted) : all;
-    // Whole documents are held out as long as there is something left to train on.
+    // Hold out whole documents only if something is left to train on.
     if (begin <= static_cast<std::uint64_t>(config.seq_len)) begin = all - std::min(wanted, all);
     learn_separator(source->separator());
     sets.emplace_back(std::move(source), tokenizer->vocab_size(), begin, name, weight);
@@ -153,7 +153,7 @@ struct Corpus::Contents {
     knows_separator = separator.has_value();
   }
 
-  /// What all data sets say of themselves, where neither config nor tokenizer know it.
+  /// Takes the separator that all data sets report, if neither config nor tokenizer define it.
   void learn_separator(std::optional<std::uint32_t> of_set) {
     if (knows_separator) return;
     if (sets.empty()) separator = of_set;
@@ -163,9 +163,10 @@ struct Corpus::Contents {
   void check_separator(const DataConfig& config) {
     document_mask = config.document_mask;
     if (document_mask && !separator) {
-      throw Error(ErrorKind::config,
-                  "data.document_mask is true and what separates documents is not known with tokenizer " +
-                      config.tokenizer + "; expected its id in data.separator");
+      throw Error(
+          ErrorKind::config,
+          "data.document_mask is true, but the id that separates documents is not known with tokenizer " +
+              config.tokenizer + "; set it with data.separator");
     }
     if (separator && *separator >= tokenizer->vocab_size()) {
       throw Error(ErrorKind::config, "data.separator is " + std::to_string(*separator) +

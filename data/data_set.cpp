@@ -12,7 +12,7 @@
 namespace isthmus::data {
 namespace {
 
-/// Only for ids that fit.
+/// Each id must fit into `to_width` bytes.
 void convert(const std::byte* from, std::uint32_t from_width, std::byte* to, std::uint32_t to_width,
              std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -65,10 +65,10 @@ void DataSet::read(Split split, std::uint64_t begin, std::uint64_t count, std::u
   if (highest_id(ids, own_width, count) >= vocab_size_) {
     std::uint64_t bad = 0;
     while (id_at(ids, own_width, bad) < vocab_size_) ++bad;
-    throw Error(ErrorKind::data, source_->place(begin + bad) + ": token id " +
-                                     std::to_string(id_at(ids, own_width, bad)) +
-                                     " is outside the vocabulary of " + std::to_string(vocab_size_) +
-                                     " ids: data.tokenizer must be the one that made the file, or vocab:N");
+    throw Error(ErrorKind::data,
+                source_->place(begin + bad) + ": token id " + std::to_string(id_at(ids, own_width, bad)) +
+                    " is outside the vocabulary of " + std::to_string(vocab_size_) +
+                    " ids: set data.tokenizer to the tokenizer that made the file, or to vocab:N");
   }
   if (own_width != width) convert(ids, own_width, out, width, count);
 }

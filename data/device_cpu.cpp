@@ -16,7 +16,7 @@ class PlainHostBuffer : public HostBuffer {
   std::vector<std::byte> bytes_;
 };
 
-/// The host's memory is the device's: buffers change places, nothing is copied.
+/// The device's memory is the host's: fill() swaps buffers and copies nothing.
 class PlainDeviceBuffer : public DeviceBuffer {
  public:
   explicit PlainDeviceBuffer(std::size_t bytes) : bytes_(bytes) {}

@@ -1,4 +1,5 @@
-// Pinned host memory, and copies on a stream of their own that events order against the consumer's kernels.
+// A GPU: pinned host memory, and copies on a separate stream, ordered against the consumer's kernels by
+// events.
 
 #include <cuda_runtime_api.h>
 
@@ -31,7 +32,7 @@ class PinnedBuffer : public HostBuffer {
 
 using Clock = std::chrono::steady_clock;
 
-/// Waits without spinning: the thread that waits shares its core with the codecs.
+/// Waits without spinning: the waiting thread shares its core with the codecs.
 class Event {
  public:
   Event() { check(cudaEventCreateWithFlags(&event_, cudaEventBlockingSync), "event creation"); }
@@ -40,7 +41,7 @@ class Event {
   Event& operator=(const Event&) = delete;
   [[nodiscard]] cudaEvent_t get() const { return event_; }
   void record(cudaStream_t stream) const { check(cudaEventRecord(event_, stream), "event record"); }
-  /// Of two that are over, by the device's clock.
+  /// Time between two completed events, by the device's clock.
   [[nodiscard]] Clock::duration since(const Event& earlier) const {
     float milliseconds = 0;
     check(cudaEventElapsedTime(&milliseconds, earlier.get(), event_), "event time");
@@ -67,7 +68,7 @@ class CudaBuffer : public DeviceBuffer {
   std::byte* data() override { return static_cast<std::byte*>(data_); }
   DeviceSpan fill(HostBuffer& from, std::size_t bytes) override {
     check(cudaSetDevice(streams_.ordinal),
-          "device selection");  // per thread, and the loader's threads are new
+          "device selection");  // the device is set per thread
     check(cudaStreamWaitEvent(streams_.copy, released_.get(), 0), "wait for the consumer");
     begun_.record(streams_.copy);
     check(cudaMemcpyAsync(data_, from.data(), bytes, cudaMemcpyHostToDevice, streams_.copy),
@@ -82,18 +83,18 @@ class CudaBuffer : public DeviceBuffer {
  private:
   Streams streams_;
   Event begun_, filled_;
-  Event released_;  // not recorded yet counts as done
+  Event released_;  // an event that was never recorded counts as done
   void* data_ = nullptr;
 };
 
-/// Spans lie on the host's clock by the one before: its end is a moment known on both. (Events tell what has
-/// passed between two of them in floating-point milliseconds, too coarse for a long time.) The clocks drift
-/// apart by some millionths.
+/// Spans are placed on the host's clock relative to the end of the previous span, which is known on both
+/// clocks. (CUDA returns the time between two events as float milliseconds, too coarse for a long time.) The
+/// clocks drift apart by a few millionths.
 class CudaTimer : public DeviceTimer {
  public:
   explicit CudaTimer(cudaStream_t stream) : stream_(stream), known_(std::make_unique<Event>()) {
     known_->record(stream_);
-    while (!is_over(*known_)) {  // not asleep: how late it wakes up would be the error of all spans
+    while (!is_over(*known_)) {  // spins: a late wake-up would shift all spans
     }
     known_at_ = Clock::now();
   }
@@ -136,7 +137,7 @@ class CudaTimer : public DeviceTimer {
   cudaStream_t stream_;
   std::unique_ptr<Event> known_;
   Clock::time_point known_at_;
-  std::deque<Span> spans_;  ///< not told yet
+  std::deque<Span> spans_;  ///< not returned yet
   std::vector<std::unique_ptr<Event>> free_;
 };
 
@@ -145,7 +146,7 @@ class CudaDevice : public Device {
   CudaDevice(int ordinal, void* consumer_stream)
       : streams_{ordinal, nullptr, static_cast<cudaStream_t>(consumer_stream)} {
     auto status = cudaSetDevice(ordinal);
-    // Not blocking: it must not wait for the default stream, on which training may run.
+    // Non-blocking: it must not wait for the default stream, on which training may run.
     if (status == cudaSuccess) status = cudaStreamCreateWithFlags(&streams_.copy, cudaStreamNonBlocking);
     if (status != cudaSuccess) {
       throw Error(ErrorKind::config,

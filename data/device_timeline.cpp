@@ -12,7 +12,7 @@ DeviceTimeline::DeviceTimeline(Device& device, Trace& trace)
 DeviceTimeline::~DeviceTimeline() = default;
 
 bool DeviceTimeline::begin(const std::string& name, const std::string& args) {
-  if (!trace_.recording()) timer_.reset();  // a trace that was closed stays so
+  if (!trace_.recording()) timer_.reset();  // a closed trace is not reopened
   if (!timer_) return false;
   try {
     timer_->begin();

@@ -1,4 +1,4 @@
-// Which files there are documents in, and how much of them is read.
+// Finds the files that hold documents, and decides how much of each is read.
 
 #include <algorithm>
 #include <filesystem>
@@ -22,15 +22,15 @@ DocumentFormat format_of(const fs::path& path) {
                                                                        : DocumentFormat::text;
 }
 
-/// What the file is, if its ending says that it is not text.
+/// Says what the file contains and what to do if it is not text by its extension; otherwise empty.
 std::string_view other_than_text(const fs::path& path) {
   const auto ending = path.extension();
   if (ending == ".bin" || ending == ".idx")
-    return "it holds token ids already, not text; let data.path name it, or move it elsewhere";
+    return "it holds token ids, not text; set data.path to it, or move it elsewhere";
   if (ending == ".parquet" || ending == ".arrow" || ending == ".feather")
-    return "it holds tables, not text; pipe them in as JSONL (docs/data.md has the line)";
+    return "it holds tables, not text; pipe them in as JSONL (docs/data.md has the command)";
   for (const auto* packed : {".gz", ".zst", ".xz", ".bz2", ".lz4", ".zip", ".tar", ".tgz"}) {
-    if (ending == packed) return "it is packed; unpack it, or pipe what it holds into '-'";
+    if (ending == packed) return "it is packed; unpack it, or pipe its content into '-'";
   }
   return {};
 }
@@ -43,7 +43,7 @@ class FileList {
   void add(const std::string& path) {
     std::error_code error;
     const auto status = fs::status(path, error);
-    if (status.type() == fs::file_type::not_found) return bad_.add(path + ": is not there");
+    if (status.type() == fs::file_type::not_found) return bad_.add(path + ": does not exist");
     if (error) return bad_.add(path + ": " + error.message());
     if (fs::is_directory(status)) {
       const auto found = find_text_files(path, [this](const std::string& message) { bad_.add(message); });
@@ -51,7 +51,7 @@ class FileList {
     } else if (fs::is_regular_file(status)) {
       add_file(path, path, fs::file_size(path, error));
     } else {
-      bad_.add(path + ": is neither a file nor a folder; pipe what it gives into '-'");
+      bad_.add(path + ": is neither a file nor a folder; pipe its output into '-'");
     }
   }
 
@@ -65,10 +65,10 @@ class FileList {
   BadDocuments& bad_;
 };
 
-// ---- how much of them ----
+// ---- how much of each is read ----
 
-/// How many of the first `bytes` of a file, in which more follow, are of whole characters of UTF-8. What
-/// cannot be read, or is no UTF-8, is told of by who reads the file.
+/// How many of the first `bytes` of a file, which has more, belong to whole UTF-8 characters. Reports no read
+/// errors and no invalid UTF-8: the code that reads the file does.
 std::uint64_t whole_characters(const std::string& path, std::uint64_t bytes) {
   constexpr std::uint64_t longest = 4;
   const auto begin = bytes - std::min(bytes, longest - 1);
@@ -83,7 +83,7 @@ std::uint64_t whole_characters(const std::string& path, std::uint64_t bytes) {
   return bytes;
 }
 
-/// How many of the first `bytes` of a file are of whole lines.
+/// How many of the first `bytes` of a file belong to whole lines.
 std::uint64_t whole_lines(const std::string& path, std::uint64_t bytes) {
   constexpr std::uint64_t part = 64 << 10;
   std::ifstream file(path, std::ios::binary);
@@ -113,8 +113,7 @@ std::vector<DocumentFile> find_documents(std::span<const std::string> paths,
     }
     if (standard) throw Error(ErrorKind::config, "'-' (standard input) is named twice");
     if (!standard_input)
-      throw Error(ErrorKind::config,
-                  "'-' (standard input) needs --jsonl or --text: nothing else says what comes");
+      throw Error(ErrorKind::config, "'-' (standard input) needs --jsonl or --text to set its format");
     standard = true;
     list.files.push_back({path, path, DocumentFile::unknown, *standard_input});
   }

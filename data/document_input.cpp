@@ -15,7 +15,7 @@
 
 namespace isthmus::data {
 
-// ---- what is read ----
+// ---- Input ----
 
 Input::Input(LiveInput& live) : live_(&live), standard_(true), number_(-1), left_(DocumentFile::unknown) {}
 
@@ -68,7 +68,7 @@ void Input::skip(std::uint64_t bytes) {
   left_ -= bytes;
 }
 
-// ---- lines ----
+// ---- Lines ----
 
 Lines::Lines(Input& input, std::uint64_t longest, bool whole, Buffer& buffer,
              const std::function<void()>& idle)
@@ -91,7 +91,7 @@ std::optional<Lines::Line> Lines::next(bool sum, std::uint32_t checksum) {
     if (const auto* const found = static_cast<const char*>(std::memchr(from + seen, '\n', length - seen)))
       return ended(line, static_cast<std::size_t>(found - from), 1);
     if (length > longest_) {
-      // None of it is kept: only its end is looked for.
+      // Only the line's end is still needed.
       line.too_long = true;
       drop(line, length);
       if (!whole_) return line;
@@ -126,7 +126,7 @@ std::uint32_t Lines::crc(std::size_t length, std::uint32_t before) const {
   return crc32c(std::as_bytes(std::span(buffer_).subspan(begin_, length)), before);
 }
 
-/// Reads on behind what is there, for which the buffer grows as far as a line may. False at the end.
+/// Reads more bytes behind those in the buffer, which grows as far as a line may. False at the end.
 bool Lines::fill() {
   if (begin_ > 0) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);

@@ -1,5 +1,5 @@
 #pragma once
-// What documents are read from, and the lines in it.
+// The inputs that documents are read from, and their lines.
 
 #include <simdjson.h>
 
@@ -17,31 +17,33 @@ namespace isthmus::data {
 
 inline constexpr std::string_view standard_input_path = "-";
 
-/// A file, standard input or a stream that is read once from its begin to its end.
+/// A file, standard input or a stream, which is read once from its start to its end.
 class Input {
  public:
   explicit Input(LiveInput& live);
-  /// Not open where it cannot be, then problem() says why.
+  /// Opens the file; if that fails, problem() returns the reason.
   explicit Input(const DocumentFile& file);
   ~Input();
   Input(const Input&) = delete;
   Input& operator=(const Input&) = delete;
 
-  /// What has gone wrong so far, or nothing.
+  /// The error so far, or an empty string.
   [[nodiscard]] std::string problem() const;
-  /// Fills `bytes` unless there is an end before, an error too; the number that it has filled.
+  /// Fills `bytes`, unless the input ends or fails before; returns the number of bytes filled.
   std::size_t read(std::span<char> bytes);
-  /// As many as there are, one at least unless there is an end.
+  /// Reads the bytes that are available, at least one unless the input has ended.
   std::size_t read_some(std::span<char> bytes);
   [[nodiscard]] bool live() const { return live_ != nullptr; }
   /// Whether a stream has nothing to read at present.
   [[nodiscard]] bool quiet() const;
-  /// Whether the last read() found no end, but a connection that is gone or a wish to stop.
+  /// Whether the last read() returned because the connection broke or a stop was requested, not at the
+  /// input's end.
   [[nodiscard]] bool cut_off() const;
-  /// Dials again what was cut off. False if nobody wants that.
+  /// Reconnects a stream that was cut off, to continue from `from`. False if nothing was cut off or a stop
+  /// was requested.
   [[nodiscard]] bool go_on(const Place& from) const;
   void skip(std::uint64_t bytes);
-  /// What should have been read and was not.
+  /// Bytes of the expected size that have not been read.
   [[nodiscard]] std::uint64_t missing() const { return left_ == DocumentFile::unknown ? 0 : left_; }
 
  private:
@@ -52,26 +54,25 @@ class Input {
   int error_ = 0;
 };
 
-/// The lines of an input, one after the other, in a buffer that has as many bytes behind each as the parser
-/// wants.
+/// The lines of an input, one after the other, in a buffer with the padding that the parser needs after each.
 class Lines {
  public:
   static constexpr std::size_t padding = simdjson::SIMDJSON_PADDING;
-  /// That is not cleared before it is written.
+  /// Not zeroed before it is written.
   using Buffer = AlignedVector<char>;
 
-  /// The buffer has a piece and the padding at least. `idle` is called where a stream has nothing to read;
-  /// `whole` says whether the end of a line that is too long is looked for, which may never come.
+  /// `buffer` holds at least a piece and the padding. `idle` is called when a stream has nothing to read.
+  /// `whole` sets whether to look for the end of a line that is too long; it may never come.
   Lines(Input& input, std::uint64_t longest, bool whole, Buffer& buffer, const std::function<void()>& idle);
 
   struct Line {
-    std::string_view text;    ///< without its end; of one that is too long the begin
-    std::uint64_t bytes = 0;  ///< of all of it, with its end
+    std::string_view text;    ///< without its line end; undefined if it is too long
+    std::uint64_t bytes = 0;  ///< bytes of the whole line, with its line end
     std::uint32_t checksum = 0;
     bool too_long = false;
   };
-  /// Nothing at the end, or where a stream was cut off: then what was read of a line is forgotten.
-  /// `checksum` is of what was before; it is carried on if `sum` says so.
+  /// The next line; nullopt at the end, and if a stream was cut off, which discards a partial line. If `sum`
+  /// is true, continues `checksum`, the checksum of everything before.
   [[nodiscard]] std::optional<Line> next(bool sum, std::uint32_t checksum);
 
  private:

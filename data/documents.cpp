@@ -23,10 +23,10 @@ void BadDocuments::add(const std::string& message) {
 
 namespace {
 
-/// Where the first byte is that no UTF-8 has; npos for none.
+/// Position of the first byte that is not valid UTF-8; npos if all are.
 std::size_t invalid_utf8(std::string_view text) {
   if (simdjson::validate_utf8(text.data(), text.size())) return std::string_view::npos;
-  // Its length is found by halves: every prefix that ends between characters is sound up to the bad one.
+  // Binary search: every prefix that ends between characters and before the invalid byte is valid.
   std::size_t sound = 0, end = text.size();
   while (end - sound > 8) {
     auto middle = sound + (end - sound) / 2;
@@ -63,7 +63,7 @@ class Reader {
     static_cast<void>(lines_ ? lines(input, !live.is_socket()) : text(nullptr, input));
   }
 
-  /// False when it was told to stop.
+  /// Returns false if `use` asked to stop.
   bool file(const DocumentFile& file) {
     const bool standard = file.path == standard_input_path;
     name_ = standard ? "standard input" : file.path;
@@ -95,7 +95,7 @@ class Reader {
     ++place_.bad;
   }
 
-  /// What was read before must be read once more: nobody can go back in it.
+  /// Reads what the interrupted run had read once more and checks it: standard input cannot seek.
   void repeat_standard_input(Input& input) {
     std::uint32_t checksum = 0;
     for (auto left = place_.offset; left > 0;) {
@@ -105,19 +105,20 @@ class Reader {
       left -= got;
       if (got == part.size()) continue;
       throw Error(ErrorKind::data, "standard input: has ended after " + std::to_string(place_.offset - left) +
-                                       " bytes, of which the run that is gone on with had read " +
+                                       " bytes; feed it again from the start: the interrupted run had read " +
                                        std::to_string(place_.offset));
     }
     if (checksum == place_.checksum) return;
-    throw Error(ErrorKind::data, "standard input: its first " + std::to_string(place_.offset) +
-                                     " bytes are not those that the run that is gone on with had read");
+    throw Error(ErrorKind::data,
+                "standard input: its first " + std::to_string(place_.offset) +
+                    " bytes differ from what the interrupted run had read; feed the same data again");
   }
 
   bool emit(std::string_view text, bool first, bool last, bool resumable) {
     return use_({text, first, last, resumable, place_});
   }
 
-  /// Also of an end that came too early. Empty where all is well.
+  /// The error of an input that has ended, also if it ended too early. Empty if there was no error.
   static std::string problem_at_end(const Input& input) {
     if (auto problem = input.problem(); !problem.empty()) return problem;
     if (input.missing() == 0) return {};
@@ -127,7 +128,7 @@ class Reader {
 
   // ---- text ----
 
-  /// `file` is the input's, where it can be read twice.
+  /// `file` is the input's file; null if it can be read only once.
   bool text(const DocumentFile* file, Input& input) {
     const bool once = file == nullptr;
     if (options_.require_utf8 && !once && !place_.inside && !all_utf8(*file)) return true;
@@ -142,7 +143,7 @@ class Reader {
       if (last) {
         if (const auto problem = problem_at_end(input); !problem.empty()) {
           bad(problem);
-          // A document that has begun ends here.
+          // End the document that has begun.
           return first || emit({}, first, true, true);
         }
         if (first && all.empty()) {
@@ -151,7 +152,7 @@ class Reader {
         }
       }
       const auto piece = last ? all : all.substr(0, piece_end(all));
-      // Of a file this was looked at before; of standard input it cannot be taken back.
+      // A file was checked before; standard input cannot be read twice.
       if (options_.require_utf8) {
         if (const auto at = invalid_utf8(piece); at != std::string_view::npos) refuse_utf8(at);
       }
@@ -177,7 +178,7 @@ class Reader {
                                      ": not UTF-8, which this tokenizer reads");
   }
 
-  /// Reads the whole file, so that nothing of a bad one is used.
+  /// Reads the whole file first, so that nothing of a bad one is used.
   bool all_utf8(const DocumentFile& file) {
     Input input(file);
     std::uint64_t before = 0;
@@ -191,7 +192,7 @@ class Reader {
         bad("not UTF-8, which this tokenizer reads");
         return false;
       }
-      if (last) return true;  // and how it ended is seen when it is read for good
+      if (last) return true;  // a read error is found by the second read
       before += piece.size();
       kept = all.size() - piece.size();
       std::memmove(buffer_.data(), buffer_.data() + piece.size(), kept);
@@ -222,7 +223,7 @@ class Reader {
     return true;
   }
 
-  /// Nothing for a line that has no document.
+  /// Returns nullopt if the line has no document.
   std::optional<std::string_view> text_of(std::string_view line) {
     constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
     if (place_.offset == 0 && line.starts_with(byte_order_mark)) line.remove_prefix(byte_order_mark.size());
@@ -230,7 +231,7 @@ class Reader {
     simdjson::dom::element document;
     simdjson::dom::object object;
     std::string_view text;
-    // The bytes behind the line are there: see Lines.
+    // Lines keeps padding behind the line.
     if (const auto error = parser_.parse(line.data(), line.size(), false).get(document)) {
       bad("not a line of JSON: " + std::string(simdjson::error_message(error)));
     } else if (document.get(object) != simdjson::SUCCESS) {
@@ -263,9 +264,9 @@ class Reader {
   Place place_;
   const std::function<bool(const Piece&)>& use_;
   std::function<void()> idle_;
-  Lines::Buffer buffer_;  ///< a piece at least; of JSONL as much as the longest line so far
+  Lines::Buffer buffer_;  ///< holds at least a piece; for JSONL, the longest line so far
   simdjson::dom::parser parser_;
-  // Of the file that is read:
+  // The current file:
   std::string name_;
   bool lines_ = false, live_ = false, ended_ = false;
 };

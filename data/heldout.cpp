@@ -11,7 +11,7 @@ namespace isthmus::data {
 
 namespace {
 
-/// Windows to take of each data set.
+/// Windows to take from each data set.
 std::vector<std::uint64_t> apportion(const Corpus& corpus, std::uint64_t seq_len, std::uint64_t sequences) {
   std::vector<std::uint64_t> counts;
   double weight_before = 0;

@@ -1,4 +1,4 @@
-// For every instruction set, chosen at run time (Highway compiles this file once for each).
+// Highway compiles this file once for each instruction set, and the best one is chosen at run time.
 #include "highest_id.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ std::uint32_t highest_of(const std::byte* ids, std::uint64_t count) {
   const std::size_t lanes = hn::Lanes(d);
   const auto* all = reinterpret_cast<const Id*>(ids);
   const auto load = [&](std::uint64_t i) HWY_ATTR { return hn::LoadU(d, all + i); };
-  // Four at a time, so that one need not wait for the other.
+  // Four independent maxima, so that none has to wait for another.
   auto m0 = hn::Zero(d);
   auto m1 = m0, m2 = m0, m3 = m0;
   std::uint64_t i = 0;

@@ -19,7 +19,7 @@ struct Form {
 
 constexpr std::uint64_t llmc_header_bytes = 1024;
 
-/// Of llm.c's header; nothing if the file has none.
+/// The form that llm.c's header describes; nullopt if the file has no such header.
 std::optional<Form> llmc_form(const File& file) {
   struct Kind {
     std::int32_t magic, version;
@@ -42,7 +42,7 @@ std::optional<Form> llmc_form(const File& file) {
   if (header[2] < 0 || file.size() != expected) {
     data_error(name + ": llm.c's header says " + std::to_string(header[2]) +
                " ids at offset 8, which makes " + std::to_string(expected) + " bytes, but the file has " +
-               std::to_string(file.size()) + ": it is cut off or was written further");
+               std::to_string(file.size()) + ": it was truncated, or data was appended");
   }
   return Form{llmc_header_bytes, kind->width};
 }
@@ -51,7 +51,7 @@ Form form_of(const File& file) {
   if (const auto llmc = llmc_form(file)) return *llmc;
   if (file.size() % 2 == 0) return {};
   data_error(file.path().string() + ": " + std::to_string(file.size()) +
-             " bytes are no whole number of uint16 ids: half an id stands at offset " +
+             " bytes are not a whole number of uint16 ids: half an id is at offset " +
              std::to_string(file.size() - 1));
 }
 
@@ -140,7 +140,7 @@ class Joined : public TokenSource {
   Digest fingerprint() const override { return fingerprint_; }
 
  private:
-  /// The last one that begins at `token` or before; of empty ones that begin there, too.
+  /// The last source that begins at or before `token`, which skips empty ones that begin there.
   [[nodiscard]] std::size_t part_of(std::uint64_t token) const {
     const auto after = std::upper_bound(begins_.begin(), begins_.end(), token);
     return static_cast<std::size_t>(after - begins_.begin()) - 1;
@@ -170,7 +170,7 @@ std::unique_ptr<TokenSource> join_sources(std::vector<std::unique_ptr<TokenSourc
 std::optional<std::uint64_t> begin_of_document(const TokenSource& source, std::uint64_t wanted,
                                                std::uint32_t separator) {
   constexpr std::uint64_t piece = 64 << 10;
-  // One long document at the end must not take the rest with it.
+  // Bounded: one long document at the end must not take the rest with it.
   const auto farthest = std::min<std::uint64_t>(wanted, 4 << 20);
   auto end = source.tokens() - std::min(wanted, source.tokens());
   const auto least = end - std::min(end, farthest);
@@ -198,7 +198,7 @@ Digest sampled_hash(const File& file, std::string_view kind) {
   for (std::uint64_t i = 0; i < samples && i * stride < size; ++i) {
     const auto part = std::span(sample).first(std::min(sample_bytes, size - i * stride));
     if (!file.read_at(i * stride, part))
-      data_error(file.path().string() + ": becomes shorter while it is read");
+      data_error(file.path().string() + ": has become shorter while it was read");
     hasher.update(std::span<const std::byte>(part));
   }
   return hasher.finish();

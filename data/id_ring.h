@@ -1,6 +1,6 @@
 #pragma once
-// Ids between the thread that writes a stream to its store and the one that trains on it: in order, as many
-// as there is room for.
+// A bounded queue of ids between the thread that writes a stream to its store and the thread that trains on
+// it.
 
 #include <algorithm>
 #include <cassert>
@@ -22,14 +22,14 @@
 
 namespace isthmus::data {
 
-/// One thread pushes, one reads. Ids are `width` bytes each and have numbers that go up by one.
+/// One thread pushes, one reads. Ids have `width` bytes each and consecutive numbers.
 class IdRing {
  public:
-  /// The first id that is pushed has number `first`.
+  /// `first` is the number of the first id that is pushed.
   IdRing(std::uint64_t capacity, std::uint32_t width, std::uint64_t first)
       : bytes_(capacity * width), capacity_(capacity), width_(width), first_(first), end_(first) {}
 
-  /// Waits for room. False once it was stopped.
+  /// Waits for room. Returns false once stopped.
   bool push(std::span<const std::byte> ids) {
     while (!ids.empty()) {
       std::unique_lock lock(mutex_);
@@ -46,23 +46,23 @@ class IdRing {
     }
     return true;
   }
-  /// No more comes. Behind the last id the fault, if there is one, is thrown.
+  /// No more ids will be pushed. If there is a fault, read() throws it after the last id.
   void close(std::optional<Fault> fault = std::nullopt) {
     const std::lock_guard lock(mutex_);
     closed_ = true;
     fault_ = std::move(fault);
     filled_.notify_all();
   }
-  /// Wakes who pushes.
+  /// Wakes the thread that pushes.
   void stop() {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
     room_.notify_all();
   }
 
-  /// The ids [begin, begin + count), for which there is room; all before `begin` are dropped. How many of
-  /// them were read: fewer where it ends before, or a stop was asked for. `waited` hears once a second how
-  /// long it has waited since.
+  /// Copies the ids [begin, begin + count), at most the capacity, and drops all before `begin`. Returns the
+  /// number of ids copied: fewer if the ids end before or a stop was requested. Calls `waited` at least once
+  /// a second with the time waited since the last call.
   std::uint64_t read(std::uint64_t begin, std::uint64_t count, std::byte* out, const std::stop_token& stop,
                      const std::function<void(std::chrono::duration<double>)>& waited) {
     assert(count <= capacity_);
@@ -99,7 +99,7 @@ class IdRing {
   Bytes bytes_;
   std::uint64_t capacity_;
   std::uint32_t width_;
-  std::uint64_t first_, end_;  ///< numbers of the ids that are there
+  std::uint64_t first_, end_;  ///< numbers of the ids that it holds
   bool closed_ = false, stopped_ = false;
   std::optional<Fault> fault_;
 };

@@ -36,7 +36,7 @@ struct HostPort {
   std::string host, port;
 };
 
-/// "HOST:PORT" and "[HOST]:PORT"; nothing for anything else.
+/// Splits "HOST:PORT" or "[HOST]:PORT"; nullopt for anything else.
 std::optional<HostPort> host_and_port(std::string_view text) {
   const auto colon = text.rfind(':');
   if (colon == std::string_view::npos || colon == 0 || colon + 1 == text.size()) return {};
@@ -48,7 +48,7 @@ std::optional<HostPort> host_and_port(std::string_view text) {
   return HostPort{std::string(host), std::string(port)};
 }
 
-/// A peer that is gone without a word is found within a minute.
+/// Detects within a minute a peer that vanished without closing the connection.
 void keep_alive(int number) {
   const int on = 1, idle = 30, interval = 10, count = 3;
   ::setsockopt(number, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
@@ -122,7 +122,7 @@ std::size_t LiveInput::read(std::span<char> bytes) {
     if (got == 0) return 0;
     throw Error(ErrorKind::data, "standard input: " + why);
   }
-  say("the connection " + why + "; it is dialled again");
+  say("the connection " + why + "; reconnecting");
   close();
   return 0;
 }
@@ -165,7 +165,7 @@ std::string LiveInput::connect() {
   if (const int error = ::getaddrinfo(where.host.c_str(), where.port.c_str(), &hints, &found); error != 0)
     return ::gai_strerror(error);
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> all(found, &::freeaddrinfo);
-  std::string why = "it has no address";
+  std::string why = "the host has no address";
   for (const auto* one = found; one != nullptr; one = one->ai_next) {
     why = finish_connecting(one->ai_family, one->ai_addr, one->ai_addrlen);
     if (why.empty()) break;
@@ -190,10 +190,10 @@ std::string LiveInput::finish_connecting(int domain, const void* address, std::s
 std::string LiveInput::greet(std::uint64_t bytes, std::uint64_t lines) {
   const auto line = R"({"reader": ")" + options_.reader + R"(", "bytes": )" + std::to_string(bytes) +
                     R"(, "lines": )" + std::to_string(lines) + "}\n";
-  // A connection that has just been made has room for a line.
+  // A new connection has room for a line.
   const auto sent = ::send(socket_, line.data(), line.size(), MSG_NOSIGNAL);
   if (sent == static_cast<ssize_t>(line.size())) return {};
-  return sent < 0 ? reason(errno) : "it takes no line";
+  return sent < 0 ? reason(errno) : "the connection took only a part of the first line";
 }
 
 }  // namespace isthmus::data

@@ -25,7 +25,7 @@ namespace {
 
 using Clock = Trace::Clock;
 
-/// Groups whose memory a batch lies in.
+/// The groups that hold a batch's rows.
 class InUse {
  public:
   void add(WindowGroup* group) {
@@ -42,7 +42,7 @@ class InUse {
   std::vector<WindowGroup*> groups_;
 };
 
-/// What a batch is made of, on its way from stage to stage.
+/// The content of a batch, which moves from stage to stage.
 struct Content {
   std::vector<const std::byte*> rows;
   std::vector<SampleRange> samples;
@@ -57,14 +57,14 @@ struct HostSlot {
   Content content;
 };
 
-/// On a host its rows lie in the buffer, or where they were read to.
+/// On a host, the rows of the batch are in the buffer or where they were read to.
 struct DeviceSlot {
   std::unique_ptr<DeviceBuffer> buffer;
   Content content;
   Batch batch;
 };
 
-/// Sequences that no batch has yet, and which data sets they are of.
+/// Sequences that are in no batch yet, and the data sets that they come from.
 struct Run {
   SampleRange samples;
   std::shared_ptr<const Mixture> turns;
@@ -79,7 +79,7 @@ std::vector<double> weights_of(const Corpus& corpus) {
 std::unique_ptr<WindowReader> make_reader(const Corpus& corpus, const DataSet& set,
                                           const LoaderOptions& options, bool rows_stay) {
   const auto seq_len = static_cast<std::uint64_t>(options.seq_len);
-  // What lies in the queue, and in the hands of the thread before it or of the consumer.
+  // Rows that are in the queue, or that the thread before it or the consumer holds.
   const auto in_use = static_cast<std::uint64_t>(rows_stay ? options.batch * (options.prefetch + 1) : 0);
   const auto windows = window_count(set.tokens(Split::train), seq_len);
   if (windows == 0) {
@@ -105,7 +105,7 @@ std::vector<std::unique_ptr<WindowReader>> make_readers(const Corpus& corpus, co
   return readers;
 }
 
-/// Where the corpus is a stream, which is all this replica's own.
+/// For a stream, all of which belongs to this replica; otherwise null.
 std::unique_ptr<StreamReader> make_stream_reader(const Corpus& corpus, const LoaderOptions& options,
                                                  bool rows_stay) {
   const auto& set = corpus.sets().front();
@@ -138,7 +138,7 @@ struct Loader::Pipeline {
         stream(make_stream_reader(the_corpus, options, on_host)),
         wanted(static_cast<std::uint64_t>(options.batch) + max_read_ahead(readers)),
         host(on_host ? 0 : static_cast<std::size_t>(options.prefetch)),
-        // One more than may be ahead: the batch in the consumer's hands.
+        // One more than the prefetch: the consumer holds a batch.
         on_device(static_cast<std::size_t>(options.prefetch) + 1),
         free_host(host.size()),
         full_host(host.size()),
@@ -185,10 +185,10 @@ struct Loader::Pipeline {
     content.samples.reserve(content.rows.size());
   }
 
-  /// A stage ends when a queue is stopped, or with a fault that it hands to the next one.
+  /// A stage ends when a queue is stopped, or with a fault that it passes to the next one.
   template <class Stage>
   static void run_stage(const char* name, BoundedQueue<std::size_t>& to, Stage stage) {
-    pthread_setname_np(pthread_self(), name);  // as `top -H` and profilers show it
+    pthread_setname_np(pthread_self(), name);  // shown by `top -H` and profilers
     try {
       stage();
     } catch (const Error& error) {
@@ -208,7 +208,7 @@ struct Loader::Pipeline {
     }
   }
 
-  /// These are false if the loader ends.
+  /// These return false when the loader stops.
   bool load_to_host() {
     const auto slot = free_host.pop();
     if (!slot || !load(host[*slot].content, host[*slot].buffer->data())) return false;
@@ -222,14 +222,14 @@ struct Loader::Pipeline {
     return true;
   }
 
-  /// Asks the source for what the next batch has and what is read ahead.
+  /// Asks the source for the sequences of the next batch and for those to read ahead.
   void ask() {
     while (known < wanted) {
       const auto given = source.next(wanted - known);
       assert(given.size() > 0 && given.size() <= wanted - known);
       known += given.size();
       const auto turns = mixture_of(given.track);
-      for (std::size_t set = 0; set < readers.size(); ++set)  // (of a stream there are none)
+      for (std::size_t set = 0; set < readers.size(); ++set)  // (empty for a stream)
         readers[set]->expect({given.track, turns->count(set, given.begin), turns->count(set, given.end)},
                              pool);
       if (!runs.empty() && runs.back().samples.track == given.track &&
@@ -241,7 +241,7 @@ struct Loader::Pipeline {
     }
   }
 
-  /// The last one is kept: tracks of another seed are rare.
+  /// Keeps only the last one: tracks with another seed are rare.
   std::shared_ptr<const Mixture> mixture_of(std::uint64_t track) {
     const auto share = share_of(track, static_cast<std::uint64_t>(options.replicas), options.seed);
     if (!mixture || mixture_seed != share.seed) {
@@ -278,7 +278,8 @@ struct Loader::Pipeline {
     return true;
   }
 
-  /// Sequences of one data set, as many as lie together. Returns how many those are, 0 if the loader ends.
+  /// Reads sequences of one data set, as many as are together in memory. Returns their number, or 0 when the
+  /// loader stops.
   std::size_t read(std::uint64_t sequence, std::size_t set, std::span<const std::byte*> rows,
                    std::byte* space, InUse& in_use) {
     const auto [count, group] =
@@ -321,7 +322,7 @@ struct Loader::Pipeline {
       trace.complete(Trace::Row::gpu_transfer, "gpu_transfer", copied.begin, copied.end, argument(content));
   }
 
-  /// To the consumer.
+  /// Passes a batch to the consumer.
   void hand_over(std::size_t index) {
     auto& [buffer, content, batch] = on_device[index];
     batch.rows = content.rows;
@@ -359,20 +360,20 @@ struct Loader::Pipeline {
   const bool on_host;
   const std::vector<double> weights;
 
-  // disk_load's.
+  // Used by disk_load.
   SampleSource& source;
   std::vector<std::unique_ptr<WindowReader>> readers;
-  std::unique_ptr<StreamReader> stream;  ///< in place of these, where the corpus is one
-  const std::uint64_t wanted;            ///< sequences to know of before a batch is made
+  std::unique_ptr<StreamReader> stream;  ///< used instead of `readers` if the corpus is a stream
+  const std::uint64_t wanted;            ///< sequences to have from the source before a batch is made
   std::uint64_t known = 0;
-  std::deque<Run> runs;  ///< of these
+  std::deque<Run> runs;  ///< the known sequences
   std::shared_ptr<const Mixture> mixture;
   std::uint64_t mixture_seed = 0;
   std::optional<std::uint64_t> first_epoch;
 
-  std::uint64_t handed_over = 0;  ///< batches; the last stage's
+  std::uint64_t handed_over = 0;  ///< batches; used by the last stage
 
-  // The caller's.
+  // Used by the caller.
   std::optional<std::uint64_t> epoch;
   std::optional<std::size_t> current;
   Clock::duration waited{};
@@ -381,9 +382,9 @@ struct Loader::Pipeline {
   std::vector<HostSlot> host;
   std::vector<DeviceSlot> on_device;
   BoundedQueue<std::size_t> free_host, full_host, free_device, full_device;
-  ReaderPool pool;  // after the readers: its threads use them
+  ReaderPool pool;  // after the readers, which its threads use
   std::jthread disk_load, gpu_transfer;
-  /// Before the threads are joined, also where one of them could not be started.
+  /// Runs before the threads are joined, also if one of them could not be started.
   struct Stop {
     Pipeline& pipeline;
     ~Stop() { pipeline.stop(); }

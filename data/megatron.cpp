@@ -17,17 +17,18 @@ namespace fs = std::filesystem;
 
 fs::path with_ending(fs::path path, const char* ending) { return path += ending; }
 
-/// The .idx file: header, int32 lengths and int64 byte offsets of sequences, int64 first sequences of
-/// documents, of which the last is the number of sequences; then, for multimodal data, a mode for each.
+/// The .idx file: a header, int32 lengths and int64 byte offsets of sequences, and for each document its
+/// first sequence as int64, the last entry being the number of sequences; then, for multimodal data, a mode
+/// for each sequence.
 class Index {
  public:
   explicit Index(const fs::path& path) : file_(path, File::Mode::read) {
     constexpr std::string_view magic("MMIDIDX\0\0", 9);
     std::array<char, 34> header{};
     if (!file_.read_at(0, std::as_writable_bytes(std::span(header))))
-      refuse(0, "the file ends in its header of 34 bytes");
+      refuse(0, "the file ends within its header of 34 bytes");
     if (std::string_view(header.data(), magic.size()) != magic)
-      refuse(0, "is no Megatron index: expected MMIDIDX and two zero bytes");
+      refuse(0, "is not a Megatron index: expected MMIDIDX and two zero bytes");
     if (const auto version = number<std::uint64_t>(header, 9); version != 1)
       refuse(9, "has version " + std::to_string(version) + "; expected 1");
     code_ = static_cast<unsigned char>(header[17]);
@@ -44,9 +45,9 @@ class Index {
   [[nodiscard]] std::uint64_t tokens() const { return tokens_; }
   [[nodiscard]] const File& file() const { return file_; }
 
-  /// Where the last document begins that begins at `token` or before.
+  /// The start of the last document that begins at or before `token`.
   [[nodiscard]] std::uint64_t document_before(std::uint64_t token) const {
-    std::uint64_t low = 0, high = documents_ - 1;  // the last number is the end of the last document
+    std::uint64_t low = 0, high = documents_ - 1;  // the last entry is the end of the last document
     while (high - low > 1) {
       const auto middle = low + (high - low) / 2;
       (begin_of(middle) <= token ? low : high) = middle;
@@ -73,19 +74,19 @@ class Index {
 
   void check_size() const {
     const auto size = file_.size();
-    // Neither can overflow once each is no more than the file has bytes.
+    // No overflow: each number is at most the file's size.
     if (sequences_ > size || documents_ > size || documents_at() + 8 * documents_ > size) {
-      refuse(18, "says " + std::to_string(sequences_) + " sequences and " + std::to_string(documents_) +
-                     " documents, more than the file's " + std::to_string(size) +
-                     " bytes hold: it is cut off");
+      refuse(18, "the header has " + std::to_string(sequences_) + " sequences and " +
+                     std::to_string(documents_) + " documents, more than fit into the file's " +
+                     std::to_string(size) + " bytes: it was truncated");
     }
     const auto rest = size - documents_at() - 8 * documents_;
     if (rest != 0 && rest != sequences_)
-      refuse(size - rest, std::to_string(rest) + " bytes follow what the header tells of");
-    if (documents_ == 0) refuse(26, "has no documents; expected at least the end of the last one");
+      refuse(size - rest, std::to_string(rest) + " bytes follow the arrays that the header describes");
+    if (documents_ == 0) refuse(26, "has no documents; expected at least the entry that ends the last one");
   }
 
-  /// Numbers of the file from `offset` on, a piece at a time.
+  /// Numbers of the file from `offset` on, read in pieces.
   template <class Number>
   class Stream {
    public:
@@ -100,7 +101,7 @@ class Index {
     void load() {
       piece_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(left_, 64 << 10)));
       if (!index_.file_.read_at(offset_, std::as_writable_bytes(std::span(piece_))))
-        index_.refuse(offset_, "the file becomes shorter while it is read");
+        index_.refuse(offset_, "the file has become shorter while it was read");
       offset_ += piece_.size() * sizeof(Number);
       left_ -= piece_.size();
       at_ = 0;
@@ -155,7 +156,7 @@ class Index {
   [[nodiscard]] std::uint64_t read_number(std::uint64_t offset) const {
     std::array<std::uint64_t, 1> value{};
     if (!file_.read_at(offset, std::as_writable_bytes(std::span(value))))
-      refuse(offset, "the file becomes shorter while it is read");
+      refuse(offset, "the file has become shorter while it was read");
     return value[0];
   }
 
@@ -171,8 +172,8 @@ class Megatron : public TokenSource {
     const auto expected = index_.tokens() * index_.width();
     if (ids_.size() != expected) {
       throw Error(ErrorKind::data, ids_.path().string() + ": has " + std::to_string(ids_.size()) +
-                                       " bytes, but its index tells of " + std::to_string(expected) +
-                                       ": the two do not belong together, or one is cut off");
+                                       " bytes, but its index describes " + std::to_string(expected) +
+                                       ": the files do not belong together, or one was truncated");
     }
     ids_.expect_random_reads();
     fingerprint_ = Hasher()

@@ -10,7 +10,7 @@
 namespace isthmus::data {
 namespace {
 
-/// Slots of each weight: the whole ones, then one more each for the largest rests.
+/// Slots for each weight: the integer part, then one more for each of the largest remainders.
 std::vector<std::uint64_t> apportion(std::span<const double> weights) {
   std::vector<std::uint64_t> slots;
   std::vector<double> rest;
@@ -26,7 +26,7 @@ std::vector<std::uint64_t> apportion(std::span<const double> weights) {
         more ? std::max_element(rest.begin(), rest.end()) : std::min_element(rest.begin(), rest.end());
     auto& count = slots[static_cast<std::size_t>(best - rest.begin())];
     if (!more && count == 1) {
-      *best = INFINITY;  // has its least already
+      *best = INFINITY;  // already at the minimum
       continue;
     }
     *best += more ? -1 : 1;

@@ -11,7 +11,7 @@ namespace {
 
 struct Range {
   char32_t first = 0, last = 0;
-  char32_t like = 0;  ///< an older character
+  char32_t like = 0;  ///< an older character that stands for it
 };
 
 // Written by scripts/newer_characters.py.
@@ -19,7 +19,7 @@ constexpr Range newer[] = {
 #include "newer_characters.inc"
 };
 
-/// By the first byte of a character: whether any that begin so are in the list.
+/// By the first byte of a character: whether the list has any that begin with it.
 constexpr std::array<bool, 256> first_bytes() {
   std::array<bool, 256> begins{};
   for (const auto& range : newer) {
@@ -39,7 +39,7 @@ const Range* find(char32_t character) {
   return range;
 }
 
-/// Writes a character over one that is as long.
+/// Overwrites a character with another one of the same length.
 void put(char32_t character, std::size_t length, char* to) {
   for (auto i = length; i-- > 1; character >>= 6) to[i] = static_cast<char>(0x80 | (character & 0x3F));
   to[0] = static_cast<char>(character | (0xF00U >> length & 0xFFU));

@@ -6,10 +6,9 @@
 
 namespace isthmus::data {
 
-/// What stands for `text`, which is UTF-8, where characters are told apart by their general category or as
-/// Han: the same bytes, but that each character of Unicode 15 to 16 is an older one next to it that is of the
-/// same category and as long. PCRE2 knows the Unicode of its release (Debian 12: 14), and ids must not depend
-/// on it. Empty if nothing is other.
+/// Replaces each character of Unicode 15 to 16 in `text` (UTF-8) by an older one of the same general category
+/// and length, for patterns that match categories or Han. PCRE2 knows the Unicode of its release (Debian 12:
+/// 14), and ids must not depend on it. Returns an empty string if nothing was replaced.
 [[nodiscard]] std::string with_older_characters(std::string_view text);
 
 }  // namespace isthmus::data

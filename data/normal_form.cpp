@@ -28,7 +28,7 @@ std::string to_nfc(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
-    // ASCII is its own form, but for the last character before others, which may take an accent on.
+    // ASCII is normalised already, except for the last character before others, which may take an accent.
     auto plain = ascii_prefix(text);
     if (plain < text.size() && plain > 0) --plain;
     out.append(text.substr(0, plain));

@@ -5,7 +5,7 @@
 
 namespace isthmus::data {
 
-/// `text`, which is UTF-8, in Unicode's normalization form C.
+/// Converts `text` (UTF-8) to Unicode normalization form C.
 [[nodiscard]] std::string to_nfc(std::string_view text);
 
 }  // namespace isthmus::data

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder of nothing but .bin files: shards, in the order of their names. Empty if it is anything else.
+/// The shards of a folder that has only .bin files, in the order of their names. Empty for any other folder.
 std::vector<fs::path> shards_of(const fs::path& folder) {
   std::vector<fs::path> shards;
   std::error_code error;
@@ -44,10 +44,9 @@ std::unique_ptr<TokenSource> open_ids(const fs::path& path, std::optional<std::u
   if (fs::is_regular_file(path, none) && path.extension() == ".bin") return open_id_file(path, separator);
   if (!fs::is_directory(path, none)) return nullptr;
   if (fs::exists(path / store::journal_name) && fs::exists(path / store::blocks_name)) {
-    data_error(
-        path.string() +
-        " is a chunk store that is not complete: the isthmus data tokenize that made it goes on when it is "
-        "started again");
+    data_error(path.string() +
+               " is an incomplete chunk store: to complete it, rerun the isthmus data tokenize command that "
+               "began it");
   }
   std::vector<std::unique_ptr<TokenSource>> shards;
   for (const auto& shard : shards_of(path)) shards.push_back(open_id_file(shard, separator));

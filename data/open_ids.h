@@ -1,5 +1,5 @@
 #pragma once
-// Which format the ids at a path have.
+// Detects the format of the ids at a path.
 
 #include <filesystem>
 #include <functional>
@@ -11,9 +11,9 @@
 
 namespace isthmus::data {
 
-/// The chunk store, Megatron data set, .bin file or folder of nothing but .bin files (in the order of their
-/// names) at `path`; nothing if there is none of these. `separator` ends documents where the format does not
-/// say. `check` hears what a store says of itself. Throws Error(data) naming the file.
+/// Opens the chunk store, Megatron data set, .bin file or folder of only .bin files (in the order of their
+/// names) at `path`; returns null for anything else. `separator` ends documents if the format does not define
+/// it. Calls `check` with a store's parameters. Throws Error(data) naming the file.
 [[nodiscard]] std::unique_ptr<TokenSource> open_ids(const std::filesystem::path& path,
                                                     std::optional<std::uint32_t> separator,
                                                     const std::function<void(const StoreSpec&)>& check);

@@ -1,7 +1,7 @@
 #pragma once
-// A stage of a pipeline whose work several threads do and whose results come out in the order in which the
-// work went in. What it holds is bounded: each thread has one item, and two more wait. Items are swapped in
-// and out, so that their memory is used again.
+// A pipeline stage in which several threads work and results come out in the order of the inputs. Its memory
+// is bounded: one item for each thread, and `waiting` more. Items are swapped in and out, so that their
+// memory is reused.
 
 #include <condition_variable>
 #include <cstdint>
@@ -17,12 +17,12 @@
 
 namespace isthmus::data {
 
-/// One thread pushes, one pops. An Error of the work is thrown by pop() where its result would have come.
+/// One thread pushes, one pops. pop() throws an Error of the work when that result is due.
 template <class In, class Out>
 class OrderedStage {
  public:
   using Work = std::function<void(In&, Out&)>;
-  /// `make_work` is called once for each thread, here: what it returns has that thread's state.
+  /// Calls `make_work` here, once for each thread; the function it returns holds that thread's state.
   OrderedStage(std::size_t threads, std::size_t waiting, const std::function<Work()>& make_work)
       : slots_(threads + waiting) {
     for (std::size_t i = 0; i < threads; ++i)
@@ -32,7 +32,7 @@ class OrderedStage {
   OrderedStage(const OrderedStage&) = delete;
   OrderedStage& operator=(const OrderedStage&) = delete;
 
-  /// Waits for room, and leaves an item of before in `item`, whose memory can be used. False once it was
+  /// Waits for room, and swaps an earlier item into `item`, so that its memory is reused. Returns false once
   /// stopped.
   bool push(In& item) {
     std::unique_lock lock(mutex_);
@@ -47,7 +47,7 @@ class OrderedStage {
     work_.notify_one();
     return true;
   }
-  /// No more comes. The fault, if there is one, is thrown behind the last result.
+  /// No more items will be pushed. If there is a fault, pop() throws it after the last result.
   void close(std::optional<Fault> fault = std::nullopt) {
     const std::lock_guard lock(mutex_);
     closed_ = true;
@@ -55,7 +55,7 @@ class OrderedStage {
     work_.notify_all();
     ready_.notify_one();
   }
-  /// Waits for the next result. False at the end.
+  /// Waits for the next result. Returns false at the end.
   bool pop(Out& result) {
     std::unique_lock lock(mutex_);
     auto& slot = slots_[popped_ % slots_.size()];
@@ -70,7 +70,7 @@ class OrderedStage {
     room_.notify_one();
     return true;
   }
-  /// Wakes everybody, and returns when no thread works any more.
+  /// Wakes all waiting threads, and returns when no thread works any more.
   void stop() {
     {
       const std::lock_guard lock(mutex_);
@@ -114,7 +114,8 @@ class OrderedStage {
   }
 
   std::mutex mutex_;
-  std::condition_variable room_, work_, ready_;  ///< for who pushes, who works, who pops
+  std::condition_variable room_, work_, ready_;  ///< signal the pushing thread, the workers, the popping
+                                                 ///< thread
   std::vector<Slot> slots_;
   std::uint64_t pushed_ = 0, taken_ = 0, popped_ = 0;
   bool closed_ = false, stopped_ = false;

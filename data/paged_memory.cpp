@@ -8,11 +8,11 @@
 namespace isthmus::data {
 
 PagedMemory::PagedMemory(std::size_t bytes) {
-  constexpr std::size_t page = std::size_t{2} << 20;  // a large one, where there are such
+  constexpr std::size_t page = std::size_t{2} << 20;  // a large page, if the system has them
   size_ = (bytes + page - 1) / page * page;
   bytes_.reset(static_cast<std::byte*>(std::aligned_alloc(page, size_)));
   if (!bytes_) throw std::bad_alloc();
-  // Advice: where it is not taken, memory is slower and nothing else.
+  // Only advice: without it, memory is slower.
   static_cast<void>(::madvise(bytes_.get(), size_, MADV_HUGEPAGE));
   std::memset(bytes_.get(), 0, size_);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Memory for much that is read or written again and again.
+// Large memory that is read and written again and again.
 
 #include <cstddef>
 #include <cstdlib>
@@ -8,12 +8,12 @@
 
 namespace isthmus::data {
 
-/// Zeros at first, in pages as large as the system gives; all of them are there from the beginning.
+/// Zeroed, in pages as large as the system provides; all of them are allocated by the constructor.
 class PagedMemory {
  public:
   /// Throws std::bad_alloc.
   explicit PagedMemory(std::size_t bytes);
-  /// At least as many as asked for; the first one begins a page.
+  /// At least as many as requested; the first one is at the start of a page.
   [[nodiscard]] std::span<std::byte> bytes() const { return {bytes_.get(), size_}; }
 
  private:

@@ -8,7 +8,7 @@
 namespace isthmus::data {
 namespace {
 
-// Streams of random numbers of their own ("windows", "group").
+// Separate streams of random numbers ("windows", "group").
 constexpr std::uint64_t order_of_windows = 0x77696e646f7773;
 constexpr std::uint64_t order_in_group = 0x67726f7570;
 
@@ -20,7 +20,7 @@ Sampler::Sampler(std::uint64_t windows, std::uint64_t replica, std::uint64_t rep
   if (shuffle.group_windows() == 0 || windows <= shuffle.group_windows()) return;
   shuffle_ = shuffle;
   full_blocks_ = windows / shuffle.block;
-  // Blocks that are not full come last, with the last group.
+  // A partial block comes last, with the last group.
   groups_ = (full_blocks_ + shuffle.group - 1) / shuffle.group;
 }
 
@@ -60,13 +60,12 @@ std::uint64_t Sampler::windows_of(std::uint64_t group) const {
   return group + 1 < groups_ ? size : windows_ - group * size;
 }
 
-/// Fisher and Yates's shuffle: a group's order is wanted as a whole, and costs less this way than by
-/// permute().
+/// Fisher-Yates shuffle: a group's whole order is needed, which costs less this way than by permute().
 void Sampler::order(std::uint64_t epoch, std::uint64_t group, std::span<std::uint32_t> out) const {
   const auto order_key = random_bits(key(epoch), order_in_group, group);
   const auto count = windows_of(group);
   for (std::uint64_t i = 0; i < count; ++i) {
-    // Of i + 1 places, by the high bits: 32 of them are even enough for any group.
+    // One of i + 1 places, by the high 32 bits, which are uniform enough for any group.
     const auto place = ((mix64(order_key ^ i) >> 32) * (i + 1)) >> 32;
     out[i] = out[place];
     out[place] = static_cast<std::uint32_t>(i);

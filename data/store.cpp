@@ -18,8 +18,8 @@ using store::Entry;
 
 namespace {
 
-/// Blocks whose ids are kept. Of a small store all of them: its windows may be drawn in any order, and each
-/// would have its block unpacked again.
+/// How many blocks with their ids to keep: all of a small store, since its windows may be drawn in any order,
+/// and each would decompress its block again.
 std::size_t blocks_to_hold(const StoreInfo& info) {
   constexpr std::uint64_t max_blocks = 256, max_bytes = 16 << 20;
   const bool small = info.blocks() <= max_blocks && info.tokens * info.spec.width() <= max_bytes;
@@ -36,15 +36,16 @@ struct StoreReader::Held {
 
 struct StoreReader::Worker {
   explicit Worker(const StoreInfo& info) : decoder(info.spec), held(blocks_to_hold(info)) {}
-  /// Where a block's ids are, if it was read in part and no other one that has its place was since.
+  /// The slot for a block's ids: it holds them if the block was read in part and no other block replaced it
+  /// since.
   Held& place_of(std::uint64_t block) { return held[block % held.size()]; }
 
   store::BlockDecoder decoder;
-  Bytes record;  ///< as it is in the file
+  Bytes record;  ///< as in the file
   std::vector<Held> held;
 };
 
-/// A worker for as long as it lives. The one that was given back last is given out first: its memory is warm.
+/// Borrows a worker until destroyed. The worker returned last is lent first: its memory is warm.
 class StoreReader::Lease {
  public:
   explicit Lease(const StoreReader& reader) : reader_(reader) {
@@ -91,7 +92,7 @@ void check_size(const File& file, const std::filesystem::path& path, std::uint64
   if (size == expected) return;
   fail_at(path, std::min(size, expected),
           "the file has " + std::to_string(size) + " bytes; expected " + std::to_string(expected) +
-              ": it was " + (size < expected ? "cut off" : "added to"));
+              ": it was " + (size < expected ? "truncated" : "extended"));
 }
 
 }  // namespace
@@ -124,7 +125,7 @@ void StoreReader::check_entries() {
       const auto size = part[i].end - end;
       if (part[i].end < end || size < store::record_head_bytes || size > info_.largest_record) {
         fail_at(index_path_, at + i * store::entry_bytes,
-                "block " + std::to_string(done + i) + " is said to end at " + std::to_string(part[i].end) +
+                "block " + std::to_string(done + i) + " ends at " + std::to_string(part[i].end) +
                     ", and the one before it at " + std::to_string(end) + "; expected it to have " +
                     std::to_string(store::record_head_bytes) + " to " + std::to_string(info_.largest_record) +
                     " bytes");
@@ -141,9 +142,9 @@ void StoreReader::check_entries() {
     done += part.size();
   }
   if (hasher.finish() != info_.entries)
-    fail_at(index_path_, store::header_bytes, "the entries do not fit their checksum: the file is damaged");
+    fail_at(index_path_, store::header_bytes, "the entries do not match their checksum: the file is damaged");
   if (end != info_.data_bytes || documents != info_.documents)
-    fail_at(index_path_, store::header_bytes, "the entries do not fit the counts in the header");
+    fail_at(index_path_, store::header_bytes, "the entries do not match the counts in the header");
 }
 
 std::uint32_t StoreReader::width() const { return info_.spec.width(); }
@@ -164,7 +165,7 @@ StoreReader::Record StoreReader::find(std::uint64_t block) const {
   if (!index_.read_at(at, std::as_writable_bytes(wanted)))
     fail_at(index_path_, at, "the file has become shorter since it was opened");
   const auto [before, entry] = entries;
-  // It was checked when the store was opened, but may have been overwritten since.
+  // Checked when the store was opened, but the file may have been overwritten since.
   if (entry.end < before.end || entry.end - before.end > info_.largest_record)
     fail_at(index_path_, at, "the file has changed since it was opened");
   return {before.end, entry};
@@ -182,7 +183,7 @@ std::span<const std::byte> StoreReader::fetch(std::uint64_t block, const Record&
   }
   if (crc32c(bytes) != record.entry.checksum) {
     fail(record.begin, block,
-         "its " + std::to_string(size) + " bytes do not fit their checksum: the file is damaged");
+         "its " + std::to_string(size) + " bytes do not match their checksum: the file is damaged");
   }
   return bytes;
 }
@@ -192,7 +193,7 @@ void StoreReader::decode(std::uint64_t block, std::span<std::byte> out, Worker& 
   const auto problem = worker.decoder.ids(fetch(block, record, worker), out);
   if (!problem.empty()) fail(record.begin, block, problem);
   if (std::memcmp(out.data(), &firsts_[block], width()) != 0)
-    fail(record.begin, block, "its first id is not the one that the index has");
+    fail(record.begin, block, "its first id differs from the one in the index");
 }
 
 void StoreReader::hold(std::uint64_t block, Held& held, Worker& worker) const {
@@ -212,7 +213,7 @@ void StoreReader::read(std::uint64_t begin, std::uint64_t count, std::byte* out)
     const auto in_block = tokens_of(block), part = std::min(count, in_block - first);
     auto& held = worker.place_of(block);
     if (first == 0 && part == 1 && held.block != block) {
-      // Rows of tokens end with the first id of the next block: it is not unpacked for that.
+      // Rows of tokens end with the first id of the next block, which need not be decompressed for that.
       std::memcpy(out, &firsts_[block], width());
     } else if (part == in_block && held.block != block) {
       decode(block, {out, part * width()}, worker);

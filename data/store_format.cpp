@@ -31,7 +31,7 @@ Range levels_of(StoreCodec codec) {
   return {0, 0};
 }
 
-/// Empty, or what is wrong with it.
+/// Returns what is wrong with the spec, or an empty string.
 std::string problem_of(const StoreSpec& spec) {
   const auto outside = [](const char* what, std::int64_t value, std::int64_t least, std::int64_t most) {
     return std::string(what) + " is " + std::to_string(value) + "; expected " + std::to_string(least) +
@@ -54,21 +54,21 @@ std::string problem_of(const StoreSpec& spec) {
   return {};
 }
 
-/// Likewise, of what is beside the spec.
+/// Also checks everything else in the info.
 std::string problem_of(const StoreInfo& info) {
   if (auto problem = problem_of(info.spec); !problem.empty()) return problem;
   const auto min_record = store::record_head_bytes;
   if (info.tokens > std::numeric_limits<std::uint64_t>::max() / 16)
     return "its number of ids is " + std::to_string(info.tokens);
-  if (info.documents > info.tokens) return "it says that there are more documents than ids";
-  if (info.documents == 0 && info.tokens > 0) return "it says that its ids are of no document";
+  if (info.documents > info.tokens) return "it has more documents than ids";
+  if (info.documents == 0 && info.tokens > 0) return "it has ids, but no document";
   if (info.largest_record > store::max_record_bytes(info.spec)) {
-    return "it says that a block has " + std::to_string(info.largest_record) + " bytes; expected " +
+    return "its largest block has " + std::to_string(info.largest_record) + " bytes; expected " +
            std::to_string(store::max_record_bytes(info.spec)) + " at most";
   }
   if (info.data_bytes / std::max<std::uint64_t>(1, info.largest_record) > info.blocks() ||
       info.data_bytes < info.blocks() * min_record)
-    return "its number of blocks does not fit its number of bytes";
+    return "its number of blocks does not match its number of bytes";
   return {};
 }
 
@@ -119,7 +119,7 @@ StoreInfo parse_header(std::span<const std::byte, header_bytes> bytes, const std
   }
   const auto digest = hash_of(bytes.first(header_bytes - sizeof(Digest::bytes)));
   if (std::memcmp(digest.bytes.data(), bytes.last<sizeof(Digest::bytes)>().data(), digest.bytes.size()) != 0)
-    fail(name, "offset 0: the header does not fit its checksum: the file is damaged");
+    fail(name, "offset 0: the header does not match its checksum: the file is damaged");
   StoreInfo info;
   in(info);
   info.fingerprint = Hasher()

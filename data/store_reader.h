@@ -1,7 +1,7 @@
 #pragma once
-// A chunk store as a source of ids. Its files are read where ids are asked for, and 4 bytes are kept of each
-// block: memory is that and a few blocks for each thread that reads at the same time, of a store of up to
-// 16 MiB and 256 blocks all that thread has read in part.
+// A chunk store as a source of ids. Its files are read as ids are requested. Memory is 4 bytes for each
+// block, and a few blocks for each thread that reads at the same time; in a store of up to 16 MiB and 256
+// blocks, all blocks that such a thread has read in part.
 
 #include <cstdint>
 #include <filesystem>
@@ -29,24 +29,24 @@ class StoreReader : public TokenSource {
   [[nodiscard]] std::uint64_t tokens() const override { return info_.tokens; }
   [[nodiscard]] std::uint32_t width() const override;
   [[nodiscard]] std::uint64_t block_tokens() const override { return info_.spec.block_tokens; }
-  /// The last document's border that leaves `wanted` ids and not twice as many; where there is none, `wanted`
-  /// before the end: one long document at the end must not take the rest with it.
+  /// The last start of a document that leaves at least `wanted` and at most twice as many ids. If there is no
+  /// such document, `wanted` before the end: one long document at the end must not take the rest with it.
   [[nodiscard]] std::uint64_t heldout_begin(std::uint64_t wanted) const override;
-  /// Whole blocks are decompressed into `out`. Of those that are read in parts the last one is kept, of a
-  /// small store all of them, so that reading on costs no more than a copy.
+  /// Decompresses whole blocks into `out`. Keeps the last block that was read in part (of a small store, all
+  /// of them), so that continuing in it costs no more than a copy.
   void read(std::uint64_t begin, std::uint64_t count, std::byte* out) const override;
   [[nodiscard]] std::string place(std::uint64_t token) const override;
   [[nodiscard]] std::optional<std::uint32_t> separator() const override { return info_.spec.separator; }
   [[nodiscard]] Digest fingerprint() const override { return info_.fingerprint; }
 
-  /// Where documents begin in a block, counted from the block's begin. Throws Error(data) like read().
+  /// Where documents begin in a block, relative to the block. Throws Error(data) like read().
   [[nodiscard]] std::vector<std::uint32_t> document_starts(std::uint64_t block) const;
-  /// Reads the block and checks all that is in it; throws Error(data) like read(). Returns how many documents
-  /// begin in it.
+  /// Reads the block and checks everything in it; throws Error(data) like read(). Returns the number of
+  /// documents that begin in it.
   [[nodiscard]] std::uint64_t verify(std::uint64_t block) const;
 
  private:
-  /// What one thread needs while it reads; used again by whoever reads next.
+  /// The state of one thread while it reads; reused by later readers.
   struct Worker;
   struct Held;
   class Lease;

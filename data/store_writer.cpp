@@ -43,7 +43,7 @@ void sync_folder(const fs::path& folder) {
 
 }  // namespace
 
-/// One writer at a time.
+/// Locks out other writers.
 class StoreWriter::Lock {
  public:
   explicit Lock(const fs::path& folder)
@@ -90,10 +90,10 @@ StoreWriter::StoreWriter(const fs::path& folder, const StoreSpec& spec, const Ta
     fs::remove_all(partial_, ignored);
     return;
   }
-  if (there) data_error(folder_.string() + " is there already: remove it, or name another folder");
+  if (there) data_error(folder_.string() + " already exists: remove it, or choose another folder");
   make_folder(partial_);
   lock_ = std::make_unique<Lock>(partial_);
-  // The journal is written first and removed last: without it nothing here is worth anything.
+  // The journal marks a folder that can be resumed; without it the content is useless.
   if (fs::exists(partial_ / store::journal_name)) {
     resume();
   } else {
@@ -116,19 +116,20 @@ void StoreWriter::begin() {
 void StoreWriter::resume() {
   const auto path = partial_ / store::journal_name;
   const auto unusable = [&](const std::string& why) {
-    data_error(path.string() + ": " + why + "; remove " + partial_.string() + " to begin anew");
+    data_error(path.string() + ": " + why + "; remove " + partial_.string() + " to start over");
   };
   Journal journal;
   {
     const File file(path, File::Mode::read);
     const auto size = file.size();
-    if (size > max_journal_bytes) unusable("it has " + std::to_string(size) + " bytes, which no journal has");
+    if (size > max_journal_bytes)
+      unusable("it has " + std::to_string(size) + " bytes, more than a journal can have");
     Bytes bytes(size);
-    if (!file.read(bytes) || size < sizeof(Digest::bytes)) unusable("it is cut off");
+    if (!file.read(bytes) || size < sizeof(Digest::bytes)) unusable("it was truncated");
     const auto content = std::span<const std::byte>(bytes).first(size - sizeof(Digest::bytes));
     const auto digest = hash_of(content);
     if (std::memcmp(digest.bytes.data(), bytes.data() + content.size(), digest.bytes.size()) != 0)
-      unusable("it does not fit its checksum");
+      unusable("it does not match its checksum");
     try {
       journal = from_bytes<Journal>(content);
     } catch (const Error& error) {
@@ -140,15 +141,16 @@ void StoreWriter::resume() {
     const auto of = [&](const Task& task) {
       return i < task.size() ? task[i].first + " is " + task[i].second : "nothing";
     };
-    unusable("it is of a run that was begun otherwise: here " + of(task_) + ", there " + of(journal.task));
+    unusable("it belongs to a run that was started differently: now " + of(task_) + ", then " +
+             of(journal.task));
   }
-  if (!(journal.spec == spec_)) unusable("it is of a run with another tokenizer or format");
+  if (!(journal.spec == spec_)) unusable("it belongs to a run with another tokenizer or format");
   counts_ = journal.counts;
   resumed_ = std::move(journal.position);
   blocks_.emplace(store_ / store::blocks_name, File::Mode::append);
   entries_.emplace(partial_ / entries_name, File::Mode::append);
   if (blocks_->size() < counts_.bytes || entries_->size() < counts_.blocks * store::entry_bytes)
-    unusable("there is less than it says");
+    unusable("the files have less data than it records");
   blocks_->truncate(counts_.bytes);
   entries_->truncate(counts_.blocks * store::entry_bytes);
 }
@@ -239,10 +241,10 @@ void WrittenBlocks::read(std::uint64_t block, std::span<std::byte> ids) {
                std::to_string(block) + ": " + std::string(why));
   };
   if (entry.end < before.end || entry.end - before.end > store::max_record_bytes(spec_))
-    refuse("its end does not fit that of the one before it");
+    refuse("its end does not match that of the one before it");
   record_.resize(entry.end - before.end);
   if (!blocks_.read_at(before.end, record_)) refuse("the file has become shorter");
-  if (crc32c(record_) != entry.checksum) refuse("it does not fit its checksum: the file is damaged");
+  if (crc32c(record_) != entry.checksum) refuse("it does not match its checksum: the file is damaged");
   if (const auto problem = decoder_.ids(record_, ids); !problem.empty()) refuse(problem);
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-// A store while it is made: next to where it will lie, in FOLDER.partial, and under its own name once it is
-// complete. FOLDER.partial has the journal, which says from where to go on after whatever has stopped the
-// writer: what stands behind what the journal knows is dropped.
+// A store that is being written: in FOLDER.partial, which gets the store's own name once it is complete. The
+// journal in FOLDER.partial records from where to continue after an interruption; everything behind that
+// point is dropped.
 
 #include <cstdint>
 #include <filesystem>
@@ -22,36 +22,37 @@ namespace isthmus::data {
 
 class StoreWriter {
  public:
-  /// What decides a store's bytes, by name: who goes on must have been started with the same.
+  /// The settings that decide a store's bytes, by name. An interrupted run can be continued only with the
+  /// same.
   using Task = std::vector<std::pair<std::string, std::string>>;
 
-  /// Throws Error(data): there is something under `folder` already, or what is in FOLDER.partial is of
-  /// another task (naming what differs), or another process writes it; Error(config) for the spec.
+  /// Throws Error(data) if `folder` exists and is not empty, if FOLDER.partial belongs to another task
+  /// (naming the difference), or if another process is writing it; Error(config) for the spec.
   StoreWriter(const std::filesystem::path& folder, const StoreSpec& spec, const Task& task);
-  /// Removes what it has begun where there is no journal, without which it is of no use.
+  /// Removes unfinished files if there is no journal, without which they are useless.
   ~StoreWriter();
   StoreWriter(const StoreWriter&) = delete;
   StoreWriter& operator=(const StoreWriter&) = delete;
 
-  /// Whether the store was complete already but for what is left beside it, which is gone now: nothing is to
-  /// be done.
+  /// Whether the store was complete already, and only FOLDER.partial was left over, which is removed now:
+  /// nothing is left to do.
   [[nodiscard]] bool was_complete() const { return complete_; }
-  /// What the last commit() of the writer that was here before said; none where this one begins.
+  /// The position in the last commit() of the interrupted writer; nullopt if this one starts anew.
   [[nodiscard]] const std::optional<Bytes>& resumed() const { return resumed_; }
 
-  /// Blocks that are written, their ids, documents and bytes, those from before included.
+  /// Blocks written, their ids, documents and bytes, including those of the interrupted writer.
   [[nodiscard]] std::uint64_t blocks() const { return counts_.blocks; }
   [[nodiscard]] std::uint64_t tokens() const { return counts_.tokens; }
   [[nodiscard]] std::uint64_t documents() const { return counts_.documents; }
   [[nodiscard]] std::uint64_t bytes() const { return counts_.bytes; }
 
-  /// The next block, as a BlockEncoder made it: block_tokens ids, or fewer in the last one, beginning with
-  /// `first`.
+  /// Appends the next block, as a BlockEncoder made it: block_tokens ids (fewer only in the last block), the
+  /// first of which is `first`.
   void append(std::span<const std::byte> record, std::uint32_t tokens, std::uint32_t documents,
               std::uint32_t first);
-  /// Returns when all blocks so far are on disk, together with `position`.
+  /// Returns once all blocks so far are on disk, together with `position`.
   void commit(const Bytes& position);
-  /// Gives the complete store its name.
+  /// Completes the store and gives it its name.
   void finish(const StoreSource& source);
 
  private:
@@ -80,12 +81,13 @@ class StoreWriter {
   bool complete_ = false;
 };
 
-/// The blocks that are in a store while it is made.
+/// Reads the blocks of a store that is being written.
 class WrittenBlocks {
  public:
-  /// `folder` as StoreWriter has it. Throws Error(data) where there is none.
+  /// `folder` as in StoreWriter. Throws Error(data) if no store is being written there.
   WrittenBlocks(const std::filesystem::path& folder, const StoreSpec& spec);
-  /// The ids of a whole block, in spec.width() bytes each. Throws Error(data) naming file, offset and reason.
+  /// Reads the ids of a whole block, in spec.width() bytes each. Throws Error(data) naming file, offset and
+  /// reason.
   void read(std::uint64_t block, std::span<std::byte> ids);
 
  private:
@@ -95,7 +97,7 @@ class WrittenBlocks {
   Bytes record_;
 };
 
-/// A whole store at once: ids in 4 bytes each, and where documents begin, ascending from 0.
+/// Writes a whole store at once from ids and the positions where documents begin, ascending from 0.
 void write_store(const std::filesystem::path& folder, const StoreSpec& spec,
                  std::span<const std::uint32_t> ids, std::span<const std::uint64_t> starts);
 

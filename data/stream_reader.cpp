@@ -22,7 +22,7 @@ std::uint64_t StreamReader::epoch(std::uint64_t sequence) const {
   return !streamed_ || sequence < *streamed_ ? 0 : 1 + epochs_->epoch(0, sequence - *streamed_);
 }
 
-/// They go on from there, so they are read as far ahead as any.
+/// The sequences continue from there, so they are read as far ahead as possible.
 void StreamReader::expect(std::uint64_t sequence, std::uint64_t count, ReaderPool& pool) {
   const auto begin = std::max(expected_, sequence - *streamed_);
   const auto end = sequence - *streamed_ + count + epochs_->ahead();

@@ -1,6 +1,6 @@
 #pragma once
-// Windows of a stream: in the order in which they come, and once it has ended, in epochs over all of them,
-// like those of any other data set.
+// Windows of a stream: in order of arrival, and once the stream has ended in epochs over all of them, like
+// those of any other data set.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,15 +14,16 @@
 
 namespace isthmus::data {
 
-/// As a replica goes through it, whose own it is. Used by one thread.
+/// Used by one thread, for the one replica that reads the stream.
 class StreamReader {
  public:
-  /// `set` is of a stream, and outlives this. `make_epochs` is called once that has ended.
+  /// `set` is a stream, and must outlive this. `make_epochs` is called once, after the stream has ended.
   StreamReader(const DataSet& set, std::uint64_t seq_len,
                std::function<std::unique_ptr<WindowReader>()> make_epochs);
-  /// 0 as long as sequences come out of the stream.
+  /// 0 while sequences come from the stream.
   [[nodiscard]] std::uint64_t epoch(std::uint64_t sequence) const;
-  /// Like WindowReader's, from `sequence` on, waiting for the stream. No sequence is left out.
+  /// Like WindowReader::rows(), from `sequence` on; waits for the stream. The caller requests every sequence
+  /// in order.
   [[nodiscard]] WindowReader::Rows rows(std::uint64_t sequence, std::span<const std::byte*> out,
                                         ReaderPool& pool, std::byte* space);
 
@@ -33,9 +34,9 @@ class StreamReader {
   const DataSet& set_;
   std::uint64_t seq_len_;
   std::function<std::unique_ptr<WindowReader>()> make_epochs_;
-  std::optional<std::uint64_t> streamed_;  ///< sequences out of the stream, once that is known
+  std::optional<std::uint64_t> streamed_;  ///< sequences that came from the stream, once known
   std::unique_ptr<WindowReader> epochs_;
-  std::uint64_t expected_ = 0;  ///< of its sequences the first one that is not expected yet
+  std::uint64_t expected_ = 0;  ///< first sequence of `epochs_` that it does not expect yet
 };
 
 }  // namespace isthmus::data

@@ -36,7 +36,7 @@ namespace {
 
 template <class T>
 void narrow(const std::vector<std::uint32_t>& ids, std::byte* out) {
-  auto* const to = reinterpret_cast<T*>(out);  // which begins at a whole number of ids
+  auto* const to = reinterpret_cast<T*>(out);  // `out` begins at a whole number of ids
   for (std::size_t i = 0; i < ids.size(); ++i) to[i] = static_cast<T>(ids[i]);
 }
 
@@ -73,7 +73,7 @@ void BatchEncoder::append(Bytes& out) const {
 }
 
 void BatchEncoder::check() const {
-  // No id is above what all of them make together, which vectors of any machine can tell.
+  // No id is above the bitwise OR of all, which vectorises on any machine.
   std::uint32_t all = 0;
   for (const auto id : ids_) all |= id;
   if (all < spec_.vocab_size) return;

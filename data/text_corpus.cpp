@@ -26,9 +26,9 @@ class TextTokens : public TokenSource {
     }
   }
   void reserve(std::uint64_t tokens) { narrow_ids_ ? narrow_.reserve(tokens) : wide_.reserve(tokens); }
-  /// The held-out part may begin behind one of these.
+  /// Lets the held-out part begin after one of these ids.
   void bound_by(std::uint32_t separator) { separator_ = separator; }
-  /// What is appended from here on is held out.
+  /// Everything appended from here on is held out.
   void begin_heldout() { heldout_begin_ = tokens(); }
   void set_fingerprint(const Digest& fingerprint) { fingerprint_ = fingerprint; }
 
@@ -56,16 +56,15 @@ class TextTokens : public TokenSource {
   Digest fingerprint_;
 };
 
-/// A number from the first bytes of the name's hash: an order of files that has nothing to do with their
-/// names.
+/// A number from the hash of the name, to order files independently of their names.
 std::uint64_t hash_of_name(const std::string& name) {
   std::uint64_t number = 0;
   std::memcpy(&number, Hasher().update(name).finish().bytes.data(), sizeof number);
   return number;
 }
 
-/// Which files are held out: in the order of their hashes, each one that brings the sum nearer to the wanted
-/// fraction of the bytes; the smallest file if none does.
+/// Chooses the files to hold out: in the order of their hashes, each file that brings the sum nearer to the
+/// wanted fraction of the bytes; the smallest file if no file does.
 std::vector<bool> choose_heldout(const std::vector<DocumentFile>& files, double fraction) {
   std::vector<bool> chosen(files.size(), false);
   if (fraction <= 0 || files.size() < 2) return chosen;
@@ -94,7 +93,7 @@ std::vector<bool> choose_heldout(const std::vector<DocumentFile>& files, double 
   return chosen;
 }
 
-/// Documents to ids, with a separator behind each.
+/// Turns documents into ids, with a separator after each.
 class TextReader {
  public:
   TextReader(const DataConfig& config, const Tokenizer& tokenizer, BadDocuments& bad, TextTokens& tokens)
@@ -112,7 +111,7 @@ class TextReader {
       ids_.clear();
       tokenizer_.encode(piece.text, ids_);
       if (piece.last) ids_.push_back(separator);
-      // Where a document ends is told by the file, or by this.
+      // A text file is one document; otherwise the hash has to mark where documents end.
       if (piece.last && file.format != DocumentFormat::text) hasher.update(std::uint64_t{separator});
       tokens_.append(ids_);
       return true;
@@ -165,7 +164,7 @@ std::unique_ptr<TokenSource> read_text(const std::string& path, const std::strin
   const bool is_folder = std::filesystem::is_directory(path);
   Hasher hasher;
   hasher.update("text corpus");
-  // A file that was named itself may have another name on each machine.
+  // A file that was given by name may have another name on each machine.
   for (std::size_t i = 0; i < files.size(); ++i)
     hasher.update((is_folder ? files[i].name : std::string()) + '\0').update(digests[i].hex());
   tokens->set_fingerprint(hasher.finish());

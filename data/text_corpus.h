@@ -1,5 +1,5 @@
 #pragma once
-// Text as a corpus: read and tokenised into memory.
+// Reads text into memory and tokenises it.
 
 #include <memory>
 #include <string>
@@ -11,9 +11,9 @@
 
 namespace isthmus::data {
 
-/// The text or JSONL file, or the folder of such, at `path`, up to `data.max_bytes`, a separator behind each
-/// document. What is held out of a folder are whole files. `notes` get sentences for the user. Throws
-/// Error(data) that begins with `name` where there is no text, and what for_each_document throws.
+/// Reads the text or JSONL file at `path`, or a folder of those, up to `data.max_bytes`, with a separator
+/// after each document. Holds out whole files of a folder. Adds sentences for the user to `notes`. Throws
+/// Error(data) that begins with `name` if there is no text, and what for_each_document throws.
 [[nodiscard]] std::unique_ptr<TokenSource> read_text(const std::string& path, const std::string& name,
                                                      const DataConfig& config, const Tokenizer& tokenizer,
                                                      std::vector<std::string>& notes);

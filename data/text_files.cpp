@@ -25,7 +25,7 @@ class Finder {
     } catch (const fs::filesystem_error& error) {
       return bad_(error.path1().string() + ": " + error.code().message());
     }
-    // Sorted, so that of two ways to one folder every machine takes the same.
+    // Sorted, so that every machine takes the same of two paths to one folder.
     std::sort(entries.begin(), entries.end());
     for (const auto& entry : entries) visit_entry(entry, prefix + entry.filename().string());
   }
@@ -35,7 +35,7 @@ class Finder {
     if (path.filename().string().starts_with('.')) return;
     std::error_code error;
     const auto status = fs::status(path, error);
-    if (status.type() == fs::file_type::not_found) return bad_(path.string() + ": a link that leads nowhere");
+    if (status.type() == fs::file_type::not_found) return bad_(path.string() + ": broken symbolic link");
     if (error) return bad_(path.string() + ": " + error.message());
     if (fs::is_directory(status)) return visit(path, name + "/");
     if (!fs::is_regular_file(status)) return;

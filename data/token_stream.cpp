@@ -17,7 +17,8 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t waiting_batches = 2;
 constexpr auto commit_every = 5s;
-/// Training is said to wait when it has waited so long since this was last said, but not more often.
+/// Report that training waits once it has waited this long since the last report, but not more often than
+/// this:
 constexpr double worth_saying = 5;
 constexpr auto say_every = 60s;
 
@@ -75,7 +76,7 @@ TokenStream::~TokenStream() {
   if (ring_) ring_->stop();
   if (reading_.joinable()) reading_.join();
   if (storing_.joinable()) storing_.join();
-  // Of what was read and not trained on as little as possible is lost.
+  // Lose as little as possible of what was read and not yet trained on.
   static_cast<void>(fault_of([this] { commit(); }));
 }
 
@@ -94,10 +95,10 @@ void TokenStream::open_writer(const DataConfig& config) {
   }
   store_ = open_store(options_.store);
   if (store_->info().spec.tokenizer != spec_.tokenizer) {
-    throw Error(ErrorKind::data, options_.store.string() + ": was made of a stream with another tokenizer, " +
-                                     "fingerprint " + store_->info().spec.tokenizer.hex().substr(0, 16) +
-                                     "; expected that of data.tokenizer, " +
-                                     spec_.tokenizer.hex().substr(0, 16));
+    throw Error(ErrorKind::data,
+                options_.store.string() + ": was made from a stream with another tokenizer, " +
+                    "fingerprint " + store_->info().spec.tokenizer.hex().substr(0, 16) +
+                    "; expected that of data.tokenizer, " + spec_.tokenizer.hex().substr(0, 16));
   }
   spec_ = store_->info().spec;
   source_ = store_.get();
@@ -137,8 +138,9 @@ void TokenStream::resume(const Bytes& position) {
                      std::is_sorted(block.starts.begin(), block.starts.end()) &&
                      (block.starts.empty() || block.starts.back() < ids);
   if (!sound) {
-    throw Error(ErrorKind::data, options_.store.string() + partial_suffix +
-                                     ": its journal is not one of a stream; remove the folder to begin anew");
+    throw Error(ErrorKind::data,
+                options_.store.string() + partial_suffix +
+                    ": its journal does not belong to a stream; remove the folder to start over");
   }
 }
 
@@ -152,7 +154,7 @@ void TokenStream::read_all() {
         [&](const Piece& piece) { return batches.add(piece); },
         [&](const Place& place) { static_cast<void>(batches.pass_on(place)); });
   } catch (const Error&) {
-    batches.pass_on({}, false);  // what came before it is sound
+    batches.pass_on({}, false);  // what came before the error is sound
     throw;
   }
   if (!input_.stopped()) batches.pass_on(end_);
@@ -161,7 +163,7 @@ void TokenStream::read_all() {
 void TokenStream::store_all() {
   if (!give(position_.block.ids)) return;
   {
-    // One that could not be written before it was interrupted.
+    // A block that could not be written before the interruption.
     const std::lock_guard lock(mutex_);
     if (position_.block.full(spec_)) append_block();
   }
@@ -177,13 +179,13 @@ void TokenStream::store(const TokenBatch& batch) {
   const auto width = spec_.stored_width();
   const auto count = batch.ids.size() / width;
   const auto known = std::min<std::uint64_t>(count, to_pass_over_);
-  to_pass_over_ -= known;  // in batches that may end elsewhere than those of before
+  to_pass_over_ -= known;  // batches may end at other ids than before the interruption
   {
     const std::lock_guard lock(mutex_);
     for (auto at = known; at < count;) {
       const auto taken = position_.block.take(batch, at, spec_);
       at += taken;
-      position_.passed += taken;  // it is sound also where the next line throws
+      position_.passed += taken;  // consistent even if the next line throws
       if (position_.block.full(spec_)) append_block();
     }
     if (batch.resumable) {
@@ -218,9 +220,9 @@ void TokenStream::finish() {
   const std::lock_guard lock(mutex_);
   if (!position_.block.ids.empty()) append_block();
   if (writer_->tokens() == 0) {
-    throw Error(ErrorKind::data, "data.path " + input_.path() + ": has ended without a document, " +
-                                     std::to_string(end_.empty) + " empty and " + std::to_string(end_.bad) +
-                                     " bad ones not counted");
+    throw Error(ErrorKind::data, "data.path " + input_.path() + ": has ended without a usable document (" +
+                                     std::to_string(end_.empty) + " empty, " + std::to_string(end_.bad) +
+                                     " bad)");
   }
   writer_->finish({end_.bytes, end_.empty, end_.bad});
   writer_.reset();
@@ -228,7 +230,7 @@ void TokenStream::finish() {
   source_ = store_.get();
   options_.say("data.path " + input_.path() + ": the stream has ended after " +
                std::to_string(store_->info().documents) + " documents, " + std::to_string(store_->tokens()) +
-               " ids; training goes on over " + options_.store.string());
+               " ids; training continues over " + options_.store.string());
 }
 
 void TokenStream::commit() {
@@ -276,7 +278,7 @@ std::uint64_t TokenStream::take_any(std::uint64_t begin, std::uint64_t count, st
   return done + got;
 }
 
-/// Of those that were in the store at the start.
+/// Reads ids that were in the store at the start.
 std::uint64_t TokenStream::take_written(std::uint64_t begin, std::uint64_t count, std::byte* out) {
   std::uint64_t done = 0;
   while (done < count && begin + done < written_) {
@@ -299,7 +301,7 @@ void TokenStream::note_wait(std::chrono::duration<double> waited) {
   const auto now = Clock::now();
   if (waited_ < worth_saying || now - told_ < say_every) return;
   options_.say("data.path " + input_.path() + ": training waits for the stream, " + seconds(waited_) +
-               " since this was last said; " + std::to_string(came_) + " ids have come");
+               " since the last such message; " + std::to_string(came_) + " ids have arrived");
   waited_ = 0;
   told_ = now;
 }

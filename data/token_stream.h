@@ -1,12 +1,13 @@
 #pragma once
-// A live stream of documents as a data set: what is read is tokenised, put into a chunk store and given to
-// training in the order in which it came, all at once.
+// A live stream of documents as a data set: documents are tokenised, put into a chunk store and given to
+// training in order of arrival, all at once.
 //
 //   thread stream_read     stream -> documents -> batches of text
 //   data.threads threads   text -> ids
 //   thread stream_store    ids -> blocks -> store, and a ring that training reads from
 //
-// Each waits for the next one: a stream is read no faster than training goes on, but for what the ring holds.
+// Each stage waits for the next one: the stream is read only as fast as training uses it, plus what the ring
+// holds.
 
 #include <atomic>
 #include <chrono>
@@ -29,31 +30,29 @@
 
 namespace isthmus::data {
 
-/// The held-out part is the begin of the stream, on to a document's end where one is near enough that it is
-/// not twice as much. As a TokenSource it has all ids once the stream has ended, and the held-out ones
-/// before.
+/// The held-out part is the start of the stream, extended to a document's end if that does not double it. As
+/// a TokenSource it has all ids once the stream has ended, and the held-out ones before.
 class TokenStream : public TokenSource {
  public:
-  /// Waits for the held-out part. Where there is a store already, it goes on with that. Throws Error(data)
-  /// where the stream ends before, and what StoreWriter throws. The tokenizer outlives it.
+  /// Waits for the held-out part. Continues a store that exists already. Throws Error(data) if the stream
+  /// ends before, and what StoreWriter throws. `tokenizer` must outlive it.
   TokenStream(const DataConfig& config, const Tokenizer& tokenizer, const StreamOptions& options);
   ~TokenStream() override;
 
   [[nodiscard]] std::uint64_t heldout_tokens() const { return heldout_tokens_; }
   /// Ids for training that were in the store when it was opened.
   [[nodiscard]] std::uint64_t stored_tokens() const { return stored_ - std::min(stored_, heldout_tokens_); }
-  /// Whether the stream has ended and is all in the store.
+  /// Whether the stream has ended and all of it is in the store.
   [[nodiscard]] bool ended() const { return source_.load() != nullptr; }
 
-  /// The ids [begin, begin + count) for training, of one window at most, as soon as they have come, to `out`;
-  /// how many of them: fewer where the stream ends before, or a stop was asked for. Ids before `begin` cannot
-  /// be had any more. One thread. Throws what went wrong with the stream or the store, behind the last ids
-  /// that were sound.
+  /// Waits for the ids [begin, begin + count) for training, at most one window, and writes them to `out`.
+  /// Returns their number: fewer if the stream ends before or a stop was requested. Ids before `begin` are
+  /// dropped. One thread. Throws an error of the stream or the store after the last ids that were sound.
   [[nodiscard]] std::uint64_t take(std::uint64_t begin, std::uint64_t count, std::byte* out,
                                    const std::stop_token& stop) {
     return take_any(heldout_tokens_ + begin, count, out, stop);
   }
-  /// Returns when all that take() has given is on disk. Any thread.
+  /// Returns once everything that take() has returned is on disk. Any thread.
   void commit();
 
   [[nodiscard]] std::uint64_t tokens() const override;
@@ -66,10 +65,11 @@ class TokenStream : public TokenSource {
   [[nodiscard]] Digest fingerprint() const override;
 
  private:
-  /// From where an interrupted stream goes on: ids behind the last whole block, and what was read up to them.
+  /// Where an interrupted stream continues: the ids behind the last whole block, and how far the stream was
+  /// read.
   struct Position {
     Place place;
-    std::uint64_t passed = 0;  ///< ids that reading from there gives once more
+    std::uint64_t passed = 0;  ///< ids that reading from there returns once more
     IdBlock block;
     template <class Archive>
     void serialize(Archive& ar) {
@@ -99,32 +99,32 @@ class TokenStream : public TokenSource {
   DocumentOptions document_options_;
   BadDocuments bad_;
   LiveInput input_;
-  std::uint64_t window_;  ///< ids that are taken at once, at most
+  std::uint64_t window_;  ///< maximum number of ids taken at once
   Bytes heldout_;
   std::uint64_t heldout_tokens_ = 0, stored_ = 0;
 
-  // Under the lock: what stands in the store.
+  // The store, guarded by the lock.
   std::mutex mutex_;
   std::unique_ptr<StoreWriter> writer_;
   std::unique_ptr<store::BlockEncoder> encoder_;
   Position position_;
   std::optional<Place> committed_;
   std::unique_ptr<const StoreReader> store_;
-  std::atomic<const StoreReader*> source_ = nullptr;  ///< that, once it is complete
+  std::atomic<const StoreReader*> source_ = nullptr;  ///< store_, once it is complete
 
-  // stream_read's and stream_store's.
+  // Used by stream_read and stream_store.
   Place end_;
   std::uint64_t to_pass_over_ = 0;
   Bytes record_, widened_;
   std::chrono::steady_clock::time_point last_commit_;
 
-  // The reader's.
+  // Used by the thread that calls take().
   std::uint64_t written_ = 0;  ///< ids in blocks that were there at the start
   std::unique_ptr<WrittenBlocks> written_blocks_;
   Bytes block_;
-  std::optional<std::uint64_t> held_;  ///< the block that is in there
-  std::uint64_t came_ = 0;             ///< ids that were taken
-  double waited_ = 0;                  ///< seconds since somebody was told
+  std::optional<std::uint64_t> held_;  ///< the block that is in block_
+  std::uint64_t came_ = 0;             ///< ids that have arrived
+  double waited_ = 0;                  ///< seconds since the last message
   std::chrono::steady_clock::time_point told_;
 
   std::unique_ptr<IdRing> ring_;

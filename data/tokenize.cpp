@@ -24,12 +24,12 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t queued_batches = 2;
 
-/// From where an interrupted run goes on: reading from `place` gives the id number `token` first. From there
-/// to the last block's end are ids that are written already, and must come once more.
+/// Where an interrupted run continues: reading from `place` gives the id number `token` first. The ids from
+/// there to the end of the last block are already written, and must be the same again.
 struct Resume {
   Place place;
   std::uint64_t token = 0;
-  std::uint32_t checksum = 0;  ///< CRC32C of these
+  std::uint32_t checksum = 0;  ///< CRC32C of those ids
   template <class Archive>
   void serialize(Archive& ar) {
     ar(place, token, checksum);
@@ -37,7 +37,7 @@ struct Resume {
 };
 
 struct Block : IdBlock {
-  Resume resume;  ///< behind it
+  Resume resume;  ///< where to continue after this block
 };
 
 struct Record {
@@ -46,7 +46,7 @@ struct Record {
   Resume resume;
 };
 
-/// As many as a thread is busy with for about as long as with a batch.
+/// Blocks that keep a thread busy for about as long as one batch.
 std::size_t blocks_of_a_batch(const StoreSpec& spec) {
   return std::max<std::size_t>(
       1, TextBatch::usual_bytes / (std::size_t{spec.block_tokens} * spec.stored_width()));
@@ -91,12 +91,12 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  /// False at the end, when end() is known. Throws what went wrong in any stage.
+  /// Returns false at the end, when end() is known. Throws an error of any stage.
   bool next(Record& record) { return compressing_.pop(record); }
   [[nodiscard]] const Place& end() const { return end_; }
 
  private:
-  /// Whatever ends a thread's work ends the stage that it feeds.
+  /// Runs a thread's work; its end or its error closes the stage that it feeds.
   template <class Stage, class Work>
   static void end_stage(Stage& stage, Work work) {
     std::optional<Fault> fault;
@@ -142,7 +142,7 @@ class Pipeline {
     if (position < written_) refuse_other_text();
     if (!block.ids.empty()) pass_on(block);
   }
-  /// How many ids at the begin are in blocks that were written before. They must be the same.
+  /// The number of ids at the start that were written before. Checks that they are the same.
   std::uint64_t pass_over(const TokenBatch& tokens, std::uint64_t position) {
     if (position >= written_) return 0;
     const auto width = spec_.stored_width();
@@ -152,10 +152,9 @@ class Pipeline {
     return known;
   }
   [[noreturn]] static void refuse_other_text() {
-    throw Error(
-        ErrorKind::data,
-        "the text is not what it was when the interrupted run read it, though nothing else has changed; "
-        "remove the folder that ends in .partial to begin anew");
+    throw Error(ErrorKind::data,
+                "the text differs from what the interrupted run had read, although the sources' names, sizes "
+                "and times do not; remove the folder that ends in .partial to start over");
   }
   bool pass_on(Block& block) {
     if (!compressing_.push(block)) return false;
@@ -176,7 +175,7 @@ class Pipeline {
   std::thread reading_, cutting_;
 };
 
-/// What the files are, in a few words that differ where they do.
+/// A short description of the files, which differs if the files do.
 std::string description(const std::vector<DocumentFile>& files) {
   Hasher hasher;
   for (const auto& file : files) {
@@ -262,9 +261,9 @@ TokenizeReport tokenize(const TokenizeOptions& options,
     }
     const auto& end = pipeline.end();
     if (writer.tokens() == 0) {
-      throw Error(ErrorKind::data, "there is no text in what was named: " + std::to_string(files.size()) +
-                                       " files, of which " + std::to_string(end.empty) +
-                                       " documents are empty and " + std::to_string(end.bad) + " are bad");
+      throw Error(ErrorKind::data, "the sources contain no text: " + std::to_string(files.size()) +
+                                       " files, with " + std::to_string(end.empty) + " empty and " +
+                                       std::to_string(end.bad) + " bad documents");
     }
     report.bytes_read = end.bytes - from.place.bytes;
     writer.finish({end.bytes, end.empty, end.bad});

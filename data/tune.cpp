@@ -31,19 +31,19 @@ constexpr Setting settings[] = {{StoreCodec::none, 0}, {StoreCodec::lz4, 1},  {S
                                 {StoreCodec::zstd, 1}, {StoreCodec::zstd, 3}, {StoreCodec::zstd, 6},
                                 {StoreCodec::zstd, 9}};
 
-/// Seconds that this thread has computed: others on this machine do not count.
+/// Processor seconds of this thread, which other processes do not affect.
 double cpu_seconds() {
   timespec now = {};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-/// One thread packs as fast as all cores of a usual machine tokenise by BPE, and unpacks faster than any
-/// trainer reads.
+/// Rates at which one thread packs as fast as all cores of a usual machine tokenise by BPE, and unpacks
+/// faster than any trainer reads.
 constexpr double min_compress = 100e6, min_decompress = 500e6;
 constexpr double worth_a_larger_block = 0.02;
 
-/// Runs of ids, of whole blocks of every size where there are so many, in stored_width() bytes each.
+/// Runs of ids in stored_width() bytes each: whole blocks of every size, if there are enough ids.
 struct Sample {
   StoreSpec spec;
   std::vector<Bytes> runs;
@@ -79,7 +79,7 @@ Sample sample_of(const TokenSource& source, const StoreSpec& spec, const TuneOpt
   return sample;
 }
 
-/// Text is looked at from evenly spaced bytes on: the first piece there may begin in the middle of a line.
+/// Samples text from evenly spaced bytes on; the first piece there may begin in the middle of a line.
 Sample sample_of_text(const TuneOptions& options) {
   const auto tokenizer = make_tokenizer(options.tokenizer);
   Sample sample;
@@ -127,7 +127,7 @@ Sample take_sample(const TuneOptions& options) {
   return sample_of(*source, *spec, options);
 }
 
-/// A setting while it is measured.
+/// A setting that is being measured.
 class Candidate {
  public:
   explicit Candidate(const StoreSpec& spec) : spec_(spec), encoder_(spec), decoder_(spec) {}
@@ -146,12 +146,12 @@ class Candidate {
       out_.resize(ids.size() / spec_.stored_width() * spec_.width());
       sound &= decoder_.ids(records_[count++], out_).empty();
     });
-    if (!sound) throw Error(ErrorKind::data, "what was packed does not unpack: this machine is not sound");
+    if (!sound) throw Error(ErrorKind::data, "packed data does not unpack: this machine is faulty");
     compress_.push_back(middle - begin);
     decompress_.push_back(cpu_seconds() - middle);
     stored_ = 0;
     for (std::size_t i = 0; i < count; ++i) stored_ += records_[i].size() + store::entry_bytes;
-    std::vector<Bytes>().swap(records_);  // the others' caches are no smaller for it
+    std::vector<Bytes>().swap(records_);  // frees the processor's caches for the others
   }
 
   [[nodiscard]] TuneRow row(const Sample& sample) {
@@ -199,7 +199,7 @@ void choose(TuneReport& report) {
     const auto fastest = std::max_element(
         rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.decompress < b.decompress; });
     report.choice = static_cast<std::size_t>(fastest - rows.begin());
-    report.reason = "unpacks fastest: nothing here packs 100 MB/s and unpacks 500 MB/s on one thread";
+    report.reason = "unpacks fastest: no setting packs 100 MB/s and unpacks 500 MB/s on one thread";
     return;
   }
   const auto worse = [&](const TuneRow& a, const TuneRow& b) {
@@ -213,7 +213,7 @@ void choose(TuneReport& report) {
   }
   report.choice = static_cast<std::size_t>(choice - rows.data());
   report.reason = "smallest of those that pack 100 MB/s and unpack 500 MB/s on one thread";
-  if (choice->ratio < best) report.reason += ", but for 2 %: smaller blocks, or faster";
+  if (choice->ratio < best) report.reason += ", to within 2 %: chosen for smaller blocks or speed";
 }
 
 TuneReport tune(const TuneOptions& options, const std::function<void(double)>& progress) {

@@ -1,5 +1,5 @@
 #pragma once
-// UTF-8 as RFC 3629 has it.
+// UTF-8 as defined by RFC 3629.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace isthmus::data {
 
-/// Whether a byte continues a character that begins before it.
+/// Whether a byte continues a character.
 inline bool continues_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 
-/// Bytes of the character that `text` begins with: 1 to 4, or 0 if it begins with none (an overlong form, a
-/// surrogate, what is over U+10FFFF or cut off).
+/// Bytes of the first character of `text`: 1 to 4, or 0 if it is not valid UTF-8 (an overlong form, a
+/// surrogate, above U+10FFFF, or cut off).
 inline std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const auto continues = [&](std::size_t i) { return i < text.size() && continues_character(text[i]); };
@@ -30,7 +30,7 @@ inline std::size_t utf8_length(std::string_view text) {
   return !continues(3) || overlong || too_large ? 0 : 4;
 }
 
-/// Bytes at the front of `text` that are below 0x80.
+/// Bytes at the front of `text` that are ASCII.
 inline std::size_t ascii_prefix(std::string_view text) {
   std::size_t i = 0;
   for (std::uint64_t eight = 0; i + sizeof eight <= text.size(); i += sizeof eight) {
@@ -41,7 +41,7 @@ inline std::size_t ascii_prefix(std::string_view text) {
   return i;
 }
 
-/// Bytes at the front of `text` that are UTF-8.
+/// Bytes at the front of `text` that are valid UTF-8.
 inline std::size_t utf8_prefix(std::string_view text) {
   std::size_t i = 0;
   while (i < text.size()) {
@@ -55,7 +55,7 @@ inline std::size_t utf8_prefix(std::string_view text) {
   return i;
 }
 
-/// The character that `text`, which is UTF-8 and not empty, begins with.
+/// The first character of `text`, which is UTF-8 and not empty.
 inline char32_t first_character(std::string_view text) {
   const auto bits = [&](std::size_t i) { return static_cast<char32_t>(text[i]) & 0x3FU; };
   const auto first = static_cast<unsigned char>(text[0]);

@@ -36,7 +36,7 @@ void ReaderPool::load(WindowGroup& group) {
 bool ReaderPool::wait(const WindowGroup& group) {
   std::unique_lock lock(mutex_);
   while (!stopped_ && group.missing_ > 0) {
-    // Of another group it could be held up by what nobody waits for yet.
+    // Only this group's: another group's block could take long, and is not needed yet.
     if (!tasks_.empty() && tasks_.front().group == &group)
       do_first(lock);
     else
@@ -67,7 +67,7 @@ void ReaderPool::work() {
   }
 }
 
-/// The lock is not held meanwhile.
+/// Runs the first task, without holding the lock meanwhile.
 void ReaderPool::do_first(std::unique_lock<std::mutex>& lock) {
   const auto task = tasks_.front();
   tasks_.pop_front();
@@ -83,7 +83,7 @@ void ReaderPool::do_first(std::unique_lock<std::mutex>& lock) {
   lock.lock();
   if (fault && !task.group->fault_) task.group->fault_ = std::move(fault);
   if (--task.group->missing_ > 0) return;
-  lock.unlock();  // whoever wakes wants it at once
+  lock.unlock();  // the woken thread needs it at once
   done_.notify_all();
   lock.lock();
 }
@@ -92,13 +92,13 @@ void ReaderPool::do_first(std::unique_lock<std::mutex>& lock) {
 
 namespace {
 
-/// Blocks begin at a cache line: the system copies to anything else a third more slowly.
+/// Aligns blocks to cache lines: the system copies to other addresses a third more slowly.
 std::uint64_t block_bytes(const Shuffle& shuffle, std::uint64_t seq_len, std::uint32_t width) {
   constexpr std::uint64_t line = 64;
   return ((shuffle.block * seq_len + 1) * width + line - 1) / line * line;
 }
 
-/// One more than full blocks: the one that is not.
+/// One more than full blocks: the last group also has the partial block.
 std::uint64_t max_blocks(const Shuffle& shuffle) { return shuffle.group + 1; }
 
 }  // namespace
@@ -141,16 +141,17 @@ void WindowGroup::load(std::uint64_t rank) {
 
 namespace {
 
-/// Groups that are read before they are needed: enough for each thread to have four blocks, and one of which
-/// all may be read by now. No more: memory that was used lately is in the processor's caches.
+/// Groups to read before they are needed: enough for each thread to have four blocks, and one more, which may
+/// already be read completely. No more: memory that was used lately is in the processor's caches.
 std::uint64_t groups_ahead(const Shuffle& shuffle, std::uint64_t threads) {
   return 1 + (4 * threads + shuffle.group - 1) / shuffle.group;
 }
 
-/// Groups that rows may stay in: of a window and of the `in_use` before it. Windows in a row lie in as many
-/// as they fill, in one more at each end and at each epoch's. Where replicas take turns they are of as many
-/// turns as they fill and of one more at each end, and each of these, as long as a group, has parts of up to
-/// three: epochs' ends put turns out of step with groups, and the last group of an epoch may be a short one.
+/// Groups that the rows of a window and of the `in_use` windows before it may stay in. Consecutive windows
+/// are in as many groups as they fill, one more at each end, and one more at each epoch's end. If replicas
+/// take turns, they are in as many turns as they fill and one more at each end; each turn, as long as a
+/// group, has parts of up to three groups, since epochs' ends put turns out of step with groups and the last
+/// group of an epoch may be short.
 std::uint64_t groups_for(const WindowOrder& order, std::uint64_t in_use) {
   if (in_use == 0) return 1;
   const auto filled = in_use / order.shuffle.group_windows();
@@ -178,7 +179,7 @@ WindowReader::WindowReader(const DataSet& set, const WindowOrder& order, std::ui
 }
 
 std::uint64_t WindowReader::ahead() const {
-  // The last group of an epoch may have windows of one block more.
+  // The last group of an epoch may have one more block.
   return groups_.empty() ? 0 : read_ahead_ * (order_.shuffle.group + 1) * order_.shuffle.block;
 }
 
@@ -220,7 +221,7 @@ WindowReader::Rows WindowReader::rows(std::span<const std::byte*> out, ReaderPoo
   return {count, nullptr};
 }
 
-/// Goes on to the next visit: waits for its group, and has those after it loaded meanwhile.
+/// Moves to the next visit: waits for its group while the groups after it are loaded.
 bool WindowReader::take(ReaderPool& pool) {
   if (taken_) {
     if (const auto& last = visits_.front(); last.group != nullptr) {
@@ -236,13 +237,14 @@ bool WindowReader::take(ReaderPool& pool) {
   const auto& now = visits_.front();
   sampler_ = order_.of_track(now.track);
   if (groups_.empty()) return true;
-  assert(now.group != nullptr);  // may_stay() leaves some for those that come
+  assert(now.group != nullptr);  // may_stay() leaves groups free for later visits
   rank_ = sampler_.visit(now.begin).rank;
   stays_ = may_stay(*now.group);
   return pool.wait(*now.group);
 }
 
-/// Of the visit that is next or in use, and of those after it as far as there are groups.
+/// Loads the groups of the visit that is next or in use, and of those after it as far as there are free
+/// groups.
 void WindowReader::load_ahead(ReaderPool& pool) {
   if (groups_.empty()) return;
   for (; loaded_ < std::min<std::size_t>(visits_.size(), 1 + read_ahead_); ++loaded_) {
@@ -254,7 +256,7 @@ void WindowReader::load_ahead(ReaderPool& pool) {
   }
 }
 
-/// One that has it already, else one that is free; null where none is.
+/// The group that already has the visit's windows, else a free one; null if no group is free.
 WindowGroup* WindowReader::find_group(const Sampler& sampler, const Sampler::Visit& visit, ReaderPool& pool) {
   const auto has =
       std::ranges::find_if(groups_, [&](const auto& group) { return group->has(sampler, visit); });
@@ -266,8 +268,8 @@ WindowGroup* WindowReader::find_group(const Sampler& sampler, const Sampler::Vis
   return group;
 }
 
-/// The first one that is used up, so that the same few are loaded over again and again. Where short runs of
-/// several tracks leave none, the others by turns: what they have left may be wanted.
+/// The first used-up group, so that the same few are overwritten again and again. If short runs of several
+/// tracks leave none, takes the others in turn, although their remaining windows may be needed later.
 WindowGroup* WindowReader::free_group() {
   const auto is_free = [](const WindowGroup& group) { return group.visits == 0 && !group.used(); };
   const auto found =
@@ -282,7 +284,7 @@ WindowGroup* WindowReader::free_group() {
   return nullptr;
 }
 
-/// So that there are always `read_ahead_` groups in which no rows stay.
+/// Keeps at least `read_ahead_` groups free of rows that stay.
 bool WindowReader::may_stay(const WindowGroup& group) const {
   const auto others = std::ranges::count_if(
       groups_, [&](const auto& other) { return other.get() != &group && other->used(); });

@@ -3,7 +3,7 @@
 #
 #     examples/quickstart.sh [--build-only] [--set key=value ...]
 #
-# The first run installs and builds what is missing (see scripts/setup.sh); what follows goes to `isthmus launch`.
+# The first run installs and builds all that is missing (see scripts/setup.sh); the arguments go to `isthmus launch`.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 

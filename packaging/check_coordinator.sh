@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# packaging/check_coordinator.sh TARBALL: runs the static isthmus-coordinator where nothing else is: in a folder that holds
-# this one file, as the root of its file system, in a network namespace with nothing but loopback. Certificates, a run's
-# coordinator, its metrics page, a reducer and `ctl`, by numbers, by localhost, and by names of /etc/hosts and DNS.
-# Needs no root where users may make namespaces.
+# packaging/check_coordinator.sh TARBALL: checks the static isthmus-coordinator in an empty file system, in a network
+# namespace with loopback only: certificates, a run's coordinator, its metrics page, a reducer, and `ctl`. The
+# coordinator is reached by number, by localhost, and by names from /etc/hosts and DNS. Needs root only if users may not
+# create namespaces.
 set -euo pipefail
 tarball=$(realpath "${1:?usage: packaging/check_coordinator.sh TARBALL}")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -27,7 +27,7 @@ fail() {
   exit 1
 }
 
-echo "== what is in it"
+echo "== contents"
 tar -xzf "$tarball" -C "$base"
 for file in isthmus-coordinator LICENSE README.md third-party/openssl.txt third-party/glibc.txt third-party/sentencepiece.txt; do
   [ -s "$base/isthmus-coordinator/$file" ] || fail "the tarball has no $file"
@@ -35,7 +35,7 @@ done
 mkdir "$root"
 cp "$base/isthmus-coordinator/isthmus-coordinator" "$root/"
 
-# Loopback, and a name server that knows one name.
+# Brings loopback up, and answers as a name server for one name.
 cat >"$base/name_server.py" <<'PYTHON'
 import fcntl, socket, struct
 
@@ -62,7 +62,7 @@ wait_for() { # FILE TEXT
     ! grep -q "$2" "$1" 2>/dev/null || return 0
     sleep 0.1
   done
-  fail "there was no '$2' in ${1##*/} within 10 s"
+  fail "'$2' did not appear in ${1##*/} within 10 s"
 }
 wait_for "$base/name_server.log" ready
 
@@ -73,7 +73,7 @@ start() { # LOG ARGUMENT...
   processes+=($!)
 }
 
-echo "== alone"
+echo "== without /etc"
 program --version
 program config >"$base/config.md"
 program certs init check
@@ -93,15 +93,15 @@ exec 3<>/dev/tcp/127.0.0.1/9400
 printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
 timeout 10 cat <&3 >"$base/metrics.log" || true
 exec 3>&-
-grep -q '^isthmus_build_info{.*process="coordinator"' "$base/metrics.log" || fail "the metrics page does not answer"
+grep -q '^isthmus_build_info{.*process="coordinator"' "$base/metrics.log" || fail "the metrics page does not have the coordinator's isthmus_build_info"
 
 reached_at() { # HOST
   program ctl status --config check.yaml --coordinator "$1:7000" >"$base/status.log" 2>&1 || fail "the coordinator is not reached at $1"
-  grep -q '^run check: joining' "$base/status.log" || fail "ctl status at $1 said something else"
+  grep -q '^run check: joining' "$base/status.log" || fail "ctl status at $1 did not print 'run check: joining'"
   echo "reached at $1"
 }
 not_reached_at() { # HOST
-  ! program ctl status --config check.yaml --coordinator "$1:7000" >"$base/status.log" 2>&1 || fail "there is no $1, and it was reached"
+  ! program ctl status --config check.yaml --coordinator "$1:7000" >"$base/status.log" 2>&1 || fail "$1 was reached, though no such name exists"
 }
 reached_at 127.0.0.1
 reached_at localhost
@@ -109,7 +109,7 @@ not_reached_at coordinator.test
 
 echo "== with /etc/hosts and a name server"
 mkdir "$root/etc"
-# As desktops have it, with services that are shared libraries.
+# A desktop's file, with services that are shared libraries.
 echo "hosts: mymachines mdns4_minimal [NOTFOUND=return] resolve [!UNAVAIL=return] files dns" >"$root/etc/nsswitch.conf"
 echo "127.0.0.1 by-file.test" >"$root/etc/hosts"
 reached_at by-file.test
@@ -118,9 +118,9 @@ echo "nameserver 127.0.0.53" >"$root/etc/resolv.conf"
 reached_at coordinator.test
 not_reached_at nowhere.test
 
-# What starts processes of its own looks there for its own file.
+# A worker finds its own program file through /proc.
 mkdir "$root/proc"
 mount --rbind /proc "$root/proc"
 start third worker --reduce-only --config check.yaml --coordinator coordinator.test:7000 --name third --listen none
 wait_for "$base/coordinator.log" "third joined"
-echo "well: ${tarball##*/}"
+echo "passed: ${tarball##*/}"

@@ -1,8 +1,8 @@
 #!/bin/sh
-# container_steps.sh WHEEL [EXTRA]: what an image is made of, as root on a bare Debian (packaging/Dockerfile runs it, and
-# packaging/check_wheel.sh in a tree of its own): Python, the wheel in /opt/isthmus, and a user without rights.
+# container_steps.sh WHEEL [EXTRA]: the steps that make an image, run as root on a bare Debian by packaging/Dockerfile
+# and by packaging/check_wheel.sh: installs Python, installs the wheel in /opt/isthmus, and adds an unprivileged user.
 set -eu
-[ $# -le 2 ] || { echo "$# arguments; expected one wheel, and perhaps [train]: are there several wheels in dist/?" >&2; exit 2; }
+[ $# -le 2 ] || { echo "$# arguments; expected one wheel, and optionally [train]: are there several wheels in dist/?" >&2; exit 2; }
 wheel=$1 extra=${2-}
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -q

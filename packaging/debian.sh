@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# What the scripts that make and check packages share; to be sourced.
+# Functions shared by the scripts that make and check packages; source this file.
 
-# Prints the mirror from which this machine gets Debian 12; where it has no package lists, Debian's own.
+# Prints the mirror from which this machine gets Debian 12, or Debian's own if the machine has no package lists.
 debian_mirror() {
   local mirror
   # shellcheck disable=SC2016 # apt's own variable
@@ -9,8 +9,9 @@ debian_mirror() {
   echo "${mirror:-http://deb.debian.org/debian/}"
 }
 
-# private_apt FOLDER SOURCE COMMAND...: apt-get with the one source ("deb-src SUITE main", say) of the same mirror, and lists
-# in FOLDER: the machine's own configuration stays as it is. Downloads go to the current folder.
+# private_apt FOLDER SOURCE COMMAND...: runs apt-get with one source of the same mirror, for example "deb-src SUITE
+# main", and keeps its lists in FOLDER, so the machine's own configuration does not change. Downloads go to the current
+# folder.
 private_apt() {
   local folder=$1 kind suite component
   read -r kind suite component <<<"$2"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# packaging/static_coordinator.sh: makes dist/isthmus-coordinator-linux-x86_64.tar.gz, on Debian 12: the program, linked
-# statically, so that it runs on any Linux for x86-64, with the licences of all that is in it. The tarball is whole: it
-# gets its name when it is done.
+# packaging/static_coordinator.sh, run on Debian 12, makes dist/isthmus-coordinator-linux-x86_64.tar.gz: the statically
+# linked program, which runs on any Linux for x86-64, with the licences of everything in it. The tarball gets its name
+# only when it is complete.
 set -euo pipefail
 [ $# -eq 0 ] || { echo "usage: packaging/static_coordinator.sh (no arguments)" >&2 && exit 2; }
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -25,7 +25,7 @@ rm -rf build/static/tarball
 mkdir -p $stage dist
 cp $program LICENSE $stage/
 cp packaging/coordinator.md $stage/README.md
-# The compiler's and the C library's own, which no input of the build names.
+# The compiler's and the C library's archives are linked without being named as inputs of the build.
 mapfile -t runtime < <(for library in libc.a libm.a libstdc++.a libgcc.a libgcc_eh.a; do g++ -print-file-name=$library; done)
 packaging/third_party.sh $stage/third-party build/static isthmus-coordinator "${runtime[@]}"
 cp build/static-libraries/licences/*.txt $stage/third-party/

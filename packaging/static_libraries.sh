@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# packaging/static_libraries.sh PREFIX: builds those libraries of the coordinator that Debian 12 has no static form of, from
-# Debian's own sources, into PREFIX. A library that is there in the pinned version is left alone; one that was begun and
-# not finished is begun again. PREFIX/licences gets what Debian says about each one's licence.
+# packaging/static_libraries.sh PREFIX: builds the coordinator's libraries that Debian 12 does not ship in static form,
+# from Debian's own sources, into PREFIX. It skips a library that was already built in the pinned version, and restarts
+# an unfinished build. PREFIX/licences gets Debian's copyright file of each library.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=packaging/debian.sh
@@ -10,7 +10,8 @@ source "$here/debian.sh"
 mkdir -p "$1/done" "$1/licences" "$1/sources"
 prefix=$(cd "$1" && pwd)
 
-# Source package, version, and what makes it. The headers are those that the other builds of Isthmus use.
+# Source package, version, and the function that builds it. The versions are Debian 12's, as in all other builds, so the
+# headers match.
 libraries=(
   "fmtlib         9.1.0+ds1-2             with_cmake -DFMT_TEST=OFF -DFMT_DOC=OFF"
   "highway        1.0.3-3+deb12u1         with_cmake -DBUILD_TESTING=OFF -DHWY_ENABLE_CONTRIB=OFF -DHWY_ENABLE_EXAMPLES=OFF"
@@ -27,7 +28,7 @@ with_cmake() {
   cmake --install made
 }
 
-# Debian's patch leaves the static library out, and its trainer is not needed.
+# Debian's patch drops the static library, so it is reverted. SentencePiece's trainer is not built: nothing needs it.
 sentencepiece() {
   patch -R -p1 <debian/patches/disable-static-library.patch
   cmake -S . -B made -G Ninja -DCMAKE_BUILD_TYPE=Release -DSPM_ENABLE_SHARED=OFF -DSPM_ENABLE_TCMALLOC=OFF
@@ -62,7 +63,7 @@ for library in "${libraries[@]}"; do
   rm -f "$stamp"
   log=$prefix/$name.log
   printf 'building %s %s ... ' "$name" "$version" >&2
-  # As a condition its failures inside would go unseen: `set -e` does not hold there.
+  # Not as a condition of `if`: `set -e` has no effect there, so failures inside would go unnoticed.
   set +e
   (set -e && build_one "$name" "$version" "${make[@]}") >"$log" 2>&1
   status=$?
@@ -70,7 +71,7 @@ for library in "${libraries[@]}"; do
   if [ $status -ne 0 ]; then
     echo "FAILED" >&2
     tail -n 20 "$log" | cut -c 1-300 >&2
-    echo "error: $name $version was not built; the whole log is $log. If Debian has another version now, change it in $0" >&2
+    echo "error: $name $version was not built; the complete log is $log. If Debian now has another version, change it in $0" >&2
     exit 1
   fi
   rm -rf "$prefix/sources/$name"

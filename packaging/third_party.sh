@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# packaging/third_party.sh FOLDER BUILD "TARGET ..." [FILE ...]: writes to FOLDER the licence texts of everything by others
-# that the targets of a build tree hold (headers that were compiled, static libraries, embedded files), and of the FILEs:
-# libraries that go with them. One text for each source package of Debian or package of Python.
+# packaging/third_party.sh FOLDER BUILD "TARGET ..." [FILE ...]: writes the licence texts of all third-party code to
+# FOLDER: of the headers, static libraries and embedded files in the targets of the build tree BUILD, and of the FILEs,
+# which are the libraries shipped with them. It writes one text per Debian source package or Python package.
 set -euo pipefail
 [ $# -ge 3 ] || { echo 'usage: packaging/third_party.sh FOLDER BUILD "TARGET ..." [FILE ...]' >&2 && exit 2; }
 folder=$1 build=$2 files=("${@:4}")
@@ -12,7 +12,7 @@ mkdir -p "$folder"
 inputs=$(ninja -C "$build" -t inputs "${targets[@]}")
 compiled=$(grep -E '\.(o|gch)$' <<<"$inputs" | xargs ninja -C "$build" -t deps)
 ! grep -m 1 'deps not found' <<<"$compiled" >&2 || { echo "error: $build has not built this; build $3 first" >&2 && exit 1; }
-# Shared libraries are not in what is linked to them: those that go along are among the FILEs.
+# A target contains none of the shared libraries it links to; shipped ones are among the FILEs.
 mapfile -t used < <({
   grep '^/' <<<"$inputs" | grep -vE '\.so(\.|$)' || true
   sed -n 's/^    //p' <<<"$compiled"
@@ -22,21 +22,21 @@ unknown=() debian=()
 declare -A seen=()
 for file in "${used[@]}" "${files[@]}"; do
   case $file in
-    */site-packages/*) # of a Python package
+    */site-packages/*) # a file of a Python package
       package=${file##*/site-packages/} package=${package%%/*}
       [ -z "${seen[$package]-}" ] || continue
       seen[$package]=yes
       texts=("${file%%/site-packages/*}/site-packages/$package"-*.dist-info/licenses/*)
       if [ -f "${texts[0]}" ]; then cat "${texts[@]}" >"$folder/$package.txt"; else unknown+=("$file"); fi
       ;;
-    "$root"/* | /usr/local/cuda/*) ;; # our own, and CUDA's headers, whose licence asks for no text
+    "$root"/* | /usr/local/cuda/*) ;; # our own files, and CUDA's headers: their licence requires no text
     *) debian+=("$file") ;;
   esac
 done
 mapfile -t debian < <(realpath "${debian[@]}" | sort -u)
 found=$(dpkg-query -S "${debian[@]}" 2>&1) || mapfile -t -O ${#unknown[@]} unknown < <(sed -n 's/^dpkg-query: .* pattern //p' <<<"$found")
 if [ ${#unknown[@]} -gt 0 ]; then
-  printf 'error: these files are of no package, so their licence is not known:\n' >&2
+  printf 'error: these files belong to no package, so their licence is unknown:\n' >&2
   printf '  %s\n' "${unknown[@]}" >&2
   exit 1
 fi

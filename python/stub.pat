@@ -1,4 +1,4 @@
-# What nanobind's stubgen puts into the stub of the module, which it takes for one that is in no package.
+# Additions for nanobind's stubgen, which takes the module for one outside a package.
 ^_native\.codecs$:
     from . import codecs as codecs
 
@@ -6,7 +6,7 @@
     __version__: str
 
     class Error(RuntimeError):
-        """What isthmus could not do; the message says why, and what to do."""
+        """An error of isthmus; the message states the reason and the remedy."""
 
     class ConfigError(Error):
         """A setting, an argument or a call is wrong."""
@@ -15,7 +15,7 @@
         """A file or a state dict is missing, damaged or cannot be written."""
 
     class NetworkError(Error):
-        """Somebody is lost, refuses, or cannot be reached."""
+        """A peer is lost, refuses, or cannot be reached."""
 
     class DivergenceError(Error):
         """Replicas disagree on what they share, or a value is not finite."""

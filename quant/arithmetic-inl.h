@@ -1,13 +1,14 @@
-// The formats' arithmetic on values, for any number of lanes: the one definition that the plain, the
-// vectorised and the CUDA passes share. Included once for each of them, inside its namespace, after
-// ISTHMUS_LANES, the attributes of a function there, has been defined. O, the operations, is a struct of
-// static functions on F (fp32), U (uint32) and M (conditions), each a single IEEE 754 operation rounded to
-// nearest even or an integer one; see ScalarLanes.
+// The formats' arithmetic on values, for any number of lanes: one definition for the scalar, the vectorised
+// and the CUDA passes. Each includes it once, inside its namespace, after defining ISTHMUS_LANES, the
+// attributes of a function there. O, the operations, is a struct of static functions on F (fp32), U (uint32)
+// and M (conditions), each a single IEEE 754 operation rounded to nearest even or an integer operation; see
+// ScalarLanes.
 //
 // No include guard, on purpose.
 
-/// Uniform numbers in [0, 1), multiples of 2^-24, from element indices: a 32-bit mix of two rounds (the
-/// constants are those of C. Wellons' "hash prospector") with half of the key before each.
+/// Random bits from element indices: a 32-bit mix of two rounds (the constants are those of C. Wellons' "hash
+/// prospector") with half of the key before each. random_unit24 makes them uniform in [0, 1), multiples of
+/// 2^-24.
 template <class O>
 ISTHMUS_LANES typename O::U random_bits32(typename O::U element, std::uint64_t key) {
   auto x = O::add(element, O::set(static_cast<std::uint32_t>(key)));
@@ -33,12 +34,12 @@ ISTHMUS_LANES typename O::U magnitude_bits(typename O::F x) {
 template <class O>
 struct Coded {
   typename O::U code;
-  typename O::F level;  ///< what the code stands for, in scales
+  typename O::F level;  ///< value of the code, in units of the scale
 };
 
-// Lanes that can do it faster, with the same outcome, say so by `nearest_index` and `drawn_index`.
+// Lanes with a faster way to the same result provide `nearest_index` and `drawn_index`.
 
-/// How many of the levels from I on begin at or below this magnitude.
+/// Counts the levels from I on that begin at or below this magnitude.
 template <class T, class O, std::size_t I = 1>
 ISTHMUS_LANES typename O::U count_nearest(typename O::F magnitude, typename O::U code) {
   if constexpr (I < level_count<T>) {
@@ -48,7 +49,7 @@ ISTHMUS_LANES typename O::U count_nearest(typename O::F magnitude, typename O::U
     return code;
   }
 }
-/// The same with each level's beginning drawn, by `u`, from between it and the one below.
+/// The same, with the beginning of each level's range drawn, by `u`, between this level and the one below.
 template <class T, class O, std::size_t I = 1>
 ISTHMUS_LANES typename O::U count_drawn(typename O::F magnitude, typename O::F u, typename O::U code) {
   if constexpr (I < level_count<T>) {
@@ -83,7 +84,7 @@ struct Table : T {
     if constexpr (O::template has_bins<T>) return coded<O>(O::template nearest_index<T>(magnitude), sign);
     return coded<O>(count_nearest<T, O>(magnitude, O::set(std::uint32_t{0})), sign);
   }
-  /// Between the smallest levels of either sign the sign is what is drawn.
+  /// Between the smallest levels of either sign, the sign is drawn.
   template <class O>
   ISTHMUS_LANES static Coded<O> drawn(typename O::F in_scales, typename O::F u) {
     const auto bits = O::bits(in_scales);
@@ -105,8 +106,7 @@ struct Table : T {
   }
 };
 
-/// Levels 0, 1, 2, ... T::unit: arithmetic does what the others need a table for. A code is the sign above
-/// the level.
+/// Levels 0, 1, 2, ... T::unit, computed instead of looked up. A code is the sign above the level.
 template <class T>
 struct Even : T {
   template <class O>
@@ -134,7 +134,7 @@ struct Even : T {
   }
 };
 
-/// The code of one value, and what it stands for.
+/// The code of one value and the level that it decodes to.
 template <class T, bool stochastic, class O>
 ISTHMUS_LANES Coded<O> code_of(typename O::F x, typename O::F inverse_scale, typename O::U element,
                                std::uint64_t key) {
@@ -146,7 +146,7 @@ ISTHMUS_LANES Coded<O> code_of(typename O::F x, typename O::F inverse_scale, typ
   }
 }
 
-/// bfloat16 of a value, as the lower half of a lane. Stochastic rounding adds 16 random bits below the last
+/// bfloat16 of a value, in the lower half of a lane. Stochastic rounding adds 16 random bits below the last
 /// kept one.
 template <bool stochastic, class O>
 ISTHMUS_LANES typename O::U bf16_of(typename O::F x, typename O::U element, std::uint64_t key) {

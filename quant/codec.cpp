@@ -150,7 +150,7 @@ bool scales_are_valid(const CodecSpec& spec, const std::byte* in, std::size_t co
   return valid;
 }
 
-/// Ascending, and below the end of the piece.
+/// Whether positions ascend and are below the end of the piece.
 bool positions_are_valid(const std::byte* in, std::size_t kept, std::size_t m) {
   std::size_t least = 0;
   for (std::size_t i = 0; i < kept; ++i) {

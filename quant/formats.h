@@ -1,6 +1,6 @@
 #pragma once
-// What the formats are: levels, scales, sizes. Plain constants and integer arithmetic, shared by the CPU's
-// and the GPU's passes; the arithmetic on values is in arithmetic-inl.h.
+// The formats' levels, scales and sizes: constants and integer arithmetic shared by the CPU's and the GPU's
+// passes. The arithmetic on values is in arithmetic-inl.h.
 
 #include <bit>
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace isthmus::quant {
 
-// fp32 bit patterns. Magnitudes compare like integers, and what is not finite is the largest of all: one
-// integer maximum over a block gives its absmax and finds NaN and infinity.
+// fp32 bit patterns. Magnitudes compare like integers, and NaN and infinity compare largest: one integer
+// maximum over a block gives its absmax and finds values that are not finite.
 inline constexpr std::uint32_t magnitude_mask = 0x7fffffff;
 inline constexpr std::uint32_t sign_mask = 0x80000000;
 inline constexpr std::uint32_t infinity_bits = 0x7f800000;
@@ -25,22 +25,21 @@ inline constexpr std::uint32_t largest_bf16_bits = 0x7f7f0000;
 
 // ---- packing ----
 
-inline constexpr std::size_t row = 16;             ///< elements, and bytes, that packing treats alike
+inline constexpr std::size_t row = 16;             ///< elements of a row, and bytes of a packed row
 inline constexpr std::size_t largest_group = 128;  ///< elements of the longest group of codes
-inline constexpr std::size_t piece = 4096;         ///< elements that topk chooses from
+inline constexpr std::size_t piece = 4096;         ///< elements from which topk chooses
 inline constexpr std::uint32_t smallest_block = 16;
 inline constexpr std::uint32_t largest_block = 4096;
 
-/// Rows of elements in one group of codes: as many as bytes hold evenly.
+/// Rows of elements in one group of codes: the fewest that fill whole bytes.
 ISTHMUS_HOST_DEVICE constexpr std::size_t group_rows(int bits) {
   return bits == 3 ? 8 : 8U / static_cast<unsigned>(bits);
 }
-/// Bytes of such a group.
+/// Bytes of a group.
 ISTHMUS_HOST_DEVICE constexpr std::size_t group_bytes(int bits) { return bits == 3 ? 3 * row : row; }
 
 // ---- levels ----
-// A table format's values are +-levels[i] * scale. `unit` is the level that a block's largest magnitude is
-// put to.
+// A table format's values are +-levels[i] * scale. A block's largest magnitude is scaled to `unit`.
 
 struct Int8 {  // evenly spaced levels need no table
   static constexpr int bits = 8;
@@ -55,9 +54,9 @@ struct E3m0 {
   static constexpr float unit = 1;
   static constexpr float levels[] = {0, 0x1p-6F, 0x1p-5F, 0x1p-4F, 0x1p-3F, 0x1p-2F, 0x1p-1F, 1};
 };
-// Lloyd's algorithm on blocks of 64 Gaussian values, each divided by its largest magnitude and weighted with
-// its square (tests/quant/lloyd_levels.py), rounded to 512ths: a level times a bf16 or 8-bit scale is exact
-// in fp32.
+// Lloyd's algorithm on blocks of 64 Gaussian values; each block is divided by its largest magnitude and
+// weighted with the square of it (tests/quant/lloyd_levels.py). Rounded to 512ths, so that a level times a
+// bf16 or 8-bit scale is exact in fp32.
 struct Lloyd4 {
   static constexpr int bits = 4;
   static constexpr float unit = 1;
@@ -79,7 +78,7 @@ struct Sign {
   static constexpr float unit = 1;
   static constexpr float levels[] = {1};
 };
-/// topk's values: the same for the 64 largest of 4096 Gaussian values, divided by the largest.
+/// topk's levels, fitted likewise to the 64 largest of 4096 Gaussian values, divided by the largest.
 struct Largest {
   static constexpr int bits = 2;
   static constexpr float unit = 1;
@@ -87,7 +86,7 @@ struct Largest {
 };
 template <class T>
 inline constexpr std::size_t level_count = sizeof(T::levels) / sizeof(float);
-/// Where level I begins to be the nearest; exact.
+/// The smallest magnitude for which level I is the nearest; exact.
 template <class T, std::size_t I>
 inline constexpr float threshold = (T::levels[I - 1] + T::levels[I]) / 2;
 
@@ -96,10 +95,10 @@ inline constexpr float threshold = (T::levels[I - 1] + T::levels[I]) / 2;
 inline constexpr float rounder = 12582912.0F;
 
 // ---- scales ----
-// A scale may be below the exact quotient by its format's rounding, which takes the largest value past the
-// last level: it still gets the last code. Values are multiplied with 1 / scale, one rounding there and one
-// in the product: a value within 2^-22 of a threshold may fall on either side of it, the same one everywhere.
-// Scales are never so small that a decoded value or 1 / scale could be denormal or infinite.
+// Rounding can make a scale smaller than the exact quotient, which puts the largest value past the last
+// level: it still gets the last code. Values are multiplied by 1 / scale, with one rounding there and one in
+// the product: a value within 2^-22 of a threshold may fall on either side of it, but on the same side
+// everywhere. Scales are never so small that a decoded value or 1 / scale could be denormal or infinite.
 
 /// Upper half of an fp32, rounded to nearest even.
 ISTHMUS_HOST_DEVICE constexpr std::uint32_t to_bf16(std::uint32_t bits) {
@@ -110,7 +109,7 @@ ISTHMUS_HOST_DEVICE constexpr std::size_t scale_bytes(ScaleFormat format) {
   return format == ScaleFormat::bf16 ? 2 : 1;
 }
 struct ScaleRange {
-  std::uint32_t smallest, largest;  ///< codes other than 0, which stands for a block of zeros
+  std::uint32_t smallest, largest;  ///< codes other than 0, which means a block of zeros
 };
 ISTHMUS_HOST_DEVICE constexpr ScaleRange scale_range(ScaleFormat format) {
   if (format == ScaleFormat::bf16) return {0x0380, 0x7b80};  // 2^-120, 2^120
@@ -126,15 +125,15 @@ ISTHMUS_HOST_DEVICE constexpr std::uint32_t scale_bits(ScaleFormat format, std::
   if (format == ScaleFormat::e5m3) return (code + e5m3_bias) << 20;
   return code << 23;
 }
-/// The nearest code for a scale with these bits, before it is brought into the format's range.
+/// The nearest code for a scale with these bits, before clamping to the format's range.
 ISTHMUS_HOST_DEVICE constexpr std::int64_t nearest_scale(ScaleFormat format, std::uint32_t bits) {
   if (format == ScaleFormat::bf16) return to_bf16(bits);
   if (format == ScaleFormat::e5m3) return static_cast<std::int64_t>((bits + 0x80000) >> 20) - e5m3_bias;
-  return (bits + (0x00800000 - 0x003504f3)) >> 23;  // from the square root of two up
+  return (bits + (0x00800000 - 0x003504f3)) >> 23;  // rounds up from the square root of two
 }
 inline constexpr std::uint32_t no_scale = 0xffffffff;
-/// The code for a block whose largest magnitude has `absmax_bits`, and that wants a scale of `wanted_bits`;
-/// no_scale if that is too large for the format.
+/// The code for a block with a largest magnitude of `absmax_bits` and a wanted scale of `wanted_bits`;
+/// no_scale if that scale is too large for the format.
 ISTHMUS_HOST_DEVICE constexpr std::uint32_t scale_code(ScaleFormat format, std::uint32_t absmax_bits,
                                                        std::uint32_t wanted_bits) {
   const auto range = scale_range(format);
@@ -150,7 +149,7 @@ ISTHMUS_HOST_DEVICE constexpr bool scale_is_valid(ScaleFormat format, std::uint3
 
 // ---- topk ----
 
-/// Elements kept of a piece of m.
+/// Elements kept of a piece of m elements.
 ISTHMUS_HOST_DEVICE constexpr std::size_t kept_of(std::size_t top_k, std::size_t m) {
   return (top_k * m + piece - 1) / piece;
 }

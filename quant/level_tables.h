@@ -1,7 +1,7 @@
 #pragma once
 // Levels as tables for instruction sets that look up one of sixteen numbers at once. A level's index takes
-// one lookup and one comparison: magnitudes fall into sixteen bins as wide as 1/16, none of which has more
-// than one border in it.
+// one lookup and one comparison: magnitudes fall into sixteen bins of width 1/16, none of which contains more
+// than one border.
 
 #include <algorithm>
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace isthmus::quant {
 
 inline constexpr std::size_t level_bins = 16;
 
-/// The last bin takes all that is larger.
+/// The last bin includes all larger magnitudes.
 constexpr std::size_t bin_of(float magnitude) {
   return std::min(static_cast<std::size_t>(magnitude * level_bins), level_bins - 1);
 }
@@ -23,10 +23,10 @@ template <class T>
 struct LevelTables {
   alignas(64) float levels[level_bins] = {};
   alignas(64) float widths[level_bins] = {};  ///< to the next level; infinite past the last
-  // By bin: the index at its beginning, and where in it the next index begins.
-  alignas(64) std::uint32_t nearest_below[level_bins] = {};  ///< of the nearest level
+  // By bin: the index at its beginning, and where in the bin the next index begins.
+  alignas(64) std::uint32_t nearest_below[level_bins] = {};  ///< for the nearest level
   alignas(64) float nearest_from[level_bins] = {};
-  alignas(64) std::uint32_t level_below[level_bins] = {};  ///< of the level below
+  alignas(64) std::uint32_t level_below[level_bins] = {};  ///< for the level below
   alignas(64) float level_from[level_bins] = {};
 
   constexpr LevelTables() {
@@ -59,7 +59,7 @@ constexpr bool borders_have_bins_of_their_own() {
   }
   return true;
 }
-/// Few levels are compared with faster than looked up.
+/// A few levels are faster to compare than to look up.
 template <class T>
 inline constexpr bool bins_suffice = level_count<T> > 4 && borders_have_bins_of_their_own<T>();
 

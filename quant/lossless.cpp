@@ -14,24 +14,24 @@
 namespace isthmus::quant {
 namespace {
 
-/// Codes have no repeated strings worth a search, so matches are looked for as little as the stable interface
-/// allows; what packs is the Huffman code of the literals. Higher levels take up to ten times as long and
-/// give nothing (docs/results.md).
+/// Codes have no repeated strings worth a search, so matching is limited as far as the stable interface
+/// allows; the Huffman code of the literals does the packing. Higher levels take up to ten times as long and
+/// gain nothing (docs/results.md).
 void set_up(ZSTD_CCtx* context) {
   ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, 1);
   ZSTD_CCtx_setParameter(context, ZSTD_c_strategy, ZSTD_fast);
   ZSTD_CCtx_setParameter(context, ZSTD_c_minMatch, 7);
   ZSTD_CCtx_setParameter(context, ZSTD_c_hashLog, 6);
-  ZSTD_CCtx_setParameter(context, ZSTD_c_contentSizeFlag, 0);  // the receiver knows it, from the codec
+  ZSTD_CCtx_setParameter(context, ZSTD_c_contentSizeFlag, 0);  // the receiver knows the size from the codec
 }
 
-/// Feeds what `in` has not given yet. Whether all of it, in its packed form, found its place in `out`.
+/// Feeds the rest of `in`. Returns whether all of it, packed, fits into `out`.
 bool feed(ZSTD_CCtx* context, ZSTD_inBuffer& in, ZSTD_outBuffer& out, ZSTD_EndDirective directive) {
   const auto still_to_write = ZSTD_compressStream2(context, &out, &in, directive);
   return still_to_write == 0 && in.pos == in.size;
 }
 
-/// Debian's library would also take the formats of before the standard, whose decoders nobody looks at.
+/// Debian's library also accepts formats from before the standard; their decoders are not maintained.
 bool is_standard_frame(std::span<const std::byte> packed) {
   std::uint32_t magic = 0;
   if (packed.size() < sizeof magic) return false;
@@ -63,7 +63,7 @@ std::optional<std::size_t> Packer::pack(std::span<const std::byte> bytes, std::s
   if (bytes.empty()) return std::nullopt;
   ZSTD_CCtx_reset(context_.get(), ZSTD_reset_session_only);
   ZSTD_CCtx_setPledgedSrcSize(context_.get(), bytes.size());
-  ZSTD_outBuffer written{out.data(), bytes.size() - 1, 0};  // anything longer is of no use
+  ZSTD_outBuffer written{out.data(), bytes.size() - 1, 0};  // a longer output is useless
   ZSTD_inBuffer read{bytes.data(), scales, 0};
   // A flush ends the block, and every block has its own code.
   if (scales > 0 && !feed(context_.get(), read, written, ZSTD_e_flush)) return std::nullopt;
@@ -80,7 +80,7 @@ Unpacker::Unpacker() : context_(ZSTD_createDCtx()) {
 
 bool Unpacker::unpack(std::span<const std::byte> packed, std::span<std::byte> out) {
   if (!is_standard_frame(packed)) return false;
-  // The decoder would go on with frames that follow, and skip those that are marked so.
+  // The decoder would continue with frames that follow, and skip those marked as skippable.
   if (ZSTD_findFrameCompressedSize(packed.data(), packed.size()) != packed.size()) return false;
   return ZSTD_decompressDCtx(context_.get(), out.data(), out.size(), packed.data(), packed.size()) ==
          out.size();

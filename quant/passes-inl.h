@@ -1,12 +1,12 @@
 // The passes on a CPU, for any number of lanes up to a row. A tile of values stays in the first-level cache
-// while each step of the format is one loop over it. Included like arithmetic-inl.h, and after it; Lanes is
-// the instruction set's operations, ScalarLanes does the tails.
+// while each step of the format is one loop over it. Included like arithmetic-inl.h, and after it. Lanes are
+// the instruction set's operations; ScalarLanes handles the tails.
 //
 // No include guard, on purpose.
 
-/// Elements at a time, for blocks that are not longer.
+/// Elements of a tile, unless a block is longer.
 inline constexpr std::size_t usual_tile = 512;
-/// How far ahead of the computation operands are fetched, in elements.
+/// How far ahead of the computation operands are prefetched, in elements.
 inline constexpr std::size_t usual_distance = 1024;
 
 struct Tile {
@@ -16,7 +16,7 @@ struct Tile {
   float inverse[usual_tile / smallest_block];
 };
 
-// ---- what is encoded ----
+// ---- inputs of encoders ----
 
 struct PlainInput {
   const float* a;
@@ -42,7 +42,7 @@ struct QuotientInput {
   }
 };
 
-/// One block, from element i on, as far as lanes go; returns the bits of its largest magnitude.
+/// Gathers one block, from element i on, as far as whole lanes go; returns the bits of its largest magnitude.
 template <class O, class Input>
 ISTHMUS_LANES std::uint32_t gather_from(const Input& input, const float* residual, float decay,
                                         std::size_t& i, std::size_t end, float* v) {
@@ -66,7 +66,7 @@ void gather_input(const Input& input, const float* residual, float decay, std::s
   }
 }
 
-/// Elements [begin, begin + n), and zeros up to the next multiple of `filled`; and each block's largest
+/// Gathers elements [begin, begin + n), zeros up to the next multiple of `filled`, and each block's largest
 /// magnitude.
 void gather(const Encoding& e, std::size_t begin, std::size_t n, std::size_t filled, std::size_t block,
             Tile& tile) {
@@ -85,8 +85,8 @@ void gather(const Encoding& e, std::size_t begin, std::size_t n, std::size_t fil
   for (std::size_t i = n; i % filled != 0; ++i) tile.v[i] = 0;
 }
 
-/// What later tiles are gathered from comes into the cache while this one is computed on: without it, the two
-/// would take turns, and half of the memory's time would be lost.
+/// Prefetches the inputs of later tiles while this one is computed. Otherwise memory and computation would
+/// take turns, and half of the memory's time would be lost.
 struct Ahead {
   const float* streams[3] = {};
   std::size_t count = 0;
@@ -96,7 +96,7 @@ struct Ahead {
     if (e.input == Encoding::Input::difference) streams[count++] = e.b + begin;
     if (e.residual != nullptr) streams[count++] = e.residual + begin;
   }
-  /// Elements [at, at + n) of them; n is a multiple of a row.
+  /// Prefetches elements [at, at + n) of the inputs; n must be a multiple of a row.
   ISTHMUS_LANES void fetch(std::size_t at, std::size_t n) const {
     for (std::size_t s = 0; s < count; ++s) {
       for (std::size_t i = 0; i < n; i += row) Lanes::prefetch(streams[s] + at + i);
@@ -108,7 +108,7 @@ void keep_residual(const Encoding& e, std::size_t begin, std::size_t n, const fl
   if (e.residual != nullptr) std::memcpy(e.residual + begin, v, n * sizeof(float));
 }
 
-/// Sum of n magnitudes, added in rows: sixteen sums side by side, then those in order.
+/// Sum of n magnitudes, added in rows: sixteen partial sums, then those in order.
 float sum_of_magnitudes(const float* v, std::size_t n) {
   using O = Lanes;
   alignas(64) float sums[row] = {};
@@ -121,7 +121,7 @@ float sum_of_magnitudes(const float* v, std::size_t n) {
   return total;
 }
 
-/// The first of n values whose magnitude has at least these bits.
+/// Index of the first of n values with a magnitude of at least these bits.
 std::size_t first_at_least(const float* v, std::size_t n, std::uint32_t bits) {
   std::size_t i = 0;
   while (i + 1 < n && (std::bit_cast<std::uint32_t>(v[i]) & magnitude_mask) < bits) ++i;
@@ -131,7 +131,7 @@ std::size_t first_at_least(const float* v, std::size_t n, std::uint32_t bits) {
 // ---- block formats: encoding ----
 
 constexpr std::size_t blocks_in(std::size_t n, std::size_t block) { return (n + block - 1) / block; }
-/// Elements of a tile with the zeros that fill up its last group, which may lie in blocks of their own.
+/// Elements of a tile, with the zeros that fill its last group, which may be in blocks of their own.
 constexpr std::size_t filled_up(std::size_t n) {
   return (n + largest_group - 1) / largest_group * largest_group;
 }
@@ -148,7 +148,7 @@ float load_scale(ScaleFormat format, const std::byte*& in) {
   return std::bit_cast<float>(scale_bits(format, code));
 }
 
-/// Scales of a tile of n elements. Returns the index of an element that has none, or n.
+/// Chooses the scales of a tile of n elements. Returns n, or the index of an element that has no valid scale.
 template <class T, bool from_mean>
 std::size_t choose_scales(const CodecSpec& spec, std::size_t n, Tile& tile, std::byte*& out) {
   for (std::size_t b = 0, begin = 0; begin < n; ++b, begin += spec.block) {
@@ -171,8 +171,8 @@ std::size_t choose_scales(const CodecSpec& spec, std::size_t n, Tile& tile, std:
   return n;
 }
 
-/// Codes of one lane-wide column of a group. What the codes do not say goes to `lost`, which may be the
-/// tile's values.
+/// Encodes one lane-wide column of a group. Writes the part of the values that the codes lose to `lost`,
+/// which may be the tile's values.
 template <class T, bool stochastic, std::size_t first_row, std::size_t rows>
 ISTHMUS_LANES void encode_column(const Tile& tile, float* lost, std::size_t begin, int block_shift,
                                  std::uint32_t element, std::uint64_t key, typename Lanes::U& codes,
@@ -291,7 +291,7 @@ void decode_groups(const std::byte*& in, std::size_t n, int block_shift, Tile& t
   }
 }
 
-/// Calls use(first element, number, values) for each tile.
+/// Calls use(first element, number of elements, values) for each tile.
 template <class T, class Use>
 void decode_blocks(const CodecSpec& spec, const std::byte* in, std::size_t elements, const Use& use) {
   Tile tile;
@@ -347,7 +347,7 @@ std::size_t encode_bf16(const Encoding& e) {
   return e.elements;
 }
 
-/// Largest bits of any magnitude in n encoded values, fp32 or bf16 (as fp32's).
+/// Largest bits of any magnitude in n encoded fp32 or bf16 values, as fp32.
 std::uint32_t largest_magnitude(CodecKind kind, const std::byte* in, std::size_t n) {
   using O = Lanes;
   alignas(64) float v[usual_tile];
@@ -399,7 +399,7 @@ void decode_bf16(const std::byte* in, std::size_t elements, const Use& use) {
 
 // ---- topk ----
 
-/// How many of n magnitudes have at least these bits; n is a multiple of a row.
+/// Number of magnitudes with at least these bits; n must be a multiple of a row.
 std::uint32_t count_at_least(const float* v, std::size_t n, std::uint32_t bits) {
   using O = Lanes;
   auto count = O::set(std::uint32_t{0});
@@ -410,8 +410,8 @@ std::uint32_t count_at_least(const float* v, std::size_t n, std::uint32_t bits) 
   return O::sum_of(count);
 }
 
-/// A magnitude, as bits, that exactly k of n have at least, if there is one; else, because of equal ones, the
-/// k-th largest. Found bit by bit from the top one of the largest magnitude.
+/// Returns a magnitude, as bits, that exactly k of n values reach, if there is one; otherwise, because of
+/// ties, the k-th largest. Found bit by bit from the top bit of the largest magnitude.
 std::uint32_t smallest_of_largest(const float* v, std::size_t n, std::size_t k, std::uint32_t largest) {
   std::uint32_t found = 0;
   for (std::uint32_t bit = std::bit_floor(largest); bit != 0; bit >>= 1) {
@@ -422,7 +422,7 @@ std::uint32_t smallest_of_largest(const float* v, std::size_t n, std::size_t k, 
   return found;
 }
 
-/// The largest magnitudes of up to `piece` values, found in few looks at them.
+/// Finds the largest magnitudes of up to `piece` values with few reads of them.
 struct Chooser {
   static constexpr std::size_t set = 16;  ///< values that share one maximum
   alignas(64) float maxima[piece / set + row];
@@ -434,11 +434,11 @@ struct Chooser {
     return n;
   }
 
-  /// A magnitude that at least k values have: k of the sets' maxima do.
+  /// A magnitude that at least k values reach, because k of the sets' maxima do.
   std::uint32_t bound(const float* v, std::size_t n, std::size_t k, std::uint32_t largest) {
     using O = Lanes;
     std::size_t sets = 0;
-    for (std::size_t begin = 0; begin < n; begin += set * O::lanes) {  // side by side in the lanes
+    for (std::size_t begin = 0; begin < n; begin += set * O::lanes) {  // sets are side by side in the lanes
       auto maximum = O::set(std::uint32_t{0});
       for (auto i = begin; i < std::min(begin + set * O::lanes, n); i += O::lanes)
         maximum = O::max(maximum, magnitude_bits<O>(O::load(v + i)));
@@ -449,7 +449,7 @@ struct Chooser {
   }
 
   /// Puts the positions of the k largest of n values first in `positions`, ascending; of equal ones the first
-  /// are taken. v is filled up with zeros to a row.
+  /// are taken. `v` must be padded with zeros to a row.
   void choose(const float* v, std::size_t n, std::size_t k, std::uint32_t largest) {
     using O = Lanes;
     const auto min_candidate = bound(v, (n + row - 1) / row * row, k, largest);
@@ -466,7 +466,7 @@ struct Chooser {
     const auto filled = fill_row(candidates, found);
     const auto least = smallest_of_largest(candidates, filled, k, largest);
     auto equals =
-        k - count_at_least(candidates, filled, least + 1);  // of those just as large, how many have room
+        k - count_at_least(candidates, filled, least + 1);  // how many of the values equal to `least` to take
     std::size_t chosen = 0;
     for (std::size_t i = 0; i < found && chosen < k; ++i) {
       const auto magnitude = std::bit_cast<std::uint32_t>(candidates[i]) & magnitude_mask;
@@ -581,7 +581,8 @@ std::size_t encode(const CodecSpec& spec, const Encoding& e) {
   return 0;
 }
 
-/// Decodes tile by tile; use(first element, number, values) has each while it is in the cache.
+/// Decodes tile by tile; use(first element, number of elements, values) gets each tile while it is in the
+/// cache.
 template <class Use>
 void decode_tiles(const CodecSpec& spec, const std::byte* in, std::size_t elements, const Use& use) {
   switch (spec.kind) {

@@ -1,14 +1,14 @@
-// Sums of products of two vectors (quant/passes.h) on a CPU. Included like passes-inl.h, and before it;
-// Doubles is the instruction set's operations on fp64.
+// Sums of products of two vectors (quant/passes.h) on a CPU. Included like passes-inl.h, and before it.
+// Doubles are the instruction set's operations on fp64.
 //
 // No include guard, on purpose.
 
-/// How far ahead of the computation vectors are fetched, in elements.
+/// How far ahead of the computation vectors are prefetched, in elements.
 constexpr std::size_t products_ahead = 512;
-/// Vectors of sums that are made side by side: as many as there are registers for.
+/// Vectors of sums computed at once: as many as there are registers for.
 constexpr std::size_t sums_at_once = std::min<std::size_t>(4, row / Doubles::lanes);
 
-/// The sums of elements first, first + 1, ... of each row, over `whole` elements.
+/// Sums over the first `whole` elements: those at positions first, first + 1, ... of each row.
 ISTHMUS_LANES void add_rows(const float* x, const float* y, std::size_t whole, std::size_t first,
                             double (&sums)[3][row]) {
   using O = Doubles;

@@ -1,4 +1,4 @@
-// Operations on one lane: the plainest possible, for the reference, the tails of vectorised loops and CUDA.
+// Operations on one lane, as simple as possible: for the reference, the tails of vectorised loops and CUDA.
 // Included like arithmetic-inl.h, and before it.
 //
 // No include guard, on purpose.
@@ -13,7 +13,7 @@ struct ScalarLanes {
 
   ISTHMUS_LANES static F set(float x) { return x; }
   ISTHMUS_LANES static U set(std::uint32_t x) { return x; }
-  /// first, first + 1, ... one for each lane
+  /// first, first + 1, ...: one for each lane
   ISTHMUS_LANES static U count_from(std::uint32_t first) { return first; }
 
   ISTHMUS_LANES static F load(const float* p) { return *p; }
@@ -45,7 +45,7 @@ struct ScalarLanes {
     return std::bit_cast<F>(a);
 #endif
   }
-  /// Of values below 2^31.
+  /// Requires values below 2^31.
   ISTHMUS_LANES static F to_float(U a) { return static_cast<F>(static_cast<std::int32_t>(a)); }
   ISTHMUS_LANES static U add(U a, U b) { return a + b; }
   ISTHMUS_LANES static U mul(U a, U b) { return a * b; }
@@ -60,12 +60,12 @@ struct ScalarLanes {
   ISTHMUS_LANES static U shift_right(U a) {
     return a >> n;
   }
-  /// Of values below 2^31.
+  /// Requires values below 2^31.
   ISTHMUS_LANES static U max(U a, U b) { return a > b ? a : b; }
   ISTHMUS_LANES static M not_below(U a, U b) { return a >= b; }
 
   ISTHMUS_LANES static U select(M m, U yes, U no) { return m ? yes : no; }
-  /// One more where the condition holds.
+  /// Adds one where the condition holds.
   ISTHMUS_LANES static U count(U a, M m) { return a + (m ? 1U : 0U); }
   ISTHMUS_LANES static bool any(M m) { return m; }
   ISTHMUS_LANES static U max_of(U a) { return a; }

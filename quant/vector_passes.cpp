@@ -1,5 +1,4 @@
-// The passes for every instruction set that is worth it, chosen at run time (Highway compiles this file once
-// for each).
+// The passes for every useful instruction set, chosen at run time (Highway compiles this file once for each).
 
 #include <algorithm>
 #include <bit>
@@ -10,8 +9,8 @@
 #include "level_tables.h"
 #include "passes_table.h"
 
-// Vectors of a length that the compiler does not know do not fit in structs; SSSE3 and the finer AVX-512 gain
-// nothing here.
+// Disabled: vectors of a length unknown to the compiler, because structs cannot contain them; SSSE3 and the
+// later AVX-512 variants, because they gain nothing here.
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
@@ -57,7 +56,7 @@ struct Lanes {
     return hn::PromoteTo(DU(),
                          hn::LoadU(hn::Rebind<std::uint8_t, DU>(), reinterpret_cast<const std::uint8_t*>(p)));
   }
-  /// The lowest byte of each lane.
+  /// Stores the lowest byte of each lane.
   ISTHMUS_LANES static void store_bytes(std::byte* p, U x) {
     const hn::Rebind<std::uint8_t, DU> bytes;
     hn::StoreU(hn::TruncateTo(bytes, x), bytes, reinterpret_cast<std::uint8_t*>(p));
@@ -96,7 +95,7 @@ struct Lanes {
   }
   ISTHMUS_LANES static U shift_left_by(U a, int n) { return hn::ShiftLeftSame(a, n); }
   ISTHMUS_LANES static U shift_right_by(U a, int n) { return hn::ShiftRightSame(a, n); }
-  // Signed, since older instruction sets compare nothing else; values are below 2^31.
+  // Signed, because older instruction sets only have signed comparisons; values are below 2^31.
   ISTHMUS_LANES static U max(U a, U b) {
     return hn::BitCast(DU(), hn::Max(hn::BitCast(DI(), a), hn::BitCast(DI(), b)));
   }
@@ -110,7 +109,7 @@ struct Lanes {
 
   ISTHMUS_LANES static U select(M m, U yes, U no) { return hn::IfThenElse(hn::RebindMask(DU(), m), yes, no); }
   ISTHMUS_LANES static U count(U a, M m) {
-#if HWY_TARGET <= HWY_AVX3  // masks are registers of their own
+#if HWY_TARGET <= HWY_AVX3  // masks have their own registers
     return hn::IfThenElse(hn::RebindMask(DU(), m), hn::Add(a, hn::Set(DU(), 1U)), a);
 #else  // a condition that holds is -1
     return hn::Sub(a, hn::BitCast(DU(), hn::VecFromMask(DF(), m)));
@@ -165,7 +164,8 @@ struct Lanes {
   }
 };
 
-/// Of fp32 values in memory. Their products are exact, so a fused addition rounds as one by itself does.
+/// fp64 operations on fp32 values in memory. Products are exact, so a fused multiply-add rounds like a
+/// separate addition.
 struct Doubles {
   using DD = hn::CappedTag<double, 16>;
   using D = hn::Vec<DD>;

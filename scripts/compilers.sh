@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# scripts/compilers.sh [VERSION ...]: compiles programs and tests with newer versions of g++ (13 and 14 where none is
-# named), whose warnings are errors, in a Debian 13 made by debootstrap; without CUDA and the Python binding. Needs root,
-# the network, and .venv as scripts/setup.sh makes it. FRESH=DIR keeps the system and the builds there for another time.
+# scripts/compilers.sh [VERSION ...]: compiles programs and tests with newer versions of g++ (default: 13 and 14), with
+# warnings as errors, in a Debian 13 made by debootstrap; without CUDA and the Python binding. Needs root, the network,
+# and the .venv of scripts/setup.sh. FRESH=DIR keeps the system and the builds in DIR for later runs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=packaging/debian.sh
@@ -19,7 +19,7 @@ for version in "${versions[@]}"; do
   [[ $version =~ ^1[2-4]$ ]] || refuse "'$version' is not a version of g++ that Debian 13 has; expected 12, 13 or 14"
 done
 [ "$(id -u)" -eq 0 ] || refuse "debootstrap and chroot need root; run this as root"
-[ -d .venv ] || refuse "there is no .venv, which holds libtorch's headers; run scripts/setup.sh --setup-only first"
+[ -d .venv ] || refuse ".venv, which holds libtorch's headers, is missing; run scripts/setup.sh --setup-only first"
 
 base=${FRESH:-$(mktemp -d)}
 mkdir -p "$base"
@@ -38,7 +38,7 @@ if [ ! -f "$system.made" ]; then
 fi
 mkdir -p "$system/checkout" "$system/venv"
 cp /etc/resolv.conf /etc/hosts "$system/etc/"
-# Read-only: nothing that goes wrong in there, nor the rm above, can change them.
+# Read-only, so that neither a build inside nor the rm above can change them.
 mount --bind "$PWD" "$system/checkout"
 mount -o remount,bind,ro "$system/checkout"
 mount --bind "$(realpath .venv)" "$system/venv"
@@ -53,7 +53,8 @@ inside apt-get install -y -q --no-install-recommends "${packages[@]}" "${version
   { tail -n 20 "$system.packages.log" >&2; exit 1; }
 
 status=0
-# Debian 13's own libraries are of g++ 14, whose symbols 13 does not find; nothing of this is run.
+# Debian 13's libraries were built with g++ 14 and need symbols that g++ 13 lacks. The programs are never run, so
+# unresolved symbols are ignored.
 linking=-Wl,--unresolved-symbols=ignore-all
 for version in "${versions[@]}"; do
   echo "== g++ $version"

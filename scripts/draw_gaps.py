@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Draws, as an SVG, how far runs end above or below their baselines: against the number of replicas, the size of the
-model, and the bits that a replica sends. A baseline is a run without an outer loop, of the same steps, size, seed and
-machine. A point is a mean over seeds, with their number in brackets and a 95 % interval where there are several.
+"""Draws, as an SVG, how far the losses of runs are above or below their baselines: against the number of replicas, the
+size of the model, and the bits that a replica sends. A baseline is a run without an outer loop, with the same steps,
+size, seed and machine. A point is a mean over seeds, with their number in brackets and, for several seeds, a 95 %
+interval.
 
     scripts/draw_gaps.py docs/learning.jsonl > docs/gaps.svg
 """
@@ -22,7 +23,7 @@ def key(run):
 
 
 def points(runs, x):
-    """[(x, mean gap, half of its interval, seeds)] of arms, in percent; `x` names a run's field."""
+    """[(x, mean gap, half of its interval, seeds)] for each arm, gaps in percent; `x` is the name of a run's field."""
     baselines = {key(run): run["loss"] for run in runs if run["arm"] in BASELINES}
     pairs = {}
     for run in runs:
@@ -72,7 +73,7 @@ def main():
     runs = [json.loads(line) for line in pathlib.Path(sys.argv[1]).read_text().splitlines()]
 
     def of(section, x):
-        """A section's arms, and the baselines of all."""
+        """The points of one section's arms, against the baselines of all sections."""
         return points([run for run in runs if run["section"] == section or run["arm"] in BASELINES], x)
 
     number = panel(0, "1,600 steps: replicas", "replicas that share the batch", {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Draws losses of runs as an SVG, for documents: against tokens, and at the end against the bits that were sent. Each
-LABEL is one line and one point; of several runs, its seeds, their mean and what they span.
+"""Draws losses of runs as an SVG, for documents: against tokens, and the final losses against the bits sent. Each LABEL
+is one line and one point. With several runs, its seeds, they show the mean, with a band from the lowest to the highest.
 
     scripts/draw_losses.py "data parallel=runs/dp1,runs/dp2" "quickstart=runs/a,runs/b" > docs/losses.svg
 """
@@ -27,7 +27,7 @@ def load(spec):
 
 
 class Panel:
-    """Axes of one plot; `log` is of x."""
+    """Axes of one plot; `log`, if given, scales the x axis."""
 
     def __init__(self, x, title, axis, xs, ys, log=None):
         self.x, self.log = x, log
@@ -53,7 +53,7 @@ class Panel:
 
 
 def ticks(low, high, count=5):
-    """Round values between, some `count` of them."""
+    """About `count` round values between low and high."""
     rough = (high - low) / count
     step = min((s for power in range(-4, 3) for s in (10.0**power, 2 * 10.0**power, 5 * 10.0**power)),
                key=lambda s: abs(s - rough))
@@ -64,7 +64,7 @@ def ticks(low, high, count=5):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", nargs="+", metavar="LABEL=RUN[,RUN...]")
-    parser.add_argument("--from-tokens", type=float, default=0, help="millions; the left end of the first plot")
+    parser.add_argument("--from-tokens", type=float, default=0, help="left end of the first plot, million tokens")
     options = parser.parse_args()
     groups = [load(spec) for spec in options.run]
     shown = [(t, l) for g in groups for t, ls in zip(g["tokens"], g["losses"]) if t >= options.from_tokens for l in ls]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws a stretch of replicas' traces as an SVG, for documents. To look at a trace itself, open trace.json in
+"""Draws some steps of the replicas' traces as an SVG, for documents. To explore a trace, open trace.json in
 https://ui.perfetto.dev or chrome://tracing.
 
     scripts/draw_trace.py runs/NAME --from-step 130 --steps 24 > docs/trace.svg

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/format.sh formats the C++ and CUDA sources in place; with --check it only names what it would change.
+# scripts/format.sh formats the C++ and CUDA sources in place; with --check it only reports the places it would change.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -10,7 +10,7 @@ case ${1-} in
   *) echo "usage: scripts/format.sh [--check]" >&2 && exit 2 ;;
 esac
 
-# Versions format differently, so it is the pinned one of `scripts/setup.sh --tests`, or one of the same line.
+# Every version formats differently: use the one pinned by `scripts/setup.sh --tests`, or another release of version 14.
 for clang_format in .venv/bin/clang-format clang-format-14 clang-format ""; do
   if [ -z "$clang_format" ]; then
     echo "no clang-format 14; run scripts/setup.sh --tests --setup-only" >&2
@@ -19,7 +19,7 @@ for clang_format in .venv/bin/clang-format clang-format-14 clang-format ""; do
   ! "$clang_format" --version 2>/dev/null | grep -q 'version 14\.' || break
 done
 
-# Files that are new and not yet added count too; those deleted but still listed do not.
+# Includes new files that were not added to git yet; excludes deleted files that git still lists.
 git ls-files -z --cached --others --exclude-standard -- '*.h' '*.cpp' '*.cu' '*.cuh' |
   while IFS= read -r -d '' file; do [ ! -f "$file" ] || printf '%s\0' "$file"; done |
   xargs -0 -r "$clang_format" "${how[@]}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# gpu_check.sh [correct] [speed] [sanitize]: checks on this machine's GPU what only a GPU can tell, from an unpacked
-# kit (scripts/gpu_kit.sh). It needs a driver and a python3 that has PyTorch 2.11. The default is correct and speed; each
-# part takes less than eight minutes. Prints a table, and puts the logs into one archive in $OUT (default: ./gpu-check).
+# gpu_check.sh [correct] [speed] [sanitize]: runs the checks that need a GPU on this machine's GPU, from an unpacked kit
+# (scripts/gpu_kit.sh). It needs a driver and a python3 with PyTorch 2.11. The default is correct and speed; each part
+# takes less than eight minutes. Prints a table, and puts the logs into one archive in $OUT (default: ./gpu-check).
 # Status 0: all checks passed.
 set -uo pipefail
 kit=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -11,37 +11,37 @@ trap 'rm -rf "$logs"' EXIT
 mkdir -p "$out" "$logs/results"
 [ $# -gt 0 ] || set -- correct speed
 if ! torch=$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))' 2>"$logs/python.log"); then
-  echo "python3 has no PyTorch; expected 2.11 (pip install torch==2.11.*), or activate the environment that has it" >&2
+  echo "python3 has no PyTorch; install version 2.11 (pip install torch==2.11.*), or activate an environment that has it" >&2
   exit 2
 fi
 if ! python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
-  echo "no GPU: PyTorch can use none here; expected one that nvidia-smi lists" >&2
+  echo "PyTorch finds no usable GPU; check that nvidia-smi lists one" >&2
   exit 2
 fi
 libraries=$kit/lib:$torch/lib:$(dirname "$torch")/nvidia/cu13/lib:/usr/local/cuda/lib64
-# For our programs alone: Python keeps the OpenSSL of its own system.
+# Only for our programs: Python must keep its own system's OpenSSL.
 ours=(env "LD_LIBRARY_PATH=$libraries")
 
-# check NAME SECONDS COMMAND...: fails by the command's status, and where one of its tests was skipped.
+# check NAME SECONDS COMMAND...: runs COMMAND; fails on a status other than 0, a timeout or a skipped test.
 check() {
   local name=$1 limit=$2 begin=$SECONDS result
   shift 2
   timeout -k 5 "$limit" "$@" >"$logs/$name.log" 2>&1
   result=$?
-  [ $result != 124 ] || result="not over after $limit s"
+  [ $result != 124 ] || result="not finished after $limit s"
   ! grep -q '\[  SKIPPED \]' "$logs/$name.log" || result=skipped
   [ "$result" = 0 ] && result=ok || result="FAILED: $result"
   printf '%-24s %4d s  %s\n' "$name" $((SECONDS - begin)) "$result" | tee "$logs/results/$name"
 }
 
-# train NAME KEY=VALUE...: two replicas on the GPU.
+# train NAME KEY=VALUE...: trains two replicas on the GPU.
 train() {
   local name=$1
   shift
   check "$name" 200 "${ours[@]}" "$kit/bin/isthmus" launch "$logs/run.yaml" --set "run.name=$name" "${@/#/--set=}"
 }
 
-# The global parameters of two runs, by their hash.
+# same_hash RUN...: fails unless the runs' global parameters have one hash.
 same_hash() {
   python3 - "$@" <<'PY'
 import json, sys

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# scripts/gpu_kit.sh [BUILD]: packs dist/gpu-kit.tar.xz, which has all that a machine with a GPU, its driver and
+# scripts/gpu_kit.sh [BUILD]: packs dist/gpu-kit.tar.xz, which has everything that a machine with a GPU, its driver and
 # PyTorch 2.11 needs to check this build (default: build/release): programs, the Debian libraries that they load, and
-# gpu_check.sh. There:  tar -xf gpu-kit.tar.xz && gpu-kit/gpu_check.sh
+# gpu_check.sh. On that machine:  tar -xf gpu-kit.tar.xz && gpu-kit/gpu_check.sh
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${1:-$root/build/release}
@@ -18,7 +18,7 @@ for program in "${programs[@]}"; do
   fi
   strip -o "$kit/bin/${program##*/}" "$build/$program"
 done
-# Not libtorch's and CUDA's, which come from the other machine's PyTorch, nor glibc's and g++'s own.
+# Leaves out libtorch's and CUDA's libraries, which the other machine's PyTorch has, and those of glibc and g++.
 ldd "$kit"/bin/* | awk '$3 ~ /^\// {print $3}' | sort -u |
   grep -vE '/(torch|nvidia|cuda[^/]*)/|/lib(c|m|dl|rt|util|pthread|gcc_s|stdc\+\+|gomp)\.so' |
   while read -r library; do cp -L "$library" "$kit/lib/"; done

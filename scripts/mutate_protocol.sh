@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# scripts/mutate_protocol.sh [WORLDS [NAME]]: takes each rule of the sync protocol out in turn and asks the simulator
-# whether it notices, in so many worlds at most (20,000), and if not, the coordinator's unit tests. A rule that neither
-# notices fails this script. With NAME: only the rules whose name has that in it. The table says which invariant of
-# docs/protocol.md saw the harm, and in which world for the first time; `simulate --seed` tells the story of that one.
-# --short: one of the rules about a lost state, which is drawn, and the unit tests alone, which notice all of these.
-# shellcheck disable=SC2016 # what Perl expands, the shell must not
+# scripts/mutate_protocol.sh [WORLDS [NAME]]: removes each rule of the sync protocol in turn and runs the simulator, in at
+# most WORLDS worlds (20,000), to see whether it notices; if it does not, runs the coordinator's unit tests. The script
+# fails if neither notices. NAME: only rules with NAME in their name. The table shows which invariant of docs/protocol.md
+# was violated, and in which world first; `simulate --seed` replays that world.
+# --short: one randomly drawn rule about a lost state, with the unit tests only, which notice all of these.
+# shellcheck disable=SC2016 # Perl expands these, not the shell
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 short=
@@ -25,7 +25,7 @@ core=(outer_sync/protocol/*.cpp outer_sync/protocol/coordinator/*.cpp outer_sync
 simulator=("${core[@]}" tests/simulation/{world,world_coordinator,world_training,network,invariants,simulate}.cpp)
 tests=("${core[@]}" tests/outer_sync/protocol_{coordinator,going_back,join,view_plan}_test.cpp)
 
-# build FOLDER PROGRAM SOURCE...: compiles what has been changed in it, and takes the rest from what was compiled before.
+# build FOLDER PROGRAM SOURCE...: compiles the changed sources in FOLDER, and reuses the other objects.
 build() {
   local folder=$1 program=$2 file objects=()
   shift 2
@@ -42,8 +42,8 @@ link() { # PROGRAM OBJECT...
   g++ "${@:2}" "${libraries[@]}" -lhwy -lzstd -lyaml-cpp -lfmt -lcrypto -lisal -lgmock -lgtest -lgtest_main -o "$1"
 }
 
-# judge_short FOLDER NAME: by the objects that the build has. The whole class is compiled, and is found before its former
-# self: the compiler puts some of its functions into others.
+# judge_short FOLDER NAME: uses the objects of the build. Compiles the whole class, and links it before the original one,
+# because the compiler inlines some of its functions.
 judge_short() {
   local folder=$1 name=$2 file line suites binary=tests/outer_sync/test_outer_sync caught="NOT NOTICED"
   for file in $coordinator; do
@@ -86,7 +86,7 @@ judge() {
 }
 
 rules=0
-# mutate NAME FILES PERL: the rule's name, where it is kept, and what takes it out.
+# mutate NAME FILES PERL: the rule's name, the files that contain it, and the Perl code that removes it.
 mutate() {
   local name=$1 files=$2 change=$3
   [[ $name == *"$only"* ]] || return 0
@@ -121,87 +121,87 @@ member=$(echo outer_sync/protocol/member*.cpp) coordinator=$(echo outer_sync/pro
 change=outer_sync/protocol/view_change.cpp messages=outer_sync/protocol/messages.cpp relays=outer_sync/protocol/coordinator/relays.cpp
 
 # Views.
-mutate "who has sealed accepts nothing" "$member" 's/if \(!in_view\(\) \|\| (message\.view != view_\.number\) return std::nullopt;)/if ($1/; s/if \(!in_view\(\) \|\| (view != view_\.number\) return;  \/\/ sealed)/if ($1/'
+mutate "a sealed member accepts nothing" "$member" 's/if \(!in_view\(\) \|\| (message\.view != view_\.number\) return std::nullopt;)/if ($1/; s/if \(!in_view\(\) \|\| (view != view_\.number\) return;  \/\/ sealed)/if ($1/'
 mutate "only the highest sealed view begins" "$member" 's/message\.view\.number != sealed_ \|\| //'
-mutate "another history is seen by the member" "$member" 's/if \(!reduces && !is_of_the_run\(message\)\) return Entry::evicted;//'
-mutate "another history is seen by the coordinator" $change 's/if \(!contains\(member\) &&\s+std::ranges::find\(chains_\[p\], own\) == chains_\[p\]\.end\(\)\)/if (false)/'
-mutate "the view of reference is the highest that began" $change 's/highest = std::max\(highest, member\.sealed\.activated\);/highest = std::max(highest, std::min<ViewNumber>(member.sealed.activated, 1));/'
-mutate "who is evicted brings no results" $change 's/if \(!settled\) continue;//'
-mutate "all of the view have sealed it" "$coordinator" 's/if \(unanswered\(\) == 0 && leases_are_out\(\)/if (leases_are_out()/'
-mutate "a view begins that all have reached" "$member" 's/if \(peer != self_\) actions_\.push_back\(SendBegun\{peer, view_\.number\}\);//'
-mutate "a replica that comes back is another one" $messages 's/\.update\(member\.incarnation\)//'
+mutate "the member detects another history" "$member" 's/if \(!reduces && !is_of_the_run\(message\)\) return Entry::evicted;//'
+mutate "the coordinator detects another history" $change 's/if \(!contains\(member\) &&\s+std::ranges::find\(chains_\[p\], own\) == chains_\[p\]\.end\(\)\)/if (false)/'
+mutate "the reference is the highest view that has begun" $change 's/highest = std::max\(highest, member\.sealed\.activated\);/highest = std::max(highest, std::min<ViewNumber>(member.sealed.activated, 1));/'
+mutate "an evicted member brings no results" $change 's/if \(!settled\) continue;//'
+mutate "all members of a view have sealed it" "$coordinator" 's/if \(unanswered\(\) == 0 && leases_are_out\(\)/if (leases_are_out()/'
+mutate "peers learn that a view has begun" "$member" 's/if \(peer != self_\) actions_\.push_back\(SendBegun\{peer, view_\.number\}\);//'
+mutate "a restarted replica has another id" $messages 's/\.update\(member\.incarnation\)//'
 
-# What is decided, and what is not.
+# Decided and undecided results.
 mutate "results of a view left behind are dropped" "$member" 's/if \(!of_reference\) discard_unapplied\(\);//'
 mutate "dropped rounds are withdrawn" "$member" 's/if \(at->second\.missing == 0\) actions_\.push_back\(Retract\{fragment, round\}\);//'
-mutate "decided results are handed on" "$member" 's/push_fixed\(message\);\n  contribute_again/contribute_again/'
+mutate "decided results are forwarded" "$member" 's/push_fixed\(message\);\n  contribute_again/contribute_again/'
 mutate "contributions are sent again" "$member" 's/push_fixed\(message\);\n  contribute_again\(\);/push_fixed(message);/'
-mutate "what is decided is not made again" "$member" 's/if \(is_decided\(chunk, round\)\) return;//; s/if \(is_decided\(chunk, round\)\) return std::nullopt;//'
+mutate "decided results are not made again" "$member" 's/if \(is_decided\(chunk, round\)\) return;//; s/if \(is_decided\(chunk, round\)\) return std::nullopt;//'
 mutate "nothing is forgotten between seal and view" "$member" 's/if \(!in_view\(\)\) return;\n  const auto last/const auto last/'
-mutate "results are kept for those who come back" "$member" 's/round \+ always_kept <= last/round <= last/'
-mutate "what was too early is asked for again" "$member" 's/dropped_early_\.at\(from\) = true;//'
-mutate "what was rejected does not come back" "$member" 's/out\.rejected\.push_back\(.*?\);/out.rejected.push_back(false);/s'
-mutate "whom outer.reject leaves out is checked" "$member" 's/if \(stays\[i\]\) result\.contributors\.push_back\(present\[i\]\);/result.contributors.push_back(present[i]);/'
-mutate "what was left out comes back" "$member" 's/out\.included\.push_back\(.*?\);/out.included.push_back(true);/s'
-mutate "what is kept does not add up from view to view" "$member" 's/for \(FragmentId p = 0; p < layout_\.fragment_count\(\); \+\+p\) forget\(p\);\s*sealed_ = view/sealed_ = view/'
+mutate "results are kept for returning members" "$member" 's/round \+ always_kept <= last/round <= last/'
+mutate "chunks that came too early are requested again" "$member" 's/dropped_early_\.at\(from\) = true;//'
+mutate "rejected contributions do not return" "$member" 's/out\.rejected\.push_back\(.*?\);/out.rejected.push_back(false);/s'
+mutate "the members that outer.reject leaves out are checked" "$member" 's/if \(stays\[i\]\) result\.contributors\.push_back\(present\[i\]\);/result.contributors.push_back(present[i]);/'
+mutate "contributions left out return" "$member" 's/out\.included\.push_back\(.*?\);/out.included.push_back(true);/s'
+mutate "kept results do not add up over views" "$member" 's/for \(FragmentId p = 0; p < layout_\.fragment_count\(\); \+\+p\) forget\(p\);\s*sealed_ = view/sealed_ = view/'
 mutate "results are forgotten in the end" "$member" 's/round \+ max_kept <= last/round + 4 * max_kept <= last/'
 mutate "rounds beyond the window are dropped" "$member" 's/if \(round > last \+ window\)/if (round > last + 2 * window)/'
-mutate "so many chain hashes are remembered and no more" "$member" 's/history\.size\(\) >= history_length/history.size() > history_length/'
-mutate "the newest round can be had too" $change 's/for \(auto r = own\.round \+ 1; r <= newest\(p\)/for (auto r = own.round + 1; r < newest(p)/'
+mutate "the number of remembered chain hashes is limited" "$member" 's/history\.size\(\) >= history_length/history.size() > history_length/'
+mutate "the newest round must be available, too" $change 's/for \(auto r = own\.round \+ 1; r <= newest\(p\)/for (auto r = own.round + 1; r < newest(p)/'
 
-mutate "what is decided in every fragment is not free" $change 's/message\.taken\.add\(reference\.decided\(\)\);//'
-mutate "what is decided in one fragment only is free" $change 's/return without\(done_everywhere\(rounds\)/return without(done_anywhere(rounds)/'
+mutate "samples decided in every fragment are not free" $change 's/message\.taken\.add\(reference\.decided\(\)\);//'
+mutate "samples decided in only one fragment are free" $change 's/return without\(done_everywhere\(rounds\)/return without(done_anywhere(rounds)/'
 
-# Closing without all.
+# Closing without all contributions.
 mutate "least contributions" "$member" 's/gathering\.present < std::max\(closing_\.quorum, closing_\.least\)/gathering.present < closing_.quorum/; s/const auto needed = .*?;/const std::size_t needed = 0;/s'
 mutate "quorum" "$member" 's/gathering\.present < std::max\(closing_\.quorum, closing_\.least\)/gathering.present + 1 < std::max(closing_.quorum, closing_.least)/; s/const auto needed = .*?;/const std::size_t needed = 0;/s'
 mutate "a result without a quorum is refused" "$member" 's/gathering\.present < std::max\(closing_\.quorum, closing_\.least\)/gathering.present + 1 < std::max(closing_.quorum, closing_.least)/'
-mutate "what closes stays closed" "$member" 's/if \(gathering\.closed \|\| place\.bytes\) return;/if (place.bytes) return;/'
+mutate "a closed chunk stays closed" "$member" 's/if \(gathering\.closed \|\| place\.bytes\) return;/if (place.bytes) return;/'
 mutate "lease" "$member" 's/const bool leased = .*?;/const bool leased = true;/s'
-mutate "leases of those left out" "$coordinator" 's/(bool Coordinator::leases_are_out\(\) const \{)/$1 return true;/'
-mutate "leases of a coordinator before" "$coordinator" 's/gathering_until_ = started \+ .*?;/gathering_until_ = started;/'
+mutate "leases of members left out" "$coordinator" 's/(bool Coordinator::leases_are_out\(\) const \{)/$1 return true;/'
+mutate "leases of the previous coordinator" "$coordinator" 's/gathering_until_ = started \+ .*?;/gathering_until_ = started;/'
 mutate "a lease lasts no longer than the coordinator waits" "$coordinator" 's/reply\.lease = static_cast<std::uint64_t>\(/reply.lease = 2 * static_cast<std::uint64_t>(/'
 
 # The coordinator.
-mutate "an survivor is waited for" "$coordinator" 's/(bool Coordinator::has_survivor\(\) const \{)/$1 return true;/'
-mutate "numbers are not given twice" "$coordinator" 's/number_ = options_\.last->number;/number_ = 0;/; s/number_ = std::max\(\{number_, hello\.sealed, hello\.activated\}\);//'
+mutate "the coordinator waits for a survivor" "$coordinator" 's/(bool Coordinator::has_survivor\(\) const \{)/$1 return true;/'
+mutate "view numbers are not used twice" "$coordinator" 's/number_ = options_\.last->number;/number_ = 0;/; s/number_ = std::max\(\{number_, hello\.sealed, hello\.activated\}\);//'
 mutate "a view is stored before it is announced" "$coordinator" 's/actions_\.push_back\(Store\{\.view = \*options_\.last, \.line = std::move\(line\)\}\);//'
 mutate "a lost disk is followed by higher numbers" "$coordinator" 's/if \(options_\.recover\) number_ = .*?;//s; s/number_ = std::max\(\{number_, hello\.sealed, hello\.activated\}\);//'
-mutate "who is started again takes over its name" "$coordinator" 's/hello\.member\.incarnation < same->second/hello.member.incarnation != same->second/'
-mutate "the first view has all or none" "$coordinator" 's/  if \(!first_sealed_ \|\| trainers\(\) != planned_\) return;\n//'
-mutate "who begins a run anew has nothing of the old one" "$coordinator" 's/count\(is_fresh\) != trainers\(\)/false/'
-mutate "one that only reduces begins where the run is" "$member" 's/if \(!of_reference && reduces\) begin_anew\(message\);//'
-mutate "what is applied is handed on by whoever has it" $change 's/if \(contains\(member\) \|\| !trains\(member\.info\)\) return contains\(member\);/return contains(member);/'
-mutate "one that only reduces makes no reference" $change 's/if \(trains\(member\.info\)\) highest = /highest = /'
-mutate "somebody who has the state stays" $change 's/&member != foremost && //'
-mutate "a newcomer that has all is of the run" $change 's/if \(!is_left\(\) && reference\.has_all\(member\)\) reference\.take_in\(member\);//'
-mutate "the others tell what a newcomer does not know" $change 's/bool longer = !chain\.empty\(\);/bool longer = false;/'
-mutate "one that only reduces is no survivor" "$coordinator" 's/protocol::trains\(info\) && place != members_/place != members_/'
-mutate "a run that nobody is left of can begin anew" "$coordinator" 's/if \(state_is_gone\(\)\) return begin_anew\(\);//; s/if \(state_is_gone\(\)\) begin_anew\(\);//'
-mutate "who lags is taken out" "$coordinator" 's/if \(phase_ == Phase::running\) check_lag\(name, newest\);//'
-mutate "who lacks peers is left out" "$coordinator" 's/if \(!helpless\.empty\(\)\) leave_out\(helpless\);//'
-mutate "a third one relays" $relays 's/if \(best && least <= cost\) continue;/continue;/'
-mutate "the rounds wait for who misses view after view" "$coordinator" 's/missed->second < tries/true/'
-mutate "the last who leaves ends no run of those cut off" "$coordinator" 's/ && !somebody_may_return\(\)//'
-mutate "newcomers are told of donors later" "$coordinator" 's/(void Coordinator::admit_waiting\(\) \{)/$1 return;/'
-mutate "a lost state: newcomers are no survivors" "$coordinator" 's/if \(const auto missing = missing_survivors\(\); !missing\.empty\(\)\)/if (const std::string missing; false)/'
-mutate "a lost state: all go back to checkpoints" "$coordinator" 's/if \(state_is_lost\(\)\) go_back_to_checkpoints\(\);//g'
-mutate "a lost state: those who are away are given up" "$coordinator" 's/(bool Coordinator::others_are_given_up\(\) const \{)/$1 return false;/'
-mutate "a lost state: no more is lost than since a checkpoint" "$coordinator" 's/if \(!all_are_back && .*? return false;//s'
-mutate "a lost state: others may go on elsewhere" "$coordinator" 's/2 \* gone >= last\.in_view && //'
-mutate "a lost state: who was away takes nobody back" "$coordinator" 's/return one\.step >= complete; \}\);/return true; });/; s/newest\.step > 0 && newest\.step >= complete/newest.step > 0/g'
-mutate "a lost state: also after the coordinator was" "$coordinator" 's/checkpoint_complete_ = options_\.last->checkpoint;//'
-mutate "a lost state: what all have is on its disk at once" "$coordinator" 's/options_\.last->checkpoint = common;//'
+mutate "a restarted replica takes over its name" "$coordinator" 's/hello\.member\.incarnation < same->second/hello.member.incarnation != same->second/'
+mutate "the first view has all trainers or none" "$coordinator" 's/  if \(!first_sealed_ \|\| trainers\(\) != planned_\) return;\n//'
+mutate "a new run begins without state of the old one" "$coordinator" 's/count\(is_fresh\) != trainers\(\)/false/'
+mutate "a reducer begins at the run's newest rounds" "$member" 's/if \(!of_reference && reduces\) begin_anew\(message\);//'
+mutate "any trainer forwards results that it has applied" $change 's/if \(contains\(member\) \|\| !trains\(member\.info\)\) return contains\(member\);/return contains(member);/'
+mutate "a reducer does not determine the reference" $change 's/if \(trains\(member\.info\)\) highest = /highest = /'
+mutate "a member with the state stays" $change 's/&member != foremost && //'
+mutate "a newcomer with all rounds is in the reference" $change 's/if \(!is_left\(\) && reference\.has_all\(member\)\) reference\.take_in\(member\);//'
+mutate "others know the history that a newcomer lacks" $change 's/bool longer = !chain\.empty\(\);/bool longer = false;/'
+mutate "a reducer is not a survivor" "$coordinator" 's/protocol::trains\(info\) && place != members_/place != members_/'
+mutate "a run without remaining members can begin anew" "$coordinator" 's/if \(state_is_gone\(\)\) return begin_anew\(\);//; s/if \(state_is_gone\(\)\) begin_anew\(\);//'
+mutate "a member that lags is evicted" "$coordinator" 's/if \(phase_ == Phase::running\) check_lag\(name, newest\);//'
+mutate "a member that lacks peers is left out" "$coordinator" 's/if \(!helpless\.empty\(\)\) leave_out\(helpless\);//'
+mutate "a third member relays" $relays 's/if \(best && least <= cost\) continue;/continue;/'
+mutate "rounds wait for a newcomer that misses views" "$coordinator" 's/missed->second < tries/true/'
+mutate "the last to leave does not end a cut-off run" "$coordinator" 's/ && !somebody_may_return\(\)//'
+mutate "newcomers are admitted when donors appear" "$coordinator" 's/(void Coordinator::admit_waiting\(\) \{)/$1 return;/'
+mutate "a lost state: newcomers are not survivors" "$coordinator" 's/if \(const auto missing = missing_survivors\(\); !missing\.empty\(\)\)/if (const std::string missing; false)/'
+mutate "a lost state: the run returns to checkpoints" "$coordinator" 's/if \(state_is_lost\(\)\) go_back_to_checkpoints\(\);//g'
+mutate "a lost state: absent members are given up" "$coordinator" 's/(bool Coordinator::others_are_given_up\(\) const \{)/$1 return false;/'
+mutate "a lost state: not beyond the common checkpoint" "$coordinator" 's/if \(!all_are_back && .*? return false;//s'
+mutate "a lost state: others may continue elsewhere" "$coordinator" 's/2 \* gone >= last\.in_view && //'
+mutate "a lost state: an absent member takes no one back" "$coordinator" 's/return one\.step >= complete; \}\);/return true; });/; s/newest\.step > 0 && newest\.step >= complete/newest.step > 0/g'
+mutate "a lost state: also after the coordinator was lost" "$coordinator" 's/checkpoint_complete_ = options_\.last->checkpoint;//'
+mutate "a lost state: the common checkpoint is stored" "$coordinator" 's/options_\.last->checkpoint = common;//'
 mutate "a resumed run begins at one checkpoint" "$coordinator" 's/if \(begin_elsewhere\(\*step\)\) return;//'
-mutate "a lost state: who has left has it no more" "$coordinator" 's/if \(trains_here && left\) left_\.insert\(.*?\);//'
-mutate "a lost state: who dies on the way is not waited for" "$coordinator" 's/if \(!goes_back_to_ \|\| trainers\(\) == 0\)/if (true)/'
-mutate "a lost state: also before a coordinator that came later" "$coordinator" 's/token = token_after\(token\);\s+if/token = token_after(options_.token);\n    if/'
+mutate "a lost state: a member that left no longer has it" "$coordinator" 's/if \(trains_here && left\) left_\.insert\(.*?\);//'
+mutate "a lost state: no wait for a member that dies" "$coordinator" 's/if \(!goes_back_to_ \|\| trainers\(\) == 0\)/if (true)/'
+mutate "a lost state: also under a later coordinator" "$coordinator" 's/token = token_after\(token\);\s+if/token = token_after(options_.token);\n    if/'
 mutate "a lost state: never to the beginning" "$coordinator" 's/member\.hello\.fresh && member\.hello\.resume;/member.hello.fresh;/'
-mutate "a lost state: who waits for it starts again" "$coordinator" 's/member\.admitted \|\| !member\.hello\.fresh \|\| begun\(member\) > 0/false/'
-mutate "a lost state: fewer go back after a while" "$coordinator" 's/\(goes_back_at_ && now_ >= \*goes_back_at_\) \|\| //'
-mutate "a lost state: a coordinator that is cut off waits" "$coordinator" 's/if \(!all_may_return\(\)\)\s+return end/if (true) return end/'
-mutate "a lost state: the first one back is not alone" "$coordinator" 's/gathering_until_ = now_ \+ options_\.detect_timeout;/;/'
-mutate "a lost state: who comes late starts again" "$coordinator" 's/if \(is_left_behind\(hello\)\) return start_again\(from, hello\);//'
+mutate "a lost state: waiting newcomers start again" "$coordinator" 's/member\.admitted \|\| !member\.hello\.fresh \|\| begun\(member\) > 0/false/'
+mutate "a lost state: fewer replicas go back after a wait" "$coordinator" 's/\(goes_back_at_ && now_ >= \*goes_back_at_\) \|\| //'
+mutate "a lost state: a cut-off coordinator waits" "$coordinator" 's/if \(!all_may_return\(\)\)\s+return end/if (true) return end/'
+mutate "a lost state: the first to return waits for others" "$coordinator" 's/gathering_until_ = now_ \+ options_\.detect_timeout;/;/'
+mutate "a lost state: a late member starts again" "$coordinator" 's/if \(is_left_behind\(hello\)\) return start_again\(from, hello\);//'
 wait
 printf '%-52s %-18s %8s\n' "rule" "noticed by" "world"
 cat "$work"/*/line

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""newer_characters.py > data/newer_characters.inc: the characters that the `tokenizers` package knows and this Python's
-Unicode does not, which has to be version 14 (Python 3.11), as ranges of one general category, each with an older
-character of the same category and the same number of bytes next to it."""
+"""newer_characters.py > data/newer_characters.inc: prints the characters that the `tokenizers` package knows and
+Unicode 14 does not, as ranges of one general category, each with an older character of the same category and number of
+bytes. Run it with Python 3.11, which has Unicode 14."""
 
 import sys
 import unicodedata
@@ -13,7 +13,7 @@ CHARACTERS = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
 
 def characters_of(name):
-    """All that \\p{name} matches."""
+    """All characters that \\p{name} matches."""
     others = pre_tokenizers.Split(Regex(r"[^\p{%s}]+" % name), "removed")
     for begin in range(0, len(CHARACTERS), 1 << 16):
         for word, _ in others.pre_tokenize_str("".join(CHARACTERS[begin : begin + (1 << 16)])):
@@ -22,7 +22,7 @@ def characters_of(name):
 
 def main():
     if unicodedata.unidata_version != "14.0.0":
-        sys.exit(f"this Python has Unicode {unicodedata.unidata_version}: expected 14.0.0, that of Python 3.11")
+        sys.exit(f"this Python has Unicode {unicodedata.unidata_version}: expected 14.0.0: run this with Python 3.11")
     han = set(characters_of("Han"))
     kind = {c: (name, c in han, len(c.encode())) for name in CATEGORIES for c in characters_of(name)}
     newer = sorted(c for c in kind if unicodedata.category(c) != kind[c][0])

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# scripts/package.sh: makes the wheels in dist/, on Debian 12: isthmus-VERSION-cp311-... and -cp312-abi3-..., for
-# manylinux_2_36_x86_64. They hold programs, trainer and binding with the libraries that they need, but for libtorch.
-# They hold the licences of all that comes along. A file in dist/ is whole: it gets its name when it is done.
+# scripts/package.sh, run on Debian 12, makes the wheels in dist/: isthmus-VERSION-cp311-... and -cp312-abi3-..., for
+# manylinux_2_36_x86_64. They hold the programs, the trainer and the binding, with the libraries that these need except
+# libtorch, and the licences of everything bundled. A file in dist/ gets its name only when it is complete.
 set -euo pipefail
 shopt -s inherit_errexit
 [ $# -eq 0 ] || { echo "usage: scripts/package.sh (no arguments)" >&2 && exit 2; }
@@ -10,11 +10,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source packaging/debian.sh
 
 platform=manylinux_2_36_x86_64
-newer_suite=trixie newer_python=3.13 # whose headers have the stable ABI of 3.12
+newer_suite=trixie newer_python=3.13 # its headers support the stable ABI of 3.12
 work=$PWD/build/package
 python=$PWD/.venv/bin/python
 
-# Prints the include folders of a newer Python's headers: Debian 12 has none that know the stable ABI of 3.12.
+# Prints the include folders of a newer Python's headers: those of Debian 12 do not support the stable ABI of 3.12.
 abi3_headers() {
   local got=$work/headers.got
   if [ ! -d "$work/headers/usr/include/python$newer_python" ]; then
@@ -27,12 +27,12 @@ abi3_headers() {
   echo "$work/headers/usr/include/python$newer_python;$work/headers/usr/include"
 }
 
-# add_licences WHEEL: of what was compiled in, and of the libraries that auditwheel has put in.
+# add_licences WHEEL: adds the licences of the code compiled in and of the libraries that auditwheel has added.
 add_licences() {
   local wheel=$1 tree=$work/unpacked libraries
   rm -rf "$tree"
   "$python" -m wheel unpack --dest "$tree" "$wheel"
-  # Their names have a checksum before .so.
+  # auditwheel puts a checksum before .so in the libraries' names.
   mapfile -t libraries < <(find "$tree"/*/isthmus.libs -name '*.so*' -printf '/usr/lib/x86_64-linux-gnu/%f\n' | sed -E 's/-[0-9a-f]{8}\.so/.so/')
   [ ${#libraries[@]} -gt 0 ] || { echo "error: auditwheel has put no libraries into $wheel; expected isthmus.libs/*.so*" >&2 && exit 1; }
   packaging/third_party.sh "$(echo "$tree"/*/*.dist-info)/licenses/third-party" build/release \
@@ -41,7 +41,7 @@ add_licences() {
   "$python" -m wheel pack --dest-dir "${wheel%/*}" "$tree"/*
 }
 
-# make_wheel TAG BINDING: one wheel from the parts; checked by auditwheel, which also brings in the libraries.
+# make_wheel TAG BINDING: makes one wheel from the parts; auditwheel checks it and adds the libraries.
 make_wheel() {
   local tag=$1 binding=$2 stage=$work/stage info
   rm -rf "$stage" "$work/raw" "$work/done"
@@ -50,8 +50,8 @@ make_wheel() {
   cp -r build/release/python/isthmus/_native "$stage/isthmus/"
   cp -r "$work/tree/bin" "$work/tree/share" "$stage/isthmus/"
   cp "$work/tree/lib/libisthmus_trainer.so" "$stage/isthmus/lib/"
-  # The corpus of the quickstart is torch's include folder, which is a neighbour here.
-  sed -i 's|  path: .*|  path: ../../../../torch/include # the headers of the torch beside this package|' \
+  # The quickstart trains on torch's include folder, which is in the same site-packages as this package.
+  sed -i 's|  path: .*|  path: ../../../../torch/include # the headers of the torch next to this package|' \
     "$stage/isthmus/share/isthmus/configs/quickstart.yaml"
   grep -q 'torch/include' "$stage/isthmus/share/isthmus/configs/quickstart.yaml"
   (cd python && "$python" -c "import sys; from scikit_build_core.build import prepare_metadata_for_build_wheel as make
@@ -76,7 +76,7 @@ wheel() {
   local headers
   scripts/setup.sh --package release
   headers=$(abi3_headers)
-  # The locks of setup.sh: nobody else configures, builds or installs from here on.
+  # Takes setup.sh's locks, so that no other process configures, builds or installs from here on.
   exec 7>>"$(realpath .venv).lock" 9>>build/setup.lock
   flock --shared 7
   flock 9
@@ -89,7 +89,7 @@ wheel() {
 }
 
 mkdir -p "$work"
-exec 8>"$work/lock" # setup.sh, which runs in here, has a lock of its own
+exec 8>"$work/lock" # not setup.sh's lock: this script runs setup.sh
 flock -n 8 || { echo "waiting for another package.sh, which holds $work/lock" >&2 && flock 8; }
 wheel
 echo "their trainer is built for: $(build/release/isthmus --version | sed -n "s/^CUDA *//p")"

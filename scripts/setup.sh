@@ -4,20 +4,20 @@
 #     scripts/setup.sh [--tests] [--package] [--setup-only] [PRESET ...]        (PRESET: release, debug, asan, tsan, fuzz)
 #     scripts/setup.sh --static
 #
-# installs what is missing of the Debian packages, makes .venv/ with the pinned libtorch, configures and builds the
-# presets (release where none is named). --setup-only stops before the build; --tests adds what the checks need and
-# builds the tests, half of the whole, which the programs alone do without. --package adds what makes wheels.
-# --static installs the Debian packages of packaging/static_coordinator.sh, and nothing else.
-# What is there already is left alone, so running it again costs a moment and needs no network; after a failure it
-# continues where it can and starts over where it must. What it installs is listed in scripts/pinned.sh.
+# installs missing Debian packages, makes .venv/ with the pinned libtorch, then configures and builds the presets
+# (default: release). --setup-only stops before the build. --tests also installs the packages that the tests need, and
+# builds the tests, which doubles the build. --package installs the packages that make wheels. --static installs only
+# the Debian packages of packaging/static_coordinator.sh. scripts/pinned.sh lists all packages. A second run skips
+# everything that is already done, so it takes a moment and no network; after a failure it continues, or starts over
+# where it must.
 set -euo pipefail
 
-export LC_ALL=C.UTF-8 # `reason` looks for English words
+export LC_ALL=C.UTF-8 # `reason` searches the output for English words
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/.venv
-real_venv=$(realpath -m "$venv") # a link in a checkout that shares it with another
+real_venv=$(realpath -m "$venv") # .venv is a link if checkouts share one
 logs=$root/build/logs
-downloads=$root/build/downloads # on their way into .venv
+downloads=$root/build/downloads # packages to install into .venv
 # shellcheck source=scripts/pinned.sh
 source "$root/scripts/pinned.sh"
 
@@ -30,9 +30,9 @@ die() {
   exit 1
 }
 
-# step LOG WHAT HINT COMMAND...: one line for a step that may take long; its output goes to a log. If it fails, the end of
-# the output is shown, with the reason where that can be told, and HINT. (The end does not come from the log, since a full
-# disk holds none.)
+# step LOG WHAT HINT COMMAND...: runs a long step, prints one line about it, and writes its output to a log. If it
+# fails, prints the end of the output, the reason if `reason` recognises it, and HINT. (The end of the output is not
+# read from the log, which is empty if the disk is full.)
 step() {
   local log=$logs/$1.log what=$2 hint=$3 start=$SECONDS end
   shift 3
@@ -46,11 +46,11 @@ step() {
   rm -rf "$downloads"
   say "error: this step failed: $what"
   reason "$end" >&2
-  say "$hint" "(The whole log: $log)"
+  say "$hint" "(The complete log: $log)"
   exit 1
 }
 
-# reason OUTPUT: a line on what most failures of a step are due to.
+# reason OUTPUT: prints one line about the cause, if OUTPUT shows one of the common causes.
 reason() {
   local line network='connection(error| refused| reset| broken| failed| timed out)|timed out|incompleteread'
   network+='|could not (resolve|connect)|temporary failure|failed to fetch'
@@ -60,19 +60,19 @@ reason() {
   elif grep -qE 'Killed signal terminated program|virtual memory exhausted|Cannot allocate memory' <<<"$1"; then
     echo "Memory was full. Free now: $(awk '$1 == "MemAvailable:" {printf "%.1f GB", $2 / 1e6}' /proc/meminfo)."
   elif grep -qE 'Could not get lock|is another process using it' <<<"$1"; then
-    echo "Another program is installing Debian packages, as a new machine does after it has started. Wait until it has finished."
+    echo "Another program is installing Debian packages, as a new machine does after its first start. Wait until it has finished."
   elif grep -qiE 'permission denied|operation not permitted' <<<"$1"; then
     echo "A file here belongs to another user than $(id -un), perhaps after a run with sudo: give the checkout and .venv to one user (chown -R)."
   elif grep -qi 'do not match the hashes' <<<"$1"; then
-    echo "A file arrived with another checksum than its index gives. Usually the connection broke off; if it happens again, ask who runs the index or the proxy."
+    echo "A file arrived with another checksum than its index gives. Usually the connection broke; if it happens again, ask the operator of the index or proxy."
   elif line=$(grep -m 1 -iE "$network" <<<"$1"); then
-    echo "The network or the server failed, or broke off: $(cut -c 1-200 <<<"$line")"
+    echo "The network or the server failed, or the connection broke: $(cut -c 1-200 <<<"$line")"
   elif grep -qF '(from versions: none)' <<<"$1"; then
-    echo "The package index could not be reached, or does not have that package$(grep -m 1 -oE ': https?://[^ ]+' <<<"$1")."
+    echo "The package index could not be reached, or does not have this package$(grep -m 1 -oE ': https?://[^ ]+' <<<"$1")."
   fi
 }
 
-# check_writable PATH...: of those that exist.
+# check_writable PATH...: ends the script if a PATH exists and is not writable.
 check_writable() {
   local path
   for path in "$@"; do
@@ -82,7 +82,7 @@ check_writable() {
   done
 }
 
-# lock HOW DESCRIPTOR FILE: takes the lock of FILE, open as DESCRIPTOR, or changes one that this process has. HOW is
+# lock HOW DESCRIPTOR FILE: locks FILE, which is open as DESCRIPTOR, or changes the kind of a lock already held. HOW is
 # --exclusive or --shared.
 lock() {
   flock --nonblock "$1" "$2" ||
@@ -102,14 +102,15 @@ apt_install() {
   local as_root=(env DEBIAN_FRONTEND=noninteractive) get
   [ "$(id -u)" -eq 0 ] || as_root=(sudo "${as_root[@]}")
   get=("${as_root[@]}" apt-get -y -q -o DPkg::Lock::Timeout=300)
-  # What an install that was cut off has unpacked has to be configured before apt-get does anything else.
+  # After an interrupted install, unpacked packages must be configured before apt-get does anything else.
   "${as_root[@]}" dpkg --configure -a || true
-  # The package lists of a new machine are empty and those of an old one outdated; others need no update.
+  # Updates the package lists only if the install fails: they may be empty (a new machine) or outdated.
   "${get[@]}" install --fix-broken --no-install-recommends "$@" ||
     { update_lists "${get[@]}" && "${get[@]}" install --fix-broken --no-install-recommends "$@"; }
 }
 
-# update_lists APT_GET...: DPkg::Lock::Timeout does not cover the lock of the lists, which a new machine holds as it starts.
+# update_lists APT_GET...: retries the update while another process holds the lists' lock, as on a machine's first
+# start; DPkg::Lock::Timeout does not cover that lock.
 update_lists() {
   local output
   for _ in {1..30}; do
@@ -123,7 +124,7 @@ update_lists() {
 
 install_packages() {
   if ! command -v dpkg-query >/dev/null; then
-    say "There is no dpkg here, so this is not Debian; going on as if the counterparts of these were installed: $*"
+    say "There is no dpkg here, so this is not Debian; continuing as if the equivalents of these packages were installed: $*"
     return
   fi
   local missing
@@ -134,11 +135,11 @@ install_packages() {
       "apt-get update && apt-get install --no-install-recommends ${missing[*]}"
   fi
   step packages "installing ${#missing[@]} Debian packages" \
-    "Check the network and apt's sources, or install them by hand, as root, then run this again: apt-get install --no-install-recommends ${missing[*]}" \
+    "Check the network and apt's sources, or install them as root, then run this again: apt-get install --no-install-recommends ${missing[*]}" \
     apt_install "${missing[@]}"
 }
 
-# at_least WANTED HAVE: version numbers, dotted.
+# at_least WANTED HAVE: whether version HAVE is WANTED or newer; both are dotted numbers.
 at_least() { [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
 
 check_tools() {
@@ -152,7 +153,7 @@ check_tools() {
   at_least 12 "$gcc" || die "$(command -v g++) is version $gcc; 12 or newer is needed. Debian 12 has it."
 }
 
-# Prints the first nvcc of the right CUDA, in the order in which cmake/Cuda.cmake looks.
+# Prints the first nvcc of the required CUDA version, searching in the same order as cmake/Cuda.cmake.
 find_nvcc() {
   local nvcc candidates
   mapfile -t candidates < <(type -ap nvcc)
@@ -168,7 +169,7 @@ python_version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2
 
 has_torch() { [[ " ${pythons[*]} " == *" $1 "* ]]; }
 
-# Sets `python` to one that torch has wheels for: the system's if possible, as others on PATH may go away.
+# Sets `python` to a Python that torch has wheels for, preferably the system's, since others on PATH may be removed.
 find_python() {
   local candidates version seen=""
   mapfile -t candidates < <(type -ap python3)
@@ -181,14 +182,14 @@ find_python() {
     "Install one of those, put it on PATH as python3, and run this again."
 }
 
-# new_venv PYTHON. What is left of an old environment whose removal is cut off has no Python, and is removed by the next run.
-# Not by venv alone, which hides why pip could not be installed.
+# new_venv PYTHON: replaces .venv by a new environment. It removes bin/ first: if the removal is interrupted, .venv has
+# no Python, so the next run makes it anew. It runs ensurepip itself, since venv hides why pip could not be installed.
 new_venv() {
   rm -rf "${real_venv:?}/bin" && rm -rf "$real_venv" && mkdir "$real_venv" && touch "$real_venv/isthmus-unfinished" &&
     "$1" -m venv --without-pip "$real_venv" && "$real_venv/bin/python" -m ensurepip --default-pip
 }
 
-# Whether an install into .venv was not cut off, and its Python is there and the version it was.
+# Whether the last install into .venv finished, and its Python exists and still has the same version.
 venv_is_whole() {
   local version
   version=$(python_version "$venv/bin/python") && [ ! -e "$venv/isthmus-unfinished" ] && has_torch "$version" &&
@@ -204,20 +205,21 @@ make_venv() {
       echo "its Python (now $version) is not the one it was made with")"
   fi
   find_python
-  step venv "making .venv with $python" "Mend what the log names and run this again." new_venv "$python"
+  step venv "making .venv with $python" "Fix the problem named in the log and run this again." new_venv "$python"
   rm "$venv/isthmus-unfinished"
 }
 
 pip() { TMPDIR=$downloads "$venv/bin/python" -m pip "$@"; }
 
-# is_installed NAME ARGUMENT...: whether install_python has brought all of it into .venv.
+# is_installed NAME ARGUMENT...: whether install_python has installed this set into .venv.
 is_installed() { [ "$(cat "$venv/isthmus-$1" 2>/dev/null)" = "${*:2}" ]; }
 
-# install_python NAME DISK ARGUMENT...: brings what pip's ARGUMENTs name into .venv, once: .venv/isthmus-NAME holds them
-# when all is there. Everything is downloaded first, so a connection that breaks leaves .venv as it was. An install that
-# is cut off leaves isthmus-unfinished behind, whatever pip takes for installed, and make_venv starts over.
+# install_python NAME DISK ARGUMENT...: installs the packages that pip's ARGUMENTs name into .venv, unless
+# .venv/isthmus-NAME, written at the end, already holds the same ARGUMENTs. It downloads everything first, so a broken
+# connection leaves .venv unchanged. An interrupted install leaves isthmus-unfinished behind, even if pip considers the
+# packages installed, and make_venv then starts over.
 install_python() {
-  local name=$1 mark=$venv/isthmus-$1 hint="Mend that and run this again. It needs the network and $2 of disk."
+  local name=$1 mark=$venv/isthmus-$1 hint="Fix that and run this again. It needs the network and $2 of disk."
   local options=(--no-input --disable-pip-version-check --progress-bar off)
   shift 2
   ! is_installed "$name" "$@" || return 0
@@ -233,9 +235,10 @@ install_python() {
   rm "$venv/isthmus-unfinished"
 }
 
-# Prints what this run needs in .venv, a line for each set: install_python's NAME, DISK and ARGUMENTs, with | between.
+# Prints a line for each set of packages this run needs in .venv: install_python's NAME, DISK and ARGUMENTs, separated
+# by |.
 wanted_python() {
-  # Tests of the binding import torch, which does not load without all of CUDA's libraries, GPU or not.
+  # The binding's tests import torch, which loads only with all of CUDA's libraries, even without a GPU.
   if [ -n "$nvcc" ] || [ $tests = yes ] || [ -e "$venv/isthmus-torch" ]; then
     echo "torch|12 GB|$torch"
   else
@@ -251,15 +254,15 @@ wanted_python() {
 prepare_headers() {
   local include=("$venv"/lib/python3*/site-packages/torch/include)
   ln -sfn "${include[0]#"$venv"/}" "$venv/corpus" # C++ text to train on in the quickstart
-  # g++ skips a #pragma once header that equals one already read in contents, size and second of modification, so pip's
-  # dates would change the text that ccache compares. One date for all, which moves with each install, as ninja compares
-  # it too. The headers of another user's .venv stay as they are.
+  # g++ skips a #pragma once header if one with the same contents, size and second of modification was already read. So
+  # pip's dates would change the preprocessed text that ccache compares. Give all headers one date, which changes with
+  # each install, since ninja compares it too. The headers of another user's .venv stay unchanged.
   local mark=$venv/isthmus-torch
   [ -e "$mark" ] || mark=$venv/isthmus-torch_cpu
   find "${include[0]}" -name "*.h" -exec touch -r "$mark" {} + 2>/dev/null || true
 }
 
-# Whether there is nothing to install.
+# Whether everything is installed.
 all_is_there() {
   local wanted name arguments
   ! command -v dpkg-query >/dev/null || [ -z "$(missing_packages "${packages[@]}")" ] || return 1
@@ -287,8 +290,8 @@ install() {
   prepare_headers
 }
 
-# parallel_jobs PRESET. A translation unit with libtorch takes about 2 GB, so memory can be what limits the number of jobs.
-# The sanitizer trees get twice as many as there are processors: tests/run.sh builds them while tests run.
+# parallel_jobs PRESET: prints the number of build jobs. A translation unit with libtorch takes about 2 GB, so memory
+# may be the limit. The sanitizer trees get two jobs per processor, since tests/run.sh builds them while tests run.
 parallel_jobs() {
   local kib n most cgroup=/sys/fs/cgroup/memory.max
   most=$(nproc)
@@ -302,8 +305,8 @@ parallel_jobs() {
   echo $((n > 0 ? n : 1))
 }
 
-# Everything that CMake searches for outside the checkout, where the checkout is, and the presets: ninja notices changes
-# of none.
+# Prints CMake's inputs that ninja does not watch: everything searched for outside the checkout, the path of
+# the checkout, and the presets.
 found_by_cmake() {
   local cache
   echo "$root"
@@ -321,17 +324,17 @@ build() {
   found=$(found_by_cmake)
   if [ ! -f "$dir/build.ninja" ] || [ "$(cat "$dir/configured-with" 2>/dev/null)" != "$found" ]; then
     rm -f "$dir/configured-with"
-    # --fresh forgets what a user has set; the GPUs to build for are worth keeping.
+    # --fresh drops all settings of the user; keep the GPU architectures to build for.
     architectures=$(sed -n 's/^CMAKE_CUDA_ARCHITECTURES:[A-Z]*=/-DCMAKE_CUDA_ARCHITECTURES=/p' "$dir/CMakeCache.txt" 2>/dev/null || true)
-    step "configure-$preset" "configuring $preset" "Fix what the log names, or remove build/$preset, and run this again." \
+    step "configure-$preset" "configuring $preset" "Fix the problem named in the log, or remove build/$preset, and run this again." \
       cmake --preset "$preset" --fresh ${architectures:+"$architectures"}
     echo "$found" >"$dir/configured-with"
   fi
-  # The other presets have nothing but tests.
+  # The other presets build only tests.
   [ $tests = yes ] || [[ ! $preset =~ release|debug ]] || targets=(--target app/all)
   [ "$preset" != fuzz ] || targets=(--target tests/fuzz/all)
   jobs=$(parallel_jobs "$preset")
-  step "build-$preset" "building $preset ($jobs jobs)" "Mend what the log names and run this again: it continues from there." \
+  step "build-$preset" "building $preset ($jobs jobs)" "Fix the problem named in the log and run this again: it continues from there." \
     cmake --build "$dir" --parallel "$jobs" "${targets[@]}"
 }
 
@@ -368,7 +371,7 @@ check_writable "$root" "$root/build" "$logs" "$logs"/*.log "${presets[@]/#/$root
 mkdir -p "$logs"
 exec 9>>"$real_venv.lock" 8>>"$root/build/setup.lock"
 nvcc=$(find_nvcc)
-# Others that share .venv may build with it at the same time, and nobody installs meanwhile.
+# Other checkouts that share .venv may build with it at the same time, but none may install into it meanwhile.
 lock --shared 9 "$real_venv.lock"
 if all_is_there; then
   check_tools
@@ -382,5 +385,5 @@ lock --exclusive 8 "$root/build/setup.lock"
 for preset in "${presets[@]}"; do
   build "$preset"
 done
-# The sanitizer builds leave CUDA out anyway.
+# The sanitizer builds never use CUDA.
 [ -n "$nvcc" ] || [[ ! ${presets[*]} =~ release|debug ]] || cpu_only_box

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# scripts/simulate_nightly.sh [WORLDS [FROM]]: the protocol in 100,000 simulated worlds (or so many, from that seed on),
-# on all cores. Prints what happened in them, and fails if a rule was broken in one; every seed tells its story with
-# `simulate --seed N`.
+# scripts/simulate_nightly.sh [WORLDS [FROM]]: runs the protocol in WORLDS simulated worlds (default: 100,000) with the
+# seeds from FROM on (default: 1), on all cores. Prints a summary of their events, and fails if any world broke a rule.
+# `simulate --seed N` prints the events of one world.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 simulate=build/release/tests/simulation/simulate

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# scripts/tidy.sh [--all | --changed | FILE ...]: clang-tidy with the checks in .clang-tidy over our C++ sources, as the
-# debug preset compiles them, file by file (it is configured here, not built). trainer/ and app/ take about half a minute
-# a file, for libtorch's headers, so they are read only with --all, by name, or when they are changed.
+# scripts/tidy.sh [--all | --changed | FILE ...]: runs clang-tidy with the checks in .clang-tidy over our C++ sources,
+# file by file, as the debug preset compiles them (the preset is configured, not built). Files in trainer/ and app/ take
+# about half a minute each because of libtorch's headers, so they are checked only with --all, by name, or when changed.
 #
-# --changed reads what differs from the branch that this one is to be merged into, uncommitted changes included; if
-# nothing does, what the last commit touched. A header is read through one source that includes it. What does not fit
-# into about two minutes on two cores is named and left out.
+# --changed checks the files that differ from the branch to merge into, uncommitted changes included, or, if none
+# differ, the files of the last commit. A header is checked through one source that includes it. Files that would take
+# more than about two minutes on two cores are listed and left out.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -18,20 +18,20 @@ die() { echo "scripts/tidy.sh: $*" >&2 && exit 1; }
 database=build/debug/compile_commands.json
 cmake --preset debug >/dev/null || die "cannot configure build/debug; run scripts/setup.sh first"
 clang_tidy=$(command -v clang-tidy-14 || command -v clang-tidy) ||
-  die "there is no clang-tidy; run scripts/setup.sh --tests, or install the package clang-tidy-14"
+  die "clang-tidy is not installed; run scripts/setup.sh --tests, or install the package clang-tidy-14"
 
-# clang 14 compiles C++20's coroutines but does not say so, on which libstdc++ and Asio leave theirs out; and it need not
-# know the warnings that g++ is told about.
+# clang 14 compiles C++20 coroutines but does not announce them, so libstdc++ and Asio would leave theirs out: define
+# the macros. It also ignores warning options that only g++ knows.
 extra=(-D__cpp_impl_coroutine=201902L -DASIO_HAS_CO_AWAIT=1 -DASIO_HAS_STD_COROUTINE=1 -Wno-unknown-warning-option)
-# Without OpenMP, whose header clang cannot read from g++ and may not have itself; libtorch then does without it too.
+# Without OpenMP: clang cannot read g++'s omp.h and may not have its own. libtorch's headers then do without it too.
 extra+=(-fno-openmp -Wno-source-uses-openmp)
 
 compiled() { grep -qF "\"file\": \"$PWD/$1\"" $database; }
 
-# sources PATTERN...: of the files that git knows or would add.
+# sources PATTERN...: lists matching files that git tracks or would add.
 sources() { git ls-files --cached --others --exclude-standard -- "$@"; }
 
-# The changed files, by name: of the change, otherwise of the last commit.
+# changed_files PATTERN...: lists the files that --changed compares: of the change, or else of the last commit.
 changed_files() {
   local upstream base files
   upstream=$(git rev-parse --verify --quiet '@{upstream}' 2>/dev/null || git rev-parse --verify --quiet origin/HEAD || echo HEAD)
@@ -43,7 +43,7 @@ changed_files() {
   [ -z "$files" ] || sort -u <<<"$files"
 }
 
-# source_of HEADER: one source that includes it, that of the same name if it does.
+# source_of HEADER: prints one source that includes it, preferably the one of the same name.
 source_of() {
   local source name=${1##*/} included=${1#*/}
   while read -r source; do
@@ -55,7 +55,7 @@ source_of() {
     awk -v own="/${name%.h}.cpp" '{print (substr($0, length($0) - length(own) + 1) == own ? 0 : 1), $0}' | sort -k 1,1 -s | cut -d " " -f 2)
 }
 
-# Prints what --changed reads.
+# Prints the sources that --changed checks.
 changed_sources() {
   local file source cost left=$budget left_out=()
   while read -r source; do
@@ -74,7 +74,7 @@ changed_sources() {
         *.h) source_of "$file" ;;
       esac
     done | awk '!seen[$0]++')
-  [ ${#left_out[@]} -eq 0 ] || echo "not read by clang-tidy, as the change is large: scripts/tidy.sh ${left_out[*]}" >&2
+  [ ${#left_out[@]} -eq 0 ] || echo "not checked by clang-tidy, as the change is large; check them with: scripts/tidy.sh ${left_out[*]}" >&2
 }
 
 case ${1-} in
@@ -85,7 +85,7 @@ case ${1-} in
   *) files=("$@") ;;
 esac
 
-# Only what the build compiles; clang does not read the precompiled headers that g++ made.
+# Only sources that the build compiles. clang cannot read g++'s precompiled headers.
 for file in "${files[@]}"; do
   ! compiled "$file" || printf '%s\0' "$file"
 done | xargs -0 -r -n 1 -P "$(nproc)" "$clang_tidy" -p build/debug --quiet "${extra[@]/#/--extra-arg=}"

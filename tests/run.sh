@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # tests/run.sh [--long] [--build-only]: builds the release, AddressSanitizer and ThreadSanitizer trees (the sanitizers
-# without libtorch) and runs the tests of each, the checks of the sources among them, and clang-tidy over the sources that
-# the change touches. --long also runs what takes minutes, and the fuzzers with libFuzzer. The last line counts the single
-# tests that passed, failed and were skipped.
+# without libtorch), runs the tests of each, including the checks of the sources, and clang-tidy on changed sources.
+# --long also runs tests that take minutes, and the fuzzers with libFuzzer. The last line counts the single tests that
+# passed, failed and were skipped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -15,8 +15,8 @@ for argument in "$@"; do
   esac
 done
 
-# After the first tree run_trees.py builds the others, while its tests run: many of them wait most of the time. Of the
-# sanitizers' trees the one whose tests take longest is built first.
+# run_trees.py builds all trees except the first while tests of the first run, since many tests wait most of the time.
+# The sanitizers' tree with the longest tests is built first.
 trees=()
 for preset in "${presets[@]}"; do
   if [ ${#trees[@]} -gt 0 ] && [ $build_only = no ] || scripts/setup.sh --tests "$preset"; then
@@ -27,5 +27,5 @@ for preset in "${presets[@]}"; do
 done
 [ $build_only = no ] || exit $((${#trees[@]} != ${#presets[@]}))
 echo "== clang-tidy"
-scripts/tidy.sh --changed || options+=(--failed "clang-tidy of what changed")
+scripts/tidy.sh --changed || options+=(--failed "clang-tidy of changed sources")
 exec python3 -B tests/runner/run_trees.py "${options[@]}" --build scripts/setup.sh "${trees[@]}"

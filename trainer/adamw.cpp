@@ -56,7 +56,7 @@ struct Pointers {
 
 template <bool decay, bool has_twin, class G>
 ISTHMUS_INLINE void update(const AdamWStep& step, const G* __restrict g, const Pointers& at, std::size_t n) {
-  // Copies and restrict pointers: the loop is then free of aliasing and becomes vector code.
+  // Copies and restrict pointers exclude aliasing, so that the loop becomes vector code.
   const AdamWStep s = step;
   float* __restrict p = at.p;
   float* __restrict m = at.m;
@@ -99,7 +99,7 @@ ISTHMUS_CLONES void widen_run(const Bf16* from, float* to, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) to[i] = widen(from[i]);
 }
 
-/// body(begin, count) over [0, size) in blocks, by all threads.
+/// Calls body(begin, count) for blocks of [0, size), on all threads.
 template <class Body>
 void in_blocks(std::size_t size, const Body& body) {
 #pragma omp parallel for schedule(static)
@@ -128,7 +128,7 @@ void adamw_of(const AdamWStep& step, bool decay, const G* gradient, const AdamWS
 }  // namespace
 
 BiasCorrection::BiasCorrection(const InnerConfig& config, std::uint64_t steps) {
-  // Where nothing changes any more it never will: the number may be a stranger's, and any.
+  // Stops when nothing changes any more: `steps` may come from an untrusted peer and be very large.
   for (std::uint64_t t = 0; t < steps; ++t) {
     const double beta1 = beta1_power_ * config.beta1, beta2 = beta2_power_ * config.beta2;
     if (beta1 == beta1_power_ && beta2 == beta2_power_) break;

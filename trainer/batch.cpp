@@ -31,7 +31,7 @@ at::Device torch_device(Device device) {
 
 namespace {
 
-/// int64 of both, from rows wherever they lie in host memory.
+/// Writes both as int64, from rows anywhere in host memory.
 template <class Id>
 void widen(const data::Batch& batch, std::int64_t* inputs, std::int64_t* targets) {
   const auto length = static_cast<std::size_t>(batch.seq_len);
@@ -65,7 +65,7 @@ BatchTensors on_host(const data::Batch& batch, std::int64_t vocab) {
 
 BatchTensors on_device(const data::Batch& batch, at::Device device, std::int64_t vocab) {
   if (device.is_cpu()) return on_host(batch, vocab);
-  if (!batch.together) throw Error(ErrorKind::data, "a batch for a GPU has rows apart from one another");
+  if (!batch.together) throw Error(ErrorKind::data, "a batch for a GPU must have contiguous rows");
   const auto type = batch.width == 2 ? at::kUInt16 : at::kUInt32;
   const auto ids =
       at::from_blob(const_cast<std::byte*>(batch.rows.front()), {batch.sequences(), batch.seq_len + 1},

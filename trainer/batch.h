@@ -11,7 +11,7 @@
 
 namespace isthmus::trainer {
 
-/// Of GPUs the one that the calling thread has chosen: the first, unless a rank of a replica has another.
+/// For GPUs, the calling thread's current one: the first, unless a rank of a replica has selected another.
 [[nodiscard]] at::Device torch_device(Device device);
 
 /// Throws Error(data) for an id outside [0, vocab).
@@ -20,7 +20,7 @@ void check_ids(std::span<const std::int64_t> ids, std::int64_t vocab);
 struct BatchTensors {
   at::Tensor inputs_BT, targets_BT;  ///< int64
 };
-/// Checks ids on a CPU; a GPU's kernels do it themselves.
+/// Checks ids on a CPU; a GPU's kernels check them.
 [[nodiscard]] BatchTensors on_device(const data::Batch& batch, at::Device device, std::int64_t vocab);
 
 }  // namespace isthmus::trainer

@@ -43,7 +43,7 @@ Bytes to_bytes(const Header& header) {
   return bytes;
 }
 
-/// Reads a file from its start and never asks for more bytes than it has.
+/// Reads a file from its start, and never more bytes than it has.
 class FileReader {
  public:
   explicit FileReader(const std::filesystem::path& file)
@@ -87,7 +87,7 @@ Header read_header(FileReader& in) {
   const std::string where = "the header";
   Hasher hasher;
   if (in.number<std::array<char, magic.size()>>(where, hasher) != magic) {
-    in.refuse("it does not begin as a checkpoint does");
+    in.refuse("it does not begin as a checkpoint; expected ISTHCKPT");
   }
   const auto version = in.number<std::uint32_t>(where, hasher);
   if (version != checkpoint_version) {
@@ -98,7 +98,8 @@ Header read_header(FileReader& in) {
   header.model.bytes = in.number<decltype(Digest::bytes)>(where, hasher);
   header.step = in.number<std::uint64_t>(where, hasher);
   const auto sections = in.number<std::uint32_t>(where, hasher);
-  if (sections > max_sections) in.refuse("it claims " + std::to_string(sections) + " sections");
+  if (sections > max_sections)
+    in.refuse("it claims " + std::to_string(sections) + " sections, more than a checkpoint can have");
   for (std::uint32_t i = 0; i < sections; ++i) header.sections.push_back(read_entry(in, hasher));
   const auto expected = hasher.finish();
   Digest digest;
@@ -111,8 +112,8 @@ std::string name_of(const SectionEntry& entry) { return "section " + entry.name;
 
 void refuse_other_model(const FileReader& in, const Header& header, const Digest& model) {
   if (header.model == model) return;
-  in.refuse("it is of another model (fingerprint " + header.model.hex().substr(0, 16) + ", this run's is " +
-            model.hex().substr(0, 16) + ")");
+  in.refuse("it belongs to another model (fingerprint " + header.model.hex().substr(0, 16) +
+            ", this run's is " + model.hex().substr(0, 16) + ")");
 }
 
 void refuse_other_length(const FileReader& in, const Header& header) {
@@ -132,7 +133,7 @@ Bytes read_section(FileReader& in, const SectionEntry& entry) {
   return bytes;
 }
 
-/// In pieces through `memory`.
+/// Reads the section in pieces through `memory`.
 void check_section(FileReader& in, const SectionEntry& entry, std::span<std::byte> memory) {
   Hasher hasher;
   for (auto left = entry.length; left > 0;) {

@@ -1,4 +1,4 @@
-// Names of checkpoints' files alone: `launch` reads them too, also where there is no libtorch.
+// Only the names of checkpoint files: `launch` reads them too, even without libtorch.
 
 #include <algorithm>
 #include <charconv>

@@ -16,11 +16,10 @@
 namespace isthmus::trainer {
 namespace {
 
-/// Hashing and writing take whole seconds of a core that training could use, and nobody waits for them: so
-/// this thread yields to whoever computes (nice 10, a tenth of their share), and does not interrupt them when
-/// its disk is ready (SCHED_BATCH). The disk's queue goes by the same nice. Not SCHED_IDLE: where training
-/// keeps all cores busy a checkpoint would never be done. Where the system does not grant it, it is as it
-/// was.
+/// Lowers this thread's priority: hashing and writing take whole seconds of a core that training could use.
+/// It yields to compute threads (nice 10, a tenth of their share, also in the disk's queue) and does not
+/// interrupt them when its disk is ready (SCHED_BATCH). Not SCHED_IDLE: if training keeps all cores busy, a
+/// checkpoint would never be finished. If the system refuses, the priority stays unchanged.
 void yield_to_training() {
   constexpr int nice = 10;
   const sched_param none{};
@@ -28,7 +27,7 @@ void yield_to_training() {
   static_cast<void>(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), nice));
 }
 
-/// A file that cannot be read any more is nobody's to go on from.
+/// Zero for a file that cannot be read any more: no run can resume from it.
 Digest agreed_digest(const std::filesystem::path& file) {
   try {
     return section_digest(file, agreed_section).value_or(Digest{});
@@ -63,7 +62,7 @@ Snapshot& CheckpointWriter::begin(std::uint64_t step) {
   if (state_ == State::ready || state_ == State::busy) {
     options_.say("the checkpoint of step " + std::to_string(step) + " waits for that of step " +
                  std::to_string(snapshot_.step) +
-                 ", which is still being written: the disk is too slow for checkpoints that often");
+                 ", which is still being written: the disk is too slow for such frequent checkpoints");
     const Trace::Scope scope(trace_, Trace::Row::train, "checkpoint_wait", step_args(step));
     wait_until_over(lock);
   }
@@ -135,7 +134,7 @@ void CheckpointWriter::loop() {
     } else {
       changed_.wait(lock, has_work);
     }
-    // First: a process that is killed again and again must not leave one more each time.
+    // First: a process that is killed repeatedly must not leave one more checkpoint each time.
     if (common_ > removed_for_) remove_superseded(lock);
     if (state_ == State::ready) {
       write_snapshot(lock);
@@ -170,7 +169,7 @@ void CheckpointWriter::written(const Digest& agreed) {
   if (said_) options_.say("the checkpoint of step " + std::to_string(snapshot_.step) + " is written now");
   known_[snapshot_.step] = agreed;
   state_ = State::idle;
-  removed_for_ = 0;  // one more may go
+  removed_for_ = 0;  // one more may be removed
 }
 
 void CheckpointWriter::failed(const std::string& why) {
@@ -180,10 +179,10 @@ void CheckpointWriter::failed(const std::string& why) {
                           ? "there is no older one"
                           : "the newest on disk is of step " + std::to_string(known_.rbegin()->first);
   options_.say("NO CHECKPOINT of step " + std::to_string(snapshot_.step) + ": " + why +
-               "; training goes on, it is tried again until the next one is due, and " + newest);
+               "; training continues, writing is retried until the next checkpoint is due, and " + newest);
 }
 
-/// A file that cannot be removed is nobody's loss but the disk's: it is tried again with the next one.
+/// A file that cannot be removed only costs disk space: removal is retried after the next checkpoint.
 void CheckpointWriter::remove_superseded(std::unique_lock<std::mutex>& lock) {
   const auto common = removed_for_ = common_;
   lock.unlock();

@@ -1,4 +1,4 @@
-// The choice of device and precision, by facts alone: neither libtorch nor CUDA is asked here.
+// Chooses device and precision from facts alone, without calling libtorch or CUDA.
 
 #include <algorithm>
 #include <fstream>
@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int oldest_capability = 80;     // whose tensor cores know bf16
+constexpr int oldest_capability = 80;     // the first with bf16 tensor cores
 constexpr std::size_t file_limit = 4096;  // the driver's files are shorter
 
 std::string head_of(const fs::path& path) {
@@ -25,7 +25,7 @@ std::string head_of(const fs::path& path) {
   return text;
 }
 
-/// The first group of the pattern; empty where it does not match.
+/// The first group of the pattern; empty if it does not match.
 std::string find(const std::string& text, const char* pattern) {
   std::smatch match;
   return std::regex_search(text, match, std::regex(pattern)) ? match[1].str() : "";
@@ -37,13 +37,13 @@ std::string cuda_text(int cuda) { return dotted(cuda / 1000, cuda % 1000 / 10); 
 
 std::string in_brackets(const std::string& name) { return name.empty() ? "" : " (" + name + ")"; }
 
-/// The oldest driver of the CUDA that the build needs; NVIDIA's release notes give the pairs.
+/// The oldest driver that supports the CUDA that the build needs, according to NVIDIA's release notes.
 std::string needed_driver(int cuda) {
   const auto version = "one for CUDA " + cuda_text(cuda) + " or later";
   return cuda / 1000 == 13 ? version + ", which is driver 580 or later" : version;
 }
 
-/// What keeps this build from computing on GPU 0, and what to do about it.
+/// Why this build cannot compute on GPU 0, and what to do about it.
 struct Obstacle {
   std::string reason, remedy;
 };
@@ -93,7 +93,9 @@ Hardware probe_driver_files(const fs::path& root) {
 }
 
 bool has_code_for(std::string_view code_for, int capability) {
-  if (code_for == "all" || code_for == "all-major") return capability >= 75;  // all that nvcc 13 knows
+  if (code_for == "all" || code_for == "all-major")
+    return capability >= 75;  // everything that nvcc 13
+                              // supports
   static const std::regex form(R"((\d{2,3})([af]?)(-real|-virtual)?)");
   while (!code_for.empty()) {
     const auto end = std::min(code_for.find(','), code_for.size());

@@ -8,10 +8,11 @@
 namespace isthmus::trainer::cpu {
 namespace {
 
-constexpr Index scratch_rows = 6;  ///< the most that a kernel uses
-constexpr Index row_block = 128;   ///< rows that one thread takes at a time and whose sums are added first
+constexpr Index scratch_rows = 6;  ///< the most rows that a kernel uses
+constexpr Index row_block = 128;   ///< rows that one thread takes at a time, and over which sums are added
+                                   ///< first
 
-/// body(block, begin, end) for each block of rows, by all threads.
+/// Calls body(block, begin, end) for each block of rows, on all threads.
 template <class Body>
 void by_blocks(Index rows, const Body& body) {
   const Index blocks = (rows + row_block - 1) / row_block;
@@ -19,7 +20,7 @@ void by_blocks(Index rows, const Body& body) {
   for (Index b = 0; b < blocks; ++b) body(b, b * row_block, std::min(rows, (b + 1) * row_block));
 }
 
-/// One row of sums per block of rows, added in the order of the blocks.
+/// A row of sums for each block of rows; the blocks' sums are added in order.
 class BlockSums {
  public:
   BlockSums(Index rows, Index width)
@@ -38,7 +39,7 @@ class BlockSums {
 };
 
 /// e^x: x = n ln 2 + r, |r| <= ln 2 / 2; Taylor to r^6 with Horner's rule (relative error 2e-7), exponent n
-/// by its bits. Below -87 it is about 1e-38; results that must vanish are never asked for.
+/// by its bits. Below -87 it returns about 1e-38; no caller needs an exact zero.
 ISTHMUS_INLINE float exponential(float x) {
   x = x < -87.0F ? -87.0F : x;
   x = x > 88.0F ? 88.0F : x;
@@ -56,15 +57,15 @@ ISTHMUS_INLINE float exponential(float x) {
   return y * std::bit_cast<float>((bits + 127) << 23);
 }
 
-// Every kernel goes row by row: widen the row's operands to fp32 (a row stays in the first-level cache),
-// compute in loops over fp32 alone, which any compiler turns into vectors, and narrow the results.
+// Every kernel works row by row: it widens the row's operands to fp32 (a row stays in the first-level cache),
+// computes in loops over fp32 alone, which any compiler vectorises, and narrows the results.
 
 ISTHMUS_INLINE const float* widened(const float* row, Index, float*) { return row; }
 ISTHMUS_INLINE const float* widened(const Bf16* row, Index n, float* scratch) {
   for (Index i = 0; i < n; ++i) scratch[i] = widen(row[i]);
   return scratch;
 }
-/// Where results are computed: in their place, or in scratch, from which `put` narrows them.
+/// Where results are computed: directly in the row, or in scratch, from which `put` narrows them.
 ISTHMUS_INLINE float* room(float* row, float*) { return row; }
 ISTHMUS_INLINE float* room(Bf16*, float* scratch) { return scratch; }
 ISTHMUS_INLINE void put(const float*, Index, float*) {}
@@ -121,7 +122,7 @@ ISTHMUS_INLINE float largest(const float* x, Index n) {
   return top;
 }
 
-/// Rows of fp32 numbers, one allocation for each block of rows.
+/// Rows of fp32 numbers, in one allocation for each block of rows.
 class Scratch {
  public:
   Scratch(Index rows, Index width) : width_(width), numbers_(static_cast<std::size_t>(rows * width)) {}
@@ -149,7 +150,7 @@ ISTHMUS_INLINE void rows(const AddNorm<T>& a, Index begin, Index end, Scratch& s
       float* added = room(a.sum + row * n, scratch.row(3));
       for (Index c = 0; c < n; ++c) added[c] = x[c] + delta[c];
       put(added, n, a.sum + row * n);
-      x = widened(a.sum + row * n, n, scratch.row(3));  // as the backward pass will see it
+      x = widened(a.sum + row * n, n, scratch.row(3));  // the rounded sum, as the backward pass will see it
     }
     const float rstd = reciprocal_root(x, n, a.eps);
     a.rstd_N[row] = rstd;
@@ -201,7 +202,7 @@ ISTHMUS_INLINE void rows(const AddLayerNorm<T>& a, Index begin, Index end, Scrat
     float* added = room(a.sum + row * n, scratch.row(4));
     for (Index c = 0; c < n; ++c) added[c] = x[c] + delta[c];
     put(added, n, a.sum + row * n);
-    x = widened(a.sum + row * n, n, scratch.row(4));  // as the backward pass will see it
+    x = widened(a.sum + row * n, n, scratch.row(4));  // the rounded sum, as the backward pass will see it
     const float mean = sum(x, n) / static_cast<float>(n);
     float* centred = scratch.row(5);
     for (Index c = 0; c < n; ++c) centred[c] = x[c] - mean;
@@ -434,7 +435,7 @@ ISTHMUS_INLINE void rows(const SwiGluBackward<T>& a, Index begin, Index end, Scr
 constexpr float gelu_slope = 1.59576912F;  // 2 sqrt(2 / pi)
 constexpr float gelu_cubic = 0.044715F;
 
-/// sigmoid(2 u) of each.
+/// sigmoid(2 u) of each element.
 ISTHMUS_INLINE void gelu_gates(const float* x, Index n, float* out) {
   for (Index i = 0; i < n; ++i) {
     const float twice_u = gelu_slope * (x[i] + gelu_cubic * x[i] * x[i] * x[i]);
@@ -502,7 +503,7 @@ ISTHMUS_INLINE double rows(const SoftmaxLoss<T>& a, Index begin, Index end, Scra
   return loss;
 }
 
-// One function for each kernel and type: what the compiler makes versions of.
+// One function for each kernel and type, which ISTHMUS_CLONES compiles in several versions.
 #define ISTHMUS_RUN(Result, Kernel)                                                             \
   ISTHMUS_CLONES Result run(const Kernel<float>& a, Index begin, Index end, Scratch& scratch) { \
     return rows(a, begin, end, scratch);                                                        \
@@ -533,7 +534,7 @@ ISTHMUS_RUN_SUMMING(SplitHeadsBackward)
 #undef ISTHMUS_RUN
 #undef ISTHMUS_RUN_SUMMING
 
-/// All rows of a kernel that sums nothing; `width` is the longest row of its scratch.
+/// Runs a kernel without sums on all rows; `width` is the longest row of its scratch.
 template <class Kernel>
 void all_rows(const Kernel& a, Index count, Index width) {
   by_blocks(count, [&](Index, Index begin, Index end) {
@@ -541,7 +542,7 @@ void all_rows(const Kernel& a, Index count, Index width) {
     run(a, begin, end, scratch);
   });
 }
-/// Sums of `sum_width` numbers over the rows go to `out`, which may be null.
+/// Runs a kernel on all rows and writes its `sum_width` sums to `out`, which may be null.
 template <class Kernel>
 void all_rows_summing(const Kernel& a, Index count, Index width, Index sum_width, float* out) {
   BlockSums sums(count, sum_width);

@@ -1,10 +1,10 @@
 #pragma once
-// The element-wise parts of the decoder on a CPU, forward and backward, each one pass over its operands.
-// Arithmetic is fp32 whatever the storage type T (float or Bf16). Sizes: N tokens, C channels, H heads and K
+// The element-wise parts of the decoder on a CPU, forward and backward, each in one pass over its operands.
+// Arithmetic is fp32 for every storage type T (float or Bf16). Sizes: N tokens, C channels, H heads and K
 // heads of keys and values of D elements, F feed-forward channels, V ids; all arrays are row-major and dense.
 //
-// Results do not depend on the number of threads: work is cut into fixed blocks of rows, and sums over blocks
-// are added in order.
+// Results do not depend on the number of threads: work is divided into fixed blocks of rows, and the blocks'
+// sums are added in order.
 
 #include <cstdint>
 #include <vector>
@@ -15,7 +15,7 @@ namespace isthmus::trainer::cpu {
 
 using Index = std::int64_t;
 
-/// x_NC += delta_NC (unless null) into `sum_NC`; then out = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2)
+/// sum_NC = x_NC + delta_NC (x_NC if `delta` is null); out = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2)
 /// + eps) (RMSNorm, arXiv 1910.07467, equation 4). rstd_N is kept for the backward pass.
 template <class T>
 struct AddNorm {
@@ -28,8 +28,8 @@ struct AddNorm {
 void add_norm(const AddNorm<float>& a);
 void add_norm(const AddNorm<Bf16>& a);
 
-/// Gradient of both x and delta: grad_sum (may be null) plus what comes back through the norm.
-/// weight_gradient_C is written in fp32.
+/// Gradient of both x and delta: grad_sum (may be null) plus the gradient through the norm. weight_gradient_C
+/// is written in fp32.
 template <class T>
 struct AddNormBackward {
   Index rows, channels;
@@ -37,7 +37,7 @@ struct AddNormBackward {
   const float* rstd_N;
   T* grad_x;
   float* weight_gradient_C;
-  float* block_sums = nullptr;  ///< a GPU's: cuda::row_blocks(rows) rows as long as the gradient
+  float* block_sums = nullptr;  ///< GPU only: cuda::row_blocks(rows) rows as long as the gradient
 };
 void add_norm_backward(const AddNormBackward<float>& a);
 void add_norm_backward(const AddNormBackward<Bf16>& a);
@@ -55,7 +55,7 @@ struct AddLayerNorm {
 void add_layer_norm(const AddLayerNorm<float>& a);
 void add_layer_norm(const AddLayerNorm<Bf16>& a);
 
-/// Gradients as those of AddNorm; the weight's and the bias's one behind the other.
+/// Gradients as for AddNorm; the weight's gradient is followed by the bias's.
 template <class T>
 struct AddLayerNormBackward {
   Index rows, channels;
@@ -63,12 +63,12 @@ struct AddLayerNormBackward {
   const float *mean_N, *rstd_N;
   T* grad_x;
   float* affine_gradient_2C;
-  float* block_sums = nullptr;  ///< as of AddNorm
+  float* block_sums = nullptr;  ///< as in AddNormBackward
 };
 void add_layer_norm_backward(const AddLayerNormBackward<float>& a);
 void add_layer_norm_backward(const AddLayerNormBackward<Bf16>& a);
 
-/// What the heads of one attention layer look like. N = sequences * length.
+/// Geometry of the heads of one attention layer. N = sequences * length.
 struct Heads {
   Index sequences, length, heads, kv_heads, head_dim;
   const float *cos, *sin;  ///< [length, D/2]: cosine and sine of position * theta^(-2i/D); null: no rotation
@@ -77,14 +77,14 @@ struct Heads {
   [[nodiscard]] Index all_heads() const { return heads + 2 * kv_heads; }
 };
 
-/// qkv_NE, E = (H + 2K) D, is split into q [B,H,T,D], k and v [B,K,T,D]; q and k are normed per head if their
-/// weights [D] are there, then rotated: (a, b) = the halves of a head, (a cos - b sin, b cos + a sin) (arXiv
+/// Splits qkv_NE, E = (H + 2K) D, into q [B,H,T,D], k and v [B,K,T,D]. q and k are normed per head if there
+/// are weights [D], then rotated: (a, b) = the halves of a head, (a cos - b sin, b cos + a sin) (arXiv
 /// 2104.09864, in the layout of Hugging Face's Llama). rstd [N, H + K] is kept for the backward pass; null
 /// without norm.
 template <class T>
 struct SplitHeads {
   Heads at;
-  const T *qkv, *norms;  ///< `norms` [2, D], of queries and of keys; null for none
+  const T *qkv, *norms;  ///< `norms` [2, D]: weights for queries, then for keys; null without norms
   T *q, *k, *v;
   float* rstd;
 };
@@ -94,7 +94,7 @@ void split_heads(const SplitHeads<Bf16>& a);
 template <class T>
 struct SplitHeadsBackward {
   Heads at;
-  const T *qkv, *norms;  ///< `norms` [2, D], of queries and of keys; null for none
+  const T *qkv, *norms;  ///< `norms` [2, D]: weights for queries, then for keys; null without norms
   const float* rstd;
   const T *grad_q, *grad_k, *grad_v;
   T* grad_qkv;
@@ -103,8 +103,8 @@ struct SplitHeadsBackward {
 void split_heads_backward(const SplitHeadsBackward<float>& a);
 void split_heads_backward(const SplitHeadsBackward<Bf16>& a);
 
-/// Where a row of attention weights begins to look back: at position t of sequence b, from begins_BT[b][t]
-/// on. Rows stand sequence after sequence, head after head, position after position.
+/// Where a row of attention weights begins to look back: position t of sequence b sees positions from
+/// begins_BT[b][t] on. Rows are ordered by sequence, then head, then position.
 struct LookBack {
   Index length, heads;
   const std::int32_t* begins_BT;  ///< 0 <= begins[b][t] <= t; null: from 0 on
@@ -147,7 +147,7 @@ struct SwiGlu {
 void swiglu(const SwiGlu<float>& a);
 void swiglu(const SwiGlu<Bf16>& a);
 
-/// Makes `out` again on the way, which is what the forward pass made, bit for bit.
+/// Also recomputes `out`, with the same bits as the forward pass.
 template <class T>
 struct SwiGluBackward {
   Index rows, channels;
@@ -158,7 +158,7 @@ void swiglu_backward(const SwiGluBackward<float>& a);
 void swiglu_backward(const SwiGluBackward<Bf16>& a);
 
 /// out = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3): GELU in its tanh form (arXiv 1606.08415), which
-/// is GPT-2's.
+/// GPT-2 uses.
 template <class T>
 struct Gelu {
   Index rows, channels;
@@ -168,7 +168,7 @@ struct Gelu {
 void gelu(const Gelu<float>& a);
 void gelu(const Gelu<Bf16>& a);
 
-/// `grad_x` may be `grad_out`; `out` is made again as in SwiGluBackward.
+/// `grad_x` may be `grad_out`; recomputes `out` like SwiGluBackward.
 template <class T>
 struct GeluBackward {
   Index rows, channels;
@@ -178,7 +178,7 @@ struct GeluBackward {
 void gelu_backward(const GeluBackward<float>& a);
 void gelu_backward(const GeluBackward<Bf16>& a);
 
-/// sums_C[c] = the sum of column c, in fp32. On a GPU alone; libtorch's is as good on a CPU.
+/// sums_C[c] = the sum of column c, in fp32. GPU only; on a CPU libtorch's own is as good.
 template <class T>
 struct ColumnSums {
   Index rows, width;
@@ -186,17 +186,16 @@ struct ColumnSums {
   float *sums, *block_sums;  ///< `block_sums`: cuda::row_blocks(rows) rows as long as the sums
 };
 
-/// Cross-entropy of logits_NV: returns the sum over rows of log(sum exp(logits)) - logits[target], in nats,
-/// and replaces the logits by the gradient, times `scale`, of that plus z_loss * log(sum exp(logits))^2
-/// (arXiv 2204.02311, section 5): scale * ((1 + 2 z_loss log(sum exp)) softmax - one-hot). Targets are in [0,
-/// V).
+/// Cross-entropy of logits_NV: returns the sum over rows of log(sum exp(logits)) - logits[target], in nats.
+/// Replaces the logits by `scale` times the gradient of that plus z_loss * log(sum exp(logits))^2 (arXiv
+/// 2204.02311, section 5): scale * ((1 + 2 z_loss log(sum exp)) softmax - one-hot). Targets are in [0, V).
 template <class T>
 struct SoftmaxLoss {
   Index rows, vocab;
   float scale, z_loss;
   T* logits;
   const std::int64_t* targets_N;
-  Index stride = vocab;  ///< a GPU's: from row to row; what lies between is set to 0
+  Index stride = vocab;  ///< GPU only: distance between rows; elements between rows are set to 0
 };
 [[nodiscard]] double softmax_loss(const SoftmaxLoss<float>& a);
 [[nodiscard]] double softmax_loss(const SoftmaxLoss<Bf16>& a);

@@ -1,5 +1,6 @@
 #pragma once
-// Tensors as the loops of cpu_kernels.h and cuda/decoder_kernels.h take them. Dense, of fp32 or bf16.
+// Tensors in the form that the loops of cpu_kernels.h and cuda/decoder_kernels.h take. Dense, of fp32 or
+// bf16.
 
 #include <ATen/core/Tensor.h>
 
@@ -11,11 +12,11 @@ namespace isthmus::trainer {
 template <class F>
 auto dispatch(const at::Tensor& x, const F& f) {
   if (x.scalar_type() == at::kBFloat16) return f(Bf16{});
-  TORCH_CHECK(x.scalar_type() == at::kFloat, "the loops know fp32 and bf16");
+  TORCH_CHECK(x.scalar_type() == at::kFloat, "the loops support fp32 and bf16");
   return f(float{});
 }
 
-/// Null for an undefined one.
+/// Null for an undefined tensor.
 template <class T>
 T* data(const at::Tensor& x) {
   return x.defined() ? static_cast<T*>(x.data_ptr()) : nullptr;

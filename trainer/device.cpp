@@ -38,10 +38,10 @@ Hardware probe_hardware(const std::filesystem::path& root) {
 #ifdef ISTHMUS_WITH_CUDA
   found.built_with_cuda = true;
   found.needed_cuda =
-      CUDART_VERSION / 1000 * 1000;  // CUDA's minor versions run on any driver of their major one
+      CUDART_VERSION / 1000 * 1000;  // any driver of the same major version runs all minor versions
   found.code_for = ISTHMUS_CODE_FOR;
   if (cudaDriverGetVersion(&found.driver_cuda) != cudaSuccess) found.driver_cuda = 0;
-  // libtorch's own count: it leaves out what it cannot start.
+  // libtorch's own count, which leaves out GPUs that it cannot use.
   const auto gpus = torch::cuda::device_count();
   for (int gpu = 0; gpu < static_cast<int>(gpus); ++gpu) {
     cudaDeviceProp properties{};
@@ -54,10 +54,10 @@ Hardware probe_hardware(const std::filesystem::path& root) {
 
 void prepare_process(const TrainerConfig& config) {
   if (config.threads > 0) at::set_num_threads(static_cast<int>(config.threads));
-  // libtorch refuses cuBLAS without this setting, which cuBLAS reads from here alone; it is Hopper's default
-  // size.
+  // libtorch refuses cuBLAS without this setting, and cuBLAS reads it only from the environment; it is
+  // Hopper's default size.
   if (config.deterministic) setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
-  // Not warn_only: libtorch would then leave attention's backward pass as it is, which adds in any order.
+  // Not warn_only: libtorch would then keep attention's backward pass, which adds in any order.
   at::globalContext().setDeterministicAlgorithms(config.deterministic, /*warn_only=*/false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 #ifdef __GLIBC__

@@ -1,5 +1,5 @@
 #pragma once
-// The decoder's element-wise parts by the loops of the device that holds their operands: cpu_kernels.h, or
+// Runs the decoder's element-wise parts by the loops of the device that has their operands: cpu_kernels.h, or
 // cuda/decoder_kernels.h on the current stream.
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +13,7 @@
 
 namespace isthmus::trainer {
 
-/// The stream that libtorch uses for it; null on a CPU.
+/// The stream that libtorch uses for `x`; null on a CPU.
 inline void* stream_of([[maybe_unused]] const at::Tensor& x) {
 #ifdef ISTHMUS_WITH_CUDA
   if (!x.is_cpu()) return c10::cuda::getCurrentCUDAStream(x.device().index()).stream();
@@ -21,13 +21,13 @@ inline void* stream_of([[maybe_unused]] const at::Tensor& x) {
   return nullptr;
 }
 
-/// `on_cpu(work)`, or the same on the GPU where `x` lies.
+/// Calls `on_cpu(work)`, or does the same on the GPU that has `x`.
 template <class Work, class OnCpu>
 void run_on(const at::Tensor& x, const Work& work, const OnCpu& on_cpu) {
 #ifdef ISTHMUS_WITH_CUDA
   if (!x.is_cpu()) return cuda::run(work, stream_of(x));
 #endif
-  TORCH_CHECK(x.is_cpu(), "this build has no loops for other devices than CPUs");
+  TORCH_CHECK(x.is_cpu(), "this build has loops for CPUs only");
   on_cpu(work);
 }
 

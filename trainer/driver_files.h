@@ -1,5 +1,5 @@
 #pragma once
-// The NVIDIA driver's files, which tell of a GPU without CUDA.
+// Reads the NVIDIA driver's files, which describe a GPU without CUDA.
 
 #include <filesystem>
 
@@ -7,8 +7,8 @@
 
 namespace isthmus::trainer {
 
-/// Fills in nvidia_gpu, nvidia_name and driver from dev/nvidia0 and proc/driver/nvidia under `root`. Throws
-/// nothing: a file that cannot be read counts as absent.
+/// Fills in nvidia_gpu, nvidia_name and driver from dev/nvidia0 and proc/driver/nvidia under `root`. Does not
+/// throw: an unreadable file counts as absent.
 [[nodiscard]] Hardware probe_driver_files(const std::filesystem::path& root);
 
 }  // namespace isthmus::trainer

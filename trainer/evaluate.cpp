@@ -23,8 +23,8 @@ struct Inference::State {
                          device)),
         model(table, {.longest = longest, .separator = separator}, flat, {}) {}
 
-  /// On a GPU a text grows by steps of 64: attention is planned anew for each length, which takes longer than
-  /// what it computes. What comes behind a token does not change what follows it.
+  /// On a GPU, the length is rounded up to a multiple of 64: libtorch plans attention for each new length,
+  /// which takes longer than the computation. Padding behind a token does not change the prediction after it.
   [[nodiscard]] std::int64_t padding_behind(std::int64_t tokens) const {
     constexpr std::int64_t together = 64;
     if (device.is_cpu()) return 0;

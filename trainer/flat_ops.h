@@ -1,5 +1,5 @@
 #pragma once
-// The passes over flat tensors, on whichever device they lie. fp32 unless said otherwise; bf16 tensors are
+// Passes over flat tensors, on the device that has them. fp32 unless stated otherwise; bf16 tensors are
 // bfloat16.
 
 #include <ATen/core/Tensor.h>
@@ -10,24 +10,24 @@
 
 namespace isthmus::trainer::flat {
 
-/// fp32 or bf16.
+/// `gradient` is fp32 or bf16.
 [[nodiscard]] double norm(const at::Tensor& gradient);
 
 struct Buffers {
   at::Tensor parameters, first_moment, second_moment;
   at::Tensor twin;  ///< bf16, or undefined
 };
-/// `gradient` fp32 or bf16.
+/// `gradient` is fp32 or bf16.
 void adamw(const AdamWStep& step, const DecaySegment& segment, const at::Tensor& gradient,
            const Buffers& buffers);
 
 /// twin[range] = parameters[range] rounded.
 void refresh_twin(const at::Tensor& parameters, const at::Tensor& twin, outer_sync::Range range);
 
-/// fp32 in host memory; pinned if asked for.
+/// fp32 in host memory, optionally pinned.
 [[nodiscard]] at::Tensor host_buffer(std::uint64_t size, bool pinned);
 [[nodiscard]] std::span<float> floats(const at::Tensor& host_tensor);
-/// Over memory that is only read and outlives the tensor.
+/// A tensor over memory that is only read and must outlive it.
 [[nodiscard]] at::Tensor view_of(std::span<const float> host_values);
 [[nodiscard]] at::Tensor part(const at::Tensor& buffer, outer_sync::Range range);
 [[nodiscard]] at::Tensor zeros(std::uint64_t size, at::ScalarType type, at::Device device);

@@ -19,7 +19,7 @@ using torch::autograd::variable_list;
 namespace fused {
 namespace {
 
-/// Null for an empty tensor: no norms.
+/// Null for an empty tensor, which means no norms.
 template <class T>
 T* norms(const Tensor& x) {
   return x.numel() > 0 ? data<T>(x) : nullptr;
@@ -34,7 +34,7 @@ struct Embed : Function<Embed> {
     ctx->save_for_backward({tokens_N, weight_VC});
     return at::embedding(weight_VC, tokens_N);
   }
-  /// Summed in fp32: an id may stand hundreds of times in a batch, which bf16 sums would lose.
+  /// Adds in fp32: an id may occur hundreds of times in a batch, which bf16 sums would lose.
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
     const auto &tokens_N = saved[0], &weight_VC = saved[1];
@@ -57,7 +57,7 @@ void add_norm_forward(const Tensor& x, const Tensor& delta, const Tensor& weight
          [](const auto& work) { cpu::add_norm(work); });
 }
 
-/// RMSNorm alone.
+/// RMSNorm without an addition.
 struct Norm : Function<Norm> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x_NC, const Tensor& weight_C, double eps) {
     const auto x = x_NC.contiguous();
@@ -70,12 +70,12 @@ struct Norm : Function<Norm> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads);
 };
 
-/// What a GPU needs to add up a norm's gradients of `width` weights; undefined on a CPU.
+/// Memory in which a GPU adds up a norm's gradients of `width` weights; undefined on a CPU.
 Tensor block_sums(const Tensor& x, std::int64_t width) {
   return x.is_cpu() ? Tensor() : float_like(x, {cuda::row_blocks(x.size(0)), width});
 }
 
-/// Both gradients of a norm from what was saved; grad_sum may be undefined.
+/// Both gradients of a norm from the saved tensors; grad_sum may be undefined.
 std::pair<Tensor, Tensor> norm_backward(const variable_list& saved, const Tensor& grad_out,
                                         const Tensor& grad_sum) {
   const auto& sum = saved[0];
@@ -162,8 +162,8 @@ struct AddLayerNorm : Function<AddLayerNorm> {
   }
 };
 
-/// Stands for the CPU loop of a kernel that only GPUs have.
-constexpr auto no_cpu = [](const auto&) { TORCH_CHECK(false, "this is for GPUs alone"); };
+/// Takes the role of the CPU loop in a kernel that only GPUs have.
+constexpr auto no_cpu = [](const auto&) { TORCH_CHECK(false, "this kernel is for GPUs only"); };
 
 cpu::LookBack look_back(const AttentionShape& s) {
   return {s.length, s.heads, s.begins_BT.defined() ? data<std::int32_t>(s.begins_BT) : nullptr};
@@ -185,8 +185,8 @@ AttentionShape kept_shape(AutogradContext* ctx, const Tensor& cos, const Tensor&
 }
 
 struct Attention : Function<Attention> {
-  /// Query heads that share keys lie side by side, so a group's scores are one product: [B K, (H/K) T, D] x
-  /// [B K, D, T].
+  /// Query heads that share keys are adjacent, so a group's scores are one product: [B K, (H/K) T, D] x [B K,
+  /// D, T].
   static Tensor forward(AutogradContext* ctx, const Tensor& qkv_NE, const Tensor& norms_2D,
                         const AttentionShape& s) {
     const auto qkv = qkv_NE.contiguous();
@@ -203,7 +203,7 @@ struct Attention : Function<Attention> {
                                           data<T>(k), data<T>(v), floats(rstd)});
     });
     const auto kept_qkv =
-        norms_2D.numel() > 0 ? qkv : Tensor();  // a norm's backward pass needs what it normed
+        norms_2D.numel() > 0 ? qkv : Tensor();  // a norm's backward pass needs the norm's input
     Tensor y_BHTD, kept_weights, flash_y, log_sums;
     if (by_flash(s, q)) {
       std::tie(flash_y, log_sums) = at::_scaled_dot_product_flash_attention_for_cpu(
@@ -243,9 +243,9 @@ struct Attention : Function<Attention> {
 
  private:
   using Three = std::tuple<Tensor, Tensor, Tensor>;
-  /// In fp32 ATen's flash attention takes 70 ms forward and backward for 16 x 6 heads of 256 x 64, the
-  /// products of all weights 95 ms; in bf16 it is the other way, 46 ms and 20, and so it is for short
-  /// sequences.
+  /// For 16 x 6 heads of 256 x 64, forward and backward, ATen's flash attention takes 70 ms in fp32, and the
+  /// products of all weights 95 ms; in bf16 it is 46 ms and 20 ms, and for short sequences the products are
+  /// faster too.
   static bool by_flash(const AttentionShape& s, const Tensor& q) {
     return q.scalar_type() == at::kFloat && s.length >= 256 && s.heads == s.kv_heads &&
            !s.begins_BT.defined();
@@ -286,7 +286,7 @@ struct Attention : Function<Attention> {
   static float scale(const AttentionShape& s) { return 1.0F / std::sqrt(static_cast<float>(s.head_dim)); }
 };
 
-/// q_BHTD, k_BKTD and v_BKTD out of qkv_NE, on a GPU.
+/// q_BHTD, k_BKTD and v_BKTD from qkv_NE, on a GPU.
 struct RotatedHeads : Function<RotatedHeads> {
   static variable_list forward(AutogradContext* ctx, const Tensor& qkv_NE, const Tensor& norms_2D,
                                const AttentionShape& s) {
@@ -351,7 +351,7 @@ std::pair<Tensor, Tensor> add_layer_norm(const Tensor& x_NC, const Tensor& delta
 }
 
 Tensor gpu_attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor& norms_2D) {
-  // Heads that nothing is done to are views of qkv.
+  // Heads without norm and rotation are views of qkv.
   const bool is_plain = !s.cos_TD2.defined() && norms_2D.numel() == 0;
   if (is_plain || !cuda::rotates(heads_of(s))) return plain::attention(s, qkv_NE, norms_2D);
   const auto heads = RotatedHeads::apply(qkv_NE, norms_2D, s);

@@ -1,4 +1,4 @@
-// Matrix products with what belongs to them, as one autograd node each.
+// Matrix products and the operations around them, as one autograd node each.
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -20,7 +20,7 @@ using torch::autograd::variable_list;
 namespace fused {
 namespace {
 
-/// In fp32, and rounded once; libtorch's own takes a GPU twice as long as reading `x` does.
+/// Adds in fp32 and rounds once; on a GPU, libtorch's own sum takes twice as long as reading `x`.
 Tensor column_sums(const Tensor& x_NC) {
 #ifdef ISTHMUS_WITH_CUDA
   if (!x_NC.is_cpu()) {
@@ -39,18 +39,18 @@ Tensor column_sums(const Tensor& x_NC) {
   return x_NC.sum(0);
 }
 
-/// The `Product` of a node, in its forward and in its backward pass.
+/// A node's `Product`, in its forward and in its backward pass.
 struct Kept {
   Product by;
   [[nodiscard]] Tensor times(const Tensor& x) const {
     return linear_product(x, by.input_first ? by.weight.t() : by.weight, by.bias);
   }
-  /// Gradient of what was multiplied.
+  /// Gradient of the product's input.
   [[nodiscard]] Tensor back(const Tensor& grad) const {
     return linear_product(grad, by.input_first ? by.weight : by.weight.t());
   }
-  /// Gradients of weight and bias, `x` having been multiplied. Undefined where there is none to hand on: a
-  /// leaf's weight takes its own at once.
+  /// Gradients of weight and bias, for the input `x`. A gradient is undefined if there is no bias, or if it
+  /// was added to the weight's own in place, as for a leaf.
   [[nodiscard]] std::pair<Tensor, Tensor> of_parameters(const Tensor& x, const Tensor& grad) const {
     const auto left = by.input_first ? x.t() : grad.t();
     const auto& right = by.input_first ? grad : x;
@@ -62,7 +62,7 @@ struct Kept {
   }
 };
 
-/// Tensors of a product that autograd takes: none of them undefined.
+/// A product's tensors for autograd, which does not take undefined ones.
 Tensor bias_of(const Product& by) { return by.input_first ? by.bias : at::empty({0}, by.weight.options()); }
 Product product_of(const Tensor& weight, const Tensor& bias) {
   const bool input_first = bias.numel() > 0;
@@ -83,7 +83,7 @@ struct Linear : Function<Linear> {
   }
 };
 
-/// What an activation's backward pass makes: the gradient of what went in, and again what came out.
+/// Results of an activation's backward pass: the gradient of its input, and its output again.
 struct GradientAndOut {
   Tensor gradient, out;
 };
@@ -151,17 +151,17 @@ struct Activated : Function<Activated<Activation>> {
   }
 };
 
-/// The logits are the largest tensor of the model, so they are made for a few rows at a time, and turned into
-/// their own gradient at once.
+/// The logits are the largest tensor of the model, so they are computed for a few rows at a time, and turned
+/// into their own gradient at once.
 struct HeadLoss : Function<HeadLoss> {
-  /// Elements: a core's caches are small, a GPU wants large products.
+  /// In elements: a core's caches are small, a GPU needs large products.
   static std::int64_t logits_at_once(const Tensor& h) { return h.is_cpu() ? 1 << 22 : 1 << 30; }
-  /// Tensor cores want rows of products at multiples of 16 bytes, and are fastest at larger ones.
+  /// Tensor cores need rows at multiples of 16 bytes, and are fastest at larger multiples.
   static std::int64_t padded(const Tensor& h, std::int64_t vocab) {
     constexpr std::int64_t together = 64;
     return h.is_cpu() ? vocab : (vocab + together - 1) / together * together;
   }
-  /// Each part reads the matrix, and goes over its gradient.
+  /// Lower bound, since each part reads the matrix and updates its gradient.
   static constexpr std::int64_t min_rows_at_once = 256;
 
   static Tensor forward(AutogradContext* ctx, const Tensor& h_NC, const Tensor& weight_VC,
@@ -169,13 +169,13 @@ struct HeadLoss : Function<HeadLoss> {
     const auto h = h_NC.contiguous();
     const auto rows = h.size(0);
     const auto vocab = weight_VC.size(0);
-    // Behind the vocabulary's end the products are of zeros, and their gradients zeros.
+    // The padding behind the vocabulary is zero, and so are its products and gradients.
     const auto weight = padded(h, vocab) == vocab
                             ? weight_VC
                             : at::constant_pad_nd(weight_VC, {0, 0, 0, padded(h, vocab) - vocab});
     const auto rows_at_once = std::min(rows, std::max(min_rows_at_once, logits_at_once(h) / vocab));
     const auto grad_h = with_gradient ? at::empty_like(h) : Tensor();
-    // Several parts are summed in fp32.
+    // If there are several parts, they are added in fp32.
     const auto& so_far = weight_VC.grad();
     const bool at_once = with_gradient && so_far.defined() && so_far.scalar_type() == at::kFloat;
     auto grad_weight = at_once ? so_far : Tensor();
@@ -207,7 +207,7 @@ struct HeadLoss : Function<HeadLoss> {
   }
 
  private:
-  /// Double. On a GPU nobody waits for it. `logits` may be wider than the vocabulary.
+  /// Returns a double scalar; on a GPU without waiting for it. `logits` may be wider than the vocabulary.
   static Tensor softmax_loss(const Tensor& logits, std::int64_t vocab, const Tensor& targets_N, double scale,
                              double z_loss) {
     return dispatch(logits, [&](auto type) {

@@ -35,7 +35,7 @@ class Gpt2 final : public Decoder {
     head_VC_ = config.tie_embeddings ? tokens_VC_ : leaf("lm_head.weight");
   }
 
-  /// Positions count from where a token's document begins, if documents do not see each other.
+  /// Positions count from the beginning of a token's document if attention is bounded by documents.
   Stream embed(const Tensor& tokens_BT, const AttentionShape& shape) const override {
     auto positions_BT = at::arange(shape.length, tokens_BT.options()).expand_as(tokens_BT);
     if (shape.begins_BT.defined()) positions_BT = positions_BT - shape.begins_BT;

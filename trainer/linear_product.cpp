@@ -15,7 +15,8 @@ namespace {
 using Linear = Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&, std::string_view,
                       c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
 
-/// libtorch's own use of oneDNN for layers, whatever their type. None in a libtorch without oneDNN.
+/// libtorch's own operator for layers by oneDNN, for all types. Nullopt on Intel processors, and if libtorch
+/// has no oneDNN.
 std::optional<c10::TypedOperatorHandle<Linear>> find_onednn() {
 #if defined(__x86_64__)
   if (__builtin_cpu_is("intel")) return std::nullopt;

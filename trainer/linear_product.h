@@ -1,13 +1,13 @@
 #pragma once
-// The matrix product, on a CPU by whichever of libtorch's libraries is the faster.
+// The matrix product; on a CPU, by the faster of libtorch's libraries.
 
 #include <ATen/core/Tensor.h>
 
 namespace isthmus::trainer {
 
-/// x W^T, plus b unless that is undefined. libtorch gives a CPU's fp32 to MKL, which on processors that are
-/// not Intel's takes a fifth to a third longer than oneDNN (80 against 100 GFLOP/s on two cores of an AMD Zen
-/// 4): there it is oneDNN, which has bf16 anyway. No gradient is recorded.
+/// x W^T, plus b unless that is undefined. libtorch uses MKL for fp32 on CPUs, which on processors other than
+/// Intel's takes a fifth to a third longer than oneDNN (80 against 100 GFLOP/s on two cores of an AMD Zen 4):
+/// there, this uses oneDNN, which libtorch uses for bf16 anyway. Records no gradient.
 [[nodiscard]] at::Tensor linear_product(const at::Tensor& x_NI, const at::Tensor& weight_OI,
                                         const at::Tensor& bias_O = {});
 

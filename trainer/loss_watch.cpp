@@ -17,7 +17,7 @@ std::optional<LossSpike> LossWatch::add(double loss) {
   }
   ++calm_;
   ++steps_;
-  // As a plain mean until there are as many steps as the weight stands for.
+  // A plain mean for the first 1 / weight steps.
   const double part = std::max(weight, 1.0 / static_cast<double>(steps_));
   mean_ += part * above;
   variance_ = (1 - part) * (variance_ + part * above * above);

@@ -39,7 +39,8 @@ Tensor Leaves::stacked(const std::vector<std::string>& names) const {
 
 namespace {
 
-/// cos and sin of position * theta^(-2i/D), [T, D/2]. Local arithmetic: the C library's cosine will do.
+/// cos and sin of position * theta^(-2i/D), [T, D/2]. Local arithmetic, so the C library's cosine is good
+/// enough.
 std::pair<Tensor, Tensor> rotations(const ModelConfig& config, std::int64_t longest,
                                     const at::TensorOptions& options) {
   const auto half = config.head_dim() / 2;
@@ -49,8 +50,8 @@ std::pair<Tensor, Tensor> rotations(const ModelConfig& config, std::int64_t long
   return {angles.cos().to(fp32), angles.sin().to(fp32)};
 }
 
-/// A layer of which the backward pass knows what went into it alone, and makes the rest again: activation
-/// checkpointing (arXiv 1604.06174). Gradients are those without it, to the bit.
+/// A layer that keeps only its input for the backward pass, and recomputes the rest there: activation
+/// checkpointing (arXiv 1604.06174). Gradients are bit-identical to those without it.
 struct RecomputedLayer : Function<RecomputedLayer> {
   struct Call : torch::CustomClassHolder {
     Call(const Decoder& its_decoder, std::size_t its_index, AttentionShape its_shape)
@@ -60,7 +61,7 @@ struct RecomputedLayer : Function<RecomputedLayer> {
     AttentionShape shape;
   };
 
-  /// No optional tensor for an undefined one: autograd takes no undefined ones.
+  /// `delta_NC` is nullopt if it is undefined: autograd does not take undefined tensors.
   static variable_list forward(AutogradContext* ctx, const Tensor& residual_NC,
                                const std::optional<Tensor>& delta_NC, const c10::intrusive_ptr<Call>& call) {
     const Stream in{residual_NC, delta_NC.value_or(Tensor())};

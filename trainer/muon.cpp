@@ -39,11 +39,11 @@ std::vector<DecaySegment> without(std::span<const DecaySegment> segments,
 }
 
 Tensor orthogonalised(const Tensor& u) {
-  // A quintic that takes [0, 1] near 1 fastest, at the price of not converging (Jordan et al.).
+  // A quintic that brings [0, 1] near 1 fastest, at the price of not converging (Jordan et al.).
   constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
   constexpr int steps = 5;
   const bool tall = u.size(0) > u.size(1);
-  auto x = (tall ? u.t() : u) / u.norm().clamp_min(1e-7);  // the smaller of both Gram matrices
+  auto x = (tall ? u.t() : u) / u.norm().clamp_min(1e-7);  // use the smaller Gram matrix
   for (int step = 0; step < steps; ++step) {
     const auto gram = at::mm(x, x.t());
     x = at::addmm(x, at::addmm(gram, gram, gram, b, c), x, a);

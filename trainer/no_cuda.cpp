@@ -2,7 +2,7 @@
 #include "cuda/flat_ops.h"
 #include "isthmus/base/error.h"
 
-// choose_device never gives `cuda` to a build without it, so these are only there to link.
+// choose_device never returns `cuda` in a build without it, so these only have to link.
 namespace isthmus::trainer::cuda {
 namespace {
 [[noreturn]] void refuse() { throw Error(ErrorKind::config, "this build of isthmus has no CUDA"); }

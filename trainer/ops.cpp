@@ -91,7 +91,7 @@ Tensor softmax_loss(const Tensor& logits_NV, const Tensor& targets_N, double sca
   const auto targets_N1 = targets_N.unsqueeze(1);
   const auto log_sums_N1 = wide_NV.logsumexp(1, true);
   auto loss = (log_sums_N1 - wide_NV.gather(1, targets_N1)).sum(at::kDouble);
-  // A comparison with all ids in place of a scattered -1: it repeats to the bit on a GPU too.
+  // Compares with all ids instead of scattering a -1, which is repeatable to the bit on a GPU too.
   const auto one_hot_NV = at::arange(logits_NV.size(1), targets_N.options()).eq(targets_N1);
   auto weights_NV = (wide_NV - log_sums_N1).exp();
   if (z_loss != 0) weights_NV *= 1 + 2 * z_loss * log_sums_N1;

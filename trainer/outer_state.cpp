@@ -14,10 +14,11 @@ std::unique_ptr<outer_sync::OuterState> make_outer_state(Replica& replica,
     return std::make_unique<outer_sync::HostOuterState>(layout, replica, config.sender_feedback(),
                                                         config.eager());
   if (config.eager() || config.co2()) {
-    throw Error(ErrorKind::config, "outer.method is " + config.method +
-                                       ", which works on a CPU only; expected another one, or device: cpu");
+    throw Error(ErrorKind::config,
+                "outer.method is " + config.method +
+                    ", which is supported on CPUs only; choose another method, or set device: cpu");
   }
-  // The first GPU, and its default stream: where libtorch computes if nobody tells it otherwise.
+  // The first GPU and its default stream, which libtorch uses by default.
   return std::make_unique<outer_sync::DeviceOuterState>(layout, outer_sync::codec_plan(config), replica,
                                                         cuda::make_device_passes(0, nullptr));
 }

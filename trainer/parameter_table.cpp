@@ -24,7 +24,7 @@ std::uint64_t elements(const std::vector<std::int64_t>& shape) {
   return n;
 }
 
-/// Tensors without ranges, matrices and vectors apart; a fragment's, or the whole model's.
+/// The tensors of a fragment or of the whole model, before they get ranges; matrices and vectors separately.
 struct Group {
   std::vector<TensorEntry> matrices, vectors;
 };
@@ -63,7 +63,7 @@ void add_llama_ends(Group& group, const ModelShape& model) {
   group.vectors.push_back(vector("model.norm.weight", c.dim));
 }
 
-/// Its LayerNorms' weights and biases in a row.
+/// Adds a LayerNorm's weight and bias, one after the other.
 void add_layer_norm(Group& group, const std::string& name, std::int64_t dim) {
   group.vectors.push_back(vector(name + ".weight", dim));
   group.vectors.push_back(vector(name + ".bias", dim, Init::zero));
@@ -111,7 +111,7 @@ std::vector<Range> cut_evenly(std::uint64_t size, std::int64_t fragments) {
                                        " and the model has " + std::to_string(size) +
                                        " parameters; expected at most one fragment per parameter");
   }
-  // The first size mod P parts are one element longer: no product that could overflow.
+  // The first size mod P parts have one more element: this avoids a product that could overflow.
   std::vector<Range> ranges;
   std::uint64_t begin = 0;
   for (std::uint64_t p = 0; p < parts; ++p) {
@@ -124,7 +124,7 @@ std::vector<Range> cut_evenly(std::uint64_t size, std::int64_t fragments) {
 
 }  // namespace
 
-/// Places groups one behind the other.
+/// Places groups one after another.
 struct ParameterTable::Builder {
   ParameterTable& table;
   std::uint64_t end = 0;
@@ -216,7 +216,7 @@ std::vector<outer_sync::log::LoggedTensor> logged_tensors(const ParameterTable& 
 
 namespace {
 
-/// A stream number of its own for each tensor name (FNV-1a, 64 bits).
+/// A separate random stream for each tensor name (FNV-1a, 64 bits).
 std::uint64_t stream_of(std::string_view name) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
@@ -224,7 +224,7 @@ std::uint64_t stream_of(std::string_view name) {
 }
 
 float normal(std::uint64_t seed, std::uint64_t stream, std::uint64_t index, double std) {
-  std::uint64_t sum = 6;  // half a unit for each of the twelve, which centres them
+  std::uint64_t sum = 6;  // half a unit for each of the twelve numbers, which centres them
   for (std::uint64_t i = 0; i < 4; ++i) {
     const auto bits = random_bits(seed, stream, index * 4 + i);
     constexpr std::uint64_t mask = (1U << 21) - 1;

@@ -19,9 +19,9 @@ struct Preset {
 
 /// All of them have a tied head. Sources:
 /// - 35M to 4B: layers, width and heads of the models in "Streaming DiLoCo" (arXiv 2501.18512) and "Scaling
-///   Laws for DiLoCo" (arXiv 2503.09799), both of which have heads of 64 elements, QK-norm and a feed-forward
-///   part of 4 dim. SwiGLU's three matrices are 8/3 dim wide, so that there are as many parameters (with
-///   their 32,768 ids); what others count is a little different, and so are their names for the sizes.
+///   Laws for DiLoCo" (arXiv 2503.09799), which have heads of 64 elements, QK-norm and a feed-forward part of
+///   4 dim. SwiGLU's three matrices are 8/3 dim wide, which gives as many parameters (with the papers' 32,768
+///   ids); the papers count slightly differently, and so name the sizes differently.
 /// - gpt2-124m, gpt2-350m: "gpt2" and "gpt2-medium" (Radford et al., 2019).
 /// - smollm-135m: SmolLM-135M. llama-1b: Llama 3.2 1B, without the scaling of its rotary positions.
 inline constexpr std::array<Preset, 11> presets = {{
@@ -38,7 +38,7 @@ inline constexpr std::array<Preset, 11> presets = {{
     {"llama-1b", "llama", 16, 2048, 32, 8, 8192, false, 500000, 0},
 }};
 
-/// Of a name that is one of these.
+/// `name` must be one of these.
 [[nodiscard]] inline ModelConfig model_of(std::string_view name) {
   ModelConfig model;
   for (const auto& preset : presets) {

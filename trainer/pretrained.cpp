@@ -24,7 +24,7 @@ constexpr const char* weights_name = "model.safetensors";
 constexpr std::uint64_t largest_config = 1 << 20;  // bytes
 constexpr int deepest_json = 20;
 
-/// config.json, key by key: each is asked for with what it may be.
+/// Reads config.json key by key; each call states the valid values.
 class ConfigFile {
  public:
   explicit ConfigFile(const fs::path& file) : file_(file) {
@@ -32,14 +32,14 @@ class ConfigFile {
     const auto size = open.size();
     if (size > largest_config) refuse("has " + std::to_string(size) + " bytes; expected at most 1 MiB");
     std::string text(size, ' ');
-    if (!open.read(std::as_writable_bytes(std::span(text)))) refuse("was cut short while it was read");
+    if (!open.read(std::as_writable_bytes(std::span(text)))) refuse("has become shorter while it was read");
     bool too_deep = false;
     const auto guard = [&](int depth, Json::parse_event_t, const Json&) {
       too_deep = too_deep || depth > deepest_json;
       return !too_deep;
     };
     keys_ = Json::parse(text, guard, false);
-    if (too_deep || !keys_.is_object()) refuse("is no JSON object");
+    if (too_deep || !keys_.is_object()) refuse("is not a JSON object");
   }
 
   [[noreturn]] void refuse(const std::string& reason) const {
@@ -77,9 +77,9 @@ class ConfigFile {
     if (!keys_[key].is_boolean()) refuse(key, keys_[key], "true or false");
     return keys_[key].get<bool>();
   }
-  /// A key that may be left out, and else must have this value.
+  /// A key that may be missing, and must have this value if it is there.
   void must_be(const std::string& key, const Json& value) const {
-    if (has(key) && keys_[key] != value) refuse(key, keys_[key], value.dump() + ", as the model here has it");
+    if (has(key) && keys_[key] != value) refuse(key, keys_[key], value.dump() + ", the only supported value");
   }
 
  private:
@@ -94,7 +94,7 @@ double rope_theta(const ConfigFile& in) {
     if (!in.has(name)) continue;
     const auto& rope = in[name];
     const auto type = rope.is_object() ? rope.value("rope_type", rope.value("type", Json("default"))) : rope;
-    if (type != "default") in.refuse(name, rope, "rope_type default: rotations are not scaled here");
+    if (type != "default") in.refuse(name, rope, "rope_type default: scaled rotations are not supported");
     if (rope.contains("rope_theta"))
       return in.number(std::string(name) + ".rope_theta", rope["rope_theta"], 1, most);
   }
@@ -138,7 +138,7 @@ PretrainedShape read_gpt2(const ConfigFile& in) {
   return {{c, in.integer("vocab_size", 1, 4294967295)}, c.positions};
 }
 
-/// A setting's name here, there, and its values.
+/// A setting's name here and in config.json, and its two values.
 struct Setting {
   const char *key, *their_key;
   double ours, theirs;
@@ -171,13 +171,13 @@ void check_same(const ModelShape& ours, const ModelShape& theirs, const fs::path
   }
 }
 
-/// Buffers that files carry beside the parameters: causal masks and the frequencies of rotations.
+/// Buffers that files contain in addition to the parameters: causal masks and the frequencies of rotations.
 bool is_no_parameter(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
          name.ends_with(".rotary_emb.inv_freq");
 }
 
-/// GPT-2's own files leave out the first part of each name.
+/// GPT-2's own files omit the first part of each name.
 std::string short_name(const std::string& name) {
   constexpr std::string_view prefix = "transformer.";
   return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
@@ -208,7 +208,7 @@ PretrainedShape read_pretrained_shape(const fs::path& folder) {
   try {
     shape.model.config.resolve(shape.model.config.is_gpt2() ? shape.positions : 1);
   } catch (const Error& error) {
-    in.refuse(std::string("describes no model that there is here: ") + error.what());
+    in.refuse(std::string("describes a model that is not supported: ") + error.what());
   }
   return shape;
 }
@@ -273,7 +273,7 @@ void write_pretrained(const fs::path& folder, const ParameterTable& table, std::
                    {"attention_bias", false}});
     if (!c.qk_norm) config["mlp_bias"] = false;
   }
-  // Explicit: where a file has none, the class's own, ids of its own vocabulary, would count.
+  // Explicit: otherwise the class's defaults would apply, which are ids of its own vocabulary.
   const auto separator = notes.separator ? Json(*notes.separator) : Json();
   for (const auto* key : {"bos_token_id", "eos_token_id"}) config[key] = separator;
 

@@ -13,7 +13,7 @@ using What = RankOrder::What;
 
 namespace {
 
-/// Ids that rank 0 has sent, where this rank computes.
+/// Ids that rank 0 has sent, on this rank's device.
 class ReceivedBatch {
  public:
   explicit ReceivedBatch(data::Device& memory) : memory_(memory) {}
@@ -53,7 +53,7 @@ class Follower {
       : link_(link), replica_(replica), options_(group), zero_(zero), ids_(memory) {}
 
   void run() {
-    link_.send(RankAnswer{});  // the model is there
+    link_.send(RankAnswer{});  // the model is ready
     for (;;) {
       const auto order = link_.order();
       if (order.what == What::end) return;
@@ -86,8 +86,8 @@ class Follower {
       case What::end:
         return;
     }
-    throw Error(ErrorKind::network, "rank 0 gives an order that is none: " +
-                                        std::to_string(static_cast<std::uint32_t>(order.what)));
+    throw Error(ErrorKind::network,
+                "rank 0 sent an invalid order: " + std::to_string(static_cast<std::uint32_t>(order.what)));
   }
 
   void train(const RankOrder& order) {

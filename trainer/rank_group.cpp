@@ -27,8 +27,8 @@ c10::intrusive_ptr<c10d::Backend> join(const RankGroupOptions& options) {
   const auto rank = static_cast<int>(options.rank), ranks = static_cast<int>(options.ranks);
 #ifdef ISTHMUS_WITH_CUDA
   if (options.device == Device::cuda) {
-    // c10d's watchdog would end the process where a rank is silent; that is noticed otherwise, and abort()
-    // called.
+    // c10d's watchdog would end the process if a rank is silent; Isthmus detects that itself and calls
+    // abort().
     setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/0);
     const auto nccl = c10d::ProcessGroupNCCL::Options::create();
     nccl->timeout = options.timeout;
@@ -71,7 +71,7 @@ RankGroup::~RankGroup() {
   try {
     group_->backend->shutdown();
   } catch (const std::exception&) {
-    // The others are gone.
+    // The other ranks are gone.
   }
 }
 
@@ -108,7 +108,7 @@ void RankGroup::abort() noexcept {
   try {
     group_->backend->abort();
   } catch (const std::exception&) {
-    // It has ended in another way; whoever waits finds out.
+    // It ended in another way; waiting callers find out.
   }
 }
 

@@ -10,7 +10,7 @@
 namespace isthmus::trainer {
 namespace {
 
-/// Before each answer.
+/// Sent before each answer.
 struct Verdict {
   std::uint32_t failed = 0;
   ErrorKind kind = ErrorKind::network;
@@ -28,7 +28,7 @@ std::span<std::byte> room_of(T& value) {
 }
 
 [[noreturn]] void lost(const char* doing, ssize_t result) {
-  const std::string why = result == 0 ? "the other end has closed it" : std::strerror(errno);
+  const std::string why = result == 0 ? "the other end closed the connection" : std::strerror(errno);
   throw Error(ErrorKind::network, std::string(doing) + " a rank of this replica failed: " + why);
 }
 

@@ -62,28 +62,28 @@ struct Replica::Impl {
   void refresh(Range range) const {
     if (buffers.twin.defined()) flat::refresh_twin(buffers.parameters, buffers.twin, range);
   }
-  /// A range of an fp32 buffer in host memory: itself, or a copy in `staging`.
+  /// A range of an fp32 buffer in host memory: the buffer itself, or a copy in `staging`.
   std::span<float> on_host(const at::Tensor& buffer, Range range) const {
     if (buffer.is_cpu()) return flat::floats(buffer).subspan(range.begin, range.size);
     flat::part(staging, range).copy_(flat::part(buffer, range));
     return flat::floats(staging).subspan(range.begin, range.size);
   }
 
-  /// What inner_step changes: the moments as they are, the rest cut to the share.
+  /// The buffers that inner_step changes: the moments whole, the others cut to the share.
   [[nodiscard]] flat::Buffers own_buffers() const {
     return {.parameters = flat::part(buffers.parameters, share),
             .first_moment = buffers.first_moment,
             .second_moment = buffers.second_moment,
             .twin = buffers.twin.defined() ? flat::part(buffers.twin, share) : at::Tensor()};
   }
-  /// A range of the whole buffer, as the moments count.
+  /// Converts a range of the whole buffer to indexes of the moments.
   [[nodiscard]] Range in_share(Range range) const {
     if (range.size == 0) return {};
     assert(range.begin >= share.begin && range.end() <= share.end());
     return {range.begin - share.begin, range.size};
   }
 
-  /// Mean loss of a batch. Each part's mean counts for as much of it as it has sequences.
+  /// Mean loss of a batch. Each part is weighted by its number of sequences.
   double backward(const BatchTensors& batch) {
     const auto sequences = batch.inputs_BT.size(0);
     const auto at_once = options.trainer.micro_batch > 0 ? options.trainer.micro_batch : sequences;
@@ -105,13 +105,13 @@ struct Replica::Impl {
     assert(model->gradients_in_place());
     return loss;
   }
-  /// Of the last batch.
+  /// The gradient of the last batch.
   [[nodiscard]] const at::Tensor& batch_gradient() const {
     return gradient_sum.defined() ? gradient_sum : gradient;
   }
 
   /// The first value of a flat buffer that is not finite, by tensor and element: " of X at element 7". Empty
-  /// where all are.
+  /// if all are finite.
   [[nodiscard]] std::string first_not_finite(const at::Tensor& buffer) const {
     for (const auto& tensor : table.tensors()) {
       const auto values = flat::part(buffer, tensor.range);
@@ -126,14 +126,14 @@ struct Replica::Impl {
   ParameterTable table;
   ReplicaOptions options;
   Range share;
-  std::vector<DecaySegment> segments;  ///< of the share, counted from its begin; for AdamW
+  std::vector<DecaySegment> segments;  ///< of the share, relative to its start; for AdamW
   std::vector<MuonMatrix> matrices;    ///< for Muon, which has no shares
   BiasCorrection bias;
   at::Device device;
   flat::Buffers buffers;
   at::Tensor gradient;       ///< fp32 or bf16, what autograd adds into
-  at::Tensor gradient_sum;   ///< fp32, of several bf16 ones; undefined where it is not needed
-  at::Tensor host_gradient;  ///< fp32 copy that gradients() gave out; made at its first call
+  at::Tensor gradient_sum;   ///< fp32 sum of several bf16 gradients; undefined if not needed
+  at::Tensor host_gradient;  ///< fp32 copy that gradients() returned; made by its first call
   at::Tensor staging;        ///< pinned; CUDA only
   std::optional<Model> model;
   std::uint64_t steps = 0;
@@ -153,7 +153,7 @@ float Replica::forward_backward(const data::Batch& batch) {
     const auto parameter = s.first_not_finite(s.buffers.parameters);
     throw Error(ErrorKind::divergence,
                 "the loss of step " + std::to_string(s.steps + 1) + " is not finite; " +
-                    (parameter.empty() ? "all parameters are: look at its batch and at inner.lr"
+                    (parameter.empty() ? "all parameters are: check its batch and inner.lr"
                                        : "nor is the parameter" + parameter));
   }
   return loss;

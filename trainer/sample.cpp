@@ -9,7 +9,7 @@
 namespace isthmus::trainer {
 namespace {
 
-constexpr std::uint64_t stream = 0x73616d706c65;  // "sample": apart from the other uses of a seed
+constexpr std::uint64_t stream = 0x73616d706c65;  // "sample": separate from other uses of a seed
 
 /// The id at which the running sum of softmax(logits / temperature) passes `unit`, in [0, 1).
 std::int64_t draw(std::span<const float> logits, double temperature, double unit) {
@@ -26,7 +26,7 @@ std::int64_t draw(std::span<const float> logits, double temperature, double unit
     left -= weights[i];
     if (left < 0) return static_cast<std::int64_t>(i);
   }
-  return top - logits.begin();  // the sum's rounding error was drawn
+  return top - logits.begin();  // rounding of the sum left a remainder
 }
 
 }  // namespace

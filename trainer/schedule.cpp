@@ -32,7 +32,7 @@ double wsd(const InnerConfig& config, double step, double steps) {
 
 double cos_pi(double x) {
   if (x > 0.5) return -cos_pi(1 - x);
-  // Up to a quarter turn the cosine's own polynomial, beyond it the sine's of what is missing to half a turn.
+  // Up to a quarter turn uses the cosine's own polynomial, beyond it the sine's of the complement.
   return x <= 0.25 ? cosine(2 * half_pi * x) : sine(2 * half_pi * (0.5 - x));
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// How one flat buffer is shared out among the ranks of a replica, for ZeRO-1 (Rajbhandari et al., "ZeRO:
-// Memory Optimizations Toward Training Trillion Parameter Models", arXiv 1910.02054, P_os).
+// Divides a flat buffer among the ranks of a replica, for ZeRO-1 (Rajbhandari et al., "ZeRO: Memory
+// Optimizations Toward Training Trillion Parameter Models", arXiv 1910.02054, P_os).
 
 #include <span>
 #include <vector>
@@ -10,21 +10,21 @@
 
 namespace isthmus::trainer {
 
-/// Rank's part of [0, size): contiguous, in the order of the ranks, of equal length but for the end; it
-/// begins at a multiple of 64 elements. Empty where there are more ranks than such parts.
+/// The rank's part of [0, size): contiguous, in the order of the ranks, beginning at a multiple of 64
+/// elements, and of equal length except at the end. Empty if there are more ranks than such parts.
 [[nodiscard]] outer_sync::Range share_of(std::uint64_t rank, std::uint64_t ranks, std::uint64_t size);
 
-/// What two ranges have in common; empty (and within `a`) where that is nothing.
+/// The intersection of two ranges; if it is empty, a position within `a`.
 [[nodiscard]] outer_sync::Range common(outer_sync::Range a, outer_sync::Range b);
 
-/// The parts of the segments that lie in the share, counted from its begin.
+/// The parts of the segments that are in the share, relative to its start.
 [[nodiscard]] std::vector<DecaySegment> segments_in(std::span<const DecaySegment> segments,
                                                     outer_sync::Range share);
 
 class RankGroup;
 class Replica;
 struct RankGroupOptions;
-/// Each rank's share of the parameters to all others, and to the model's bf16 twin.
+/// Sends each rank's share of the parameters to all other ranks, and updates the model's bf16 twin.
 void share_parameters(Replica& replica, RankGroup& group, const RankGroupOptions& options);
 
 }  // namespace isthmus::trainer

@@ -1,7 +1,7 @@
 #pragma once
-// What the CPU loops share. They are written as plain loops, and the compiler makes one version for each kind
-// of processor, chosen when the program is loaded; all versions give the same bits where the loops use only
-// exact operations, since contraction into fused multiply-adds is off.
+// Shared by the CPU loops. They are plain loops, which the compiler builds in one version for each kind of
+// processor; the version is chosen when the program is loaded. All versions give the same bits if the loops
+// use only exact operations, since contraction into fused multiply-adds is off.
 
 #include <bit>
 #include <cstddef>
@@ -25,7 +25,7 @@ ISTHMUS_INLINE float widen(float x) { return x; }
 ISTHMUS_INLINE float widen(Bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
 
 ISTHMUS_INLINE void narrow(float x, float& out) { out = x; }
-/// Round to nearest, ties to even. Rounding would wrap a NaN whose upper bits are all ones to zero.
+/// Rounds to nearest, ties to even. Rounding would turn a NaN with an upper half of all ones into zero.
 ISTHMUS_INLINE void narrow(float x, Bf16& out) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const auto rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;

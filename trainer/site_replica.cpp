@@ -46,7 +46,7 @@ SiteReplica::SiteReplica(ParameterTable table, const ReplicaOptions& options, Ra
       ranks_(std::move(ranks)) {
   assert(ranks_.links.size() + 1 == ranks_.group.ranks);
   watched([&] {
-    for (const auto& link : ranks_.links) static_cast<void>(link->answer());  // their models are there
+    for (const auto& link : ranks_.links) static_cast<void>(link->answer());  // their models are ready
     order({.what = What::meet});
     group_ = std::make_unique<RankGroup>(ranks_.group);
     give_parameters({0, this->table().buffer_size()});
@@ -57,7 +57,7 @@ SiteReplica::~SiteReplica() {
   try {
     order({.what = What::end});
   } catch (const Error&) {
-    // It has ended already.
+    // The other end has ended already.
   }
 }
 
@@ -98,8 +98,8 @@ float SiteReplica::forward_backward(const data::Batch& batch) {
   const auto ranks = ranks_.links.size() + 1;
   if (batch.rows.size() % ranks != 0) {
     throw Error(ErrorKind::config, "a batch of " + std::to_string(batch.rows.size()) +
-                                       " sequences cannot be shared out evenly over " +
-                                       std::to_string(ranks) + " ranks");
+                                       " sequences cannot be divided evenly among " + std::to_string(ranks) +
+                                       " ranks");
   }
   const auto each = batch.rows.size() / ranks;
   gave_out_gradient_ = false;
@@ -126,7 +126,7 @@ double SiteReplica::inner_step(double lr) {
     gave_out_gradient_ = false;
     const auto norm = Replica::inner_step(lr);
     if (ranks_.zero) share_parameters(*this, *group_, ranks_.group);
-    group_->settle();  // what comes of it may be sent to other members next
+    group_->settle();  // the result may be sent to other members next
     return norm;
   });
 }
@@ -146,13 +146,13 @@ void SiteReplica::modified_on_device(Range range) {
   give_parameters(range);
 }
 
-/// Of the whole range, from all who hold a part of it.
+/// The moments of the whole range, from all ranks that hold a part of it.
 SiteReplica::Moments SiteReplica::gather_moments(Range range) const {
   Moments out{std::vector<float>(range.size), std::vector<float>(range.size)};
   const auto part_of = [&](std::vector<float>& values, Range part) {
     return std::span(values).subspan(part.begin - range.begin, part.size);
   };
-  // Reading is no change, though host memory may be filled by it.
+  // Reading changes no state, though it may fill host memory.
   auto& self = const_cast<SiteReplica&>(*this);
   const auto own = common(range, held_by(0));
   std::ranges::copy(self.Replica::first_moment(own), part_of(out.first, own).begin());
@@ -227,7 +227,7 @@ void SiteReplica::copy_state(ReplicaState& state) const {
 
 void SiteReplica::restore(const ReplicaState& state) {
   const Range all{0, table().buffer_size()};
-  Replica::restore(state);  // of this share
+  Replica::restore(state);  // restores the moments of this rank's share
   give_parameters(all);
   set_moments(all, state.first_moment, state.second_moment);
   set_steps(state.steps);

@@ -33,7 +33,7 @@ namespace {
 
 void say(const std::string& text) { say_line(text); }
 
-/// What the system can give without swapping; nothing where it does not say.
+/// Memory available without swapping; nullopt if the system does not report it.
 std::optional<std::uint64_t> available_memory() {
   std::ifstream in("/proc/meminfo");
   std::string key;
@@ -49,18 +49,20 @@ void check_memory(const OuterBenchRequest& request, std::uint64_t replicas) {
   const auto bytes = [](std::uint64_t n) { return format_bytes(static_cast<double>(n)); };
   const auto check = [&](std::uint64_t need) {
     if (!available || need <= *available) return;
-    throw Error(ErrorKind::config,
-                fmt::format("--params is {}, which takes {} in {} replicas here, and {} are available; "
-                            "expected fewer parameters, or replicas on machines of their own (--role)",
-                            request.parameters, bytes(need), replicas, bytes(*available)));
+    throw Error(
+        ErrorKind::config,
+        fmt::format("--params is {}, which needs {} for {} replicas on this machine, and {} are available; "
+                    "expected fewer parameters, or run each replica on its own machine (--role)",
+                    request.parameters, bytes(need), replicas, bytes(*available)));
   };
-  // Parameters, global ones and momentum, before a layout is made to know the rest.
+  // First check only the local and global parameters and the momentum: the rest is known once there is a
+  // layout.
   check(replicas * request.parameters * 3 * sizeof(float));
   const auto need = replicas * bench_memory(request);
   check(need);
   if (request.quiet || request.json) return;
-  say(fmt::format("memory: {} in {} replica{} here{}", bytes(need), replicas, replicas == 1 ? "" : "s",
-                  available ? " of " + bytes(*available) + " available" : ""));
+  say(fmt::format("memory: {} for {} replica{} on this machine{}", bytes(need), replicas,
+                  replicas == 1 ? "" : "s", available ? ", " + bytes(*available) + " available" : ""));
 }
 
 // ---- the coordinator ----
@@ -69,7 +71,7 @@ class Observer final : public outer_sync::CoordinatorObserver {
  public:
   explicit Observer(std::int64_t steps) : steps_(steps) {}
   void message(const std::string& text) override { say(text); }
-  /// A line now and then.
+  /// Prints a progress line every 10 s.
   void members_changed(const Coordinator& coordinator) override {
     constexpr auto every = std::chrono::seconds(10);
     if (Clock::now() < said_ + every) return;
@@ -86,7 +88,7 @@ class Observer final : public outer_sync::CoordinatorObserver {
   }
   void evaluated(std::uint64_t /*step*/, double /*loss*/) override {}
   void round_judged(const outer_sync::protocol::RoundJudged& /*round*/) override {}
-  /// Nobody takes a benchmark up again.
+  /// Stores nothing: a benchmark cannot be resumed.
   void store(const outer_sync::protocol::LastView& /*view*/) override {}
 
  private:
@@ -99,7 +101,7 @@ void write_report(const OuterBenchRequest& request, const Coordinator& coordinat
   for (const auto& [name, member] : coordinator.members())
     members.push_back(report_of<OuterBenchMember>(member.result.summary));
   if (members.empty() || members.front().measured_steps == 0)
-    return say("stopped before there was anything to measure");
+    return say("stopped before the first measured step");
   const auto& outer = request.experiment.outer;
   const auto report = outer_bench_json({.codec = outer.codec,
                                         .sync_every = outer.sync_every.parts.back().value,
@@ -121,7 +123,7 @@ int run_bench_coordinator(OuterBenchRequest request) {
   Observer observer(experiment.run.steps);
   auto options = coordinator_options(experiment);
   options.config = bench_items(request);
-  options.elastic = false;  // figures of fewer replicas than were asked for are of another run
+  options.elastic = false;  // with fewer replicas the figures would mean something else
   auto network = experiment.network;
   network.certs = own_certificates(network.certs, outer_sync::tls::coordinator_name);
   std::atomic<bool> interrupted = false;
@@ -152,7 +154,7 @@ class OuterBench final : public LocalRun {
     std::atomic<int> interrupts = 0;
     const SignalThread signals([&](int, int count) { interrupts = count; });
     auto coordinator = with_role("coordinator");
-    // The coordinator prints the document, and this process nothing.
+    // Only the coordinator prints the JSON document.
     if (request_.json) coordinator.emplace_back("--json");
     if (!request_.out.empty()) coordinator.insert(coordinator.end(), {"--out", request_.out.string()});
     if (start_coordinator(std::move(coordinator), experiment.network.coordinator)) {
@@ -195,7 +197,7 @@ std::uint64_t parameter_count(const std::string& text) {
   if (error != std::errc() || !(count >= 1 && count <= most)) {
     throw Error(
         ErrorKind::config,
-        "--params is '" + text + "'; expected a number of parameters up to 1000B, as 64k, 200M or 1.5B");
+        "--params is '" + text + "'; expected a number of parameters up to 1000B, like 64k, 200M or 1.5B");
   }
   return static_cast<std::uint64_t>(count);
 }
@@ -217,11 +219,10 @@ void make_measurable(Experiment& experiment, std::int64_t steps) {
   if (experiment.outer.data_parallel())
     throw Error(ErrorKind::config, "outer.method is data_parallel, which has no outer loop to measure");
   if (experiment.reducers > 0) {
-    throw Error(
-        ErrorKind::config,
-        fmt::format("reducers is {}; expected 0: bench outer starts replicas alone", experiment.reducers));
+    throw Error(ErrorKind::config, fmt::format("reducers is {}; expected 0: bench outer starts only replicas",
+                                               experiment.reducers));
   }
-  experiment.network.secret.clear();  // of no run: there is no folder that it could be in
+  experiment.network.secret.clear();  // a benchmark has no run folder to keep it in
   experiment.outer.warmup_steps = 0;
   experiment.outer.final_sync = false;
   const auto filling = static_cast<std::int64_t>(filling_steps(experiment));
@@ -229,8 +230,8 @@ void make_measurable(Experiment& experiment, std::int64_t steps) {
   experiment.outer.steps = experiment.run.steps;
   if (experiment.run.steps > filling) return;
   throw Error(ErrorKind::config,
-              fmt::format("--steps is {}; expected more than the {} that fill the pipeline, "
-                          "which are not measured",
+              fmt::format("--steps is {}; expected more than {}, the steps that fill the pipeline and "
+                          "are not measured",
                           steps, filling));
 }
 

@@ -1,8 +1,8 @@
 #pragma once
-// `isthmus bench`: how fast parts of a run are, without a model.
+// `isthmus bench`: measures the speed of parts of a run, without a model.
 //
-// `bench outer` runs the outer loop as it is, over the network as it is, under a trainer that sleeps in place
-// of computing: does a setting keep accelerators busy over a link?
+// `bench outer` runs the real outer loop over the real network, with a trainer that sleeps instead of
+// computing: does a setting keep accelerators busy over a link?
 
 #include <filesystem>
 #include <string>
@@ -13,18 +13,18 @@
 namespace isthmus::app {
 
 struct OuterBenchRequest {
-  /// `all` starts the others on this machine.
+  /// `all` starts the coordinator and all replicas on this machine.
   enum class Role { all, coordinator, replica } role = Role::all;
   Experiment experiment;
   std::uint64_t parameters = 0;
   config::Duration step_time;
-  std::string name;                  ///< of a replica
-  std::string build;                 ///< of this binary, for messages about unequal ones
-  std::filesystem::path out;         ///< gets the report as JSON; empty for none
-  bool json = false;                 ///< print it
-  bool quiet = false;                ///< a replica's: the coordinator says it all
-  int announce_fd = -1;              ///< a coordinator's, as in CoordinatorRequest
-  std::vector<std::string> command;  ///< this program and the flags that all roles share
+  std::string name;                  ///< of the replica; for `replica` only
+  std::string build;                 ///< of this binary, for messages about different builds
+  std::filesystem::path out;         ///< file for the report as JSON; empty: no file
+  bool json = false;                 ///< print the report as JSON
+  bool quiet = false;                ///< a replica prints errors only
+  int announce_fd = -1;              ///< as in CoordinatorRequest; for `coordinator` only
+  std::vector<std::string> command;  ///< this program and the options that all roles share
 };
 
 /// "200M", "1.5B" (thousand million), "64k" or a plain number. Throws Error(config).
@@ -32,15 +32,15 @@ struct OuterBenchRequest {
 /// "500ms". Throws Error(config).
 [[nodiscard]] config::Duration step_duration(const std::string& text);
 
-/// The experiment as its outer loop is measured: without warm-up and final sync, of so many steps (0: as many
-/// as it takes to measure two sync intervals). Throws Error(config) for what cannot be measured.
+/// Prepares the experiment for measuring its outer loop: `steps` steps (0: enough to measure two sync
+/// intervals), no warm-up and no final sync. Throws Error(config) if its outer loop cannot be measured.
 void make_measurable(Experiment& experiment, std::int64_t steps);
-/// Steps until every fragment is in flight once in an interval, at the last sync_every: they are not
-/// measured.
+/// Steps at the beginning that are not measured: until every fragment has been in flight once, at the last
+/// sync_every.
 [[nodiscard]] std::uint64_t filling_steps(const Experiment& experiment);
 
-/// `experiment` must have been made measurable. Exit status: 0 measured, 130 stopped by Ctrl-C, 143 a replica
-/// after SIGTERM, 5 where hashes differ, otherwise Error's.
+/// `experiment` must have passed through make_measurable. Returns the exit status: 0 measured, 130 stopped by
+/// Ctrl-C, 143 for a replica after SIGTERM, 5 if hashes differ, otherwise that of the Error.
 [[nodiscard]] int run_outer_bench(OuterBenchRequest request);
 
 }  // namespace isthmus::app

@@ -21,7 +21,7 @@ using Seconds = std::chrono::duration<double>;
 
 struct Pass {
   std::uint64_t batches = 0;
-  double seconds = 0, waited = 0, first = 0;  ///< first: until the first batch, which is not in the others
+  double seconds = 0, waited = 0, first = 0;  ///< first: until the first batch; the others leave it out
 };
 
 Pass run_pass(const data::Corpus& corpus, const Experiment& experiment, double seconds, double step) {
@@ -86,7 +86,7 @@ int run_loader_bench(const LoaderBenchRequest& request) {
     out["gpu_queue_wait"] = paced.waited / paced.seconds;
   }
   out["peak_resident_bytes"] = resident_bytes();
-  fmt::print("memory        {} at its peak, all of it with this program\n", format_bytes(resident_bytes()));
+  fmt::print("memory        {} at its peak (whole process)\n", format_bytes(resident_bytes()));
   json.print(out);
   if (!request.out.empty()) {
     std::ofstream file(request.out);

@@ -1,5 +1,5 @@
 #pragma once
-// `isthmus bench loader`: how fast a config's data comes, without a model.
+// `isthmus bench loader`: measures how fast a config's data is loaded, without a model.
 
 #include <cstdint>
 #include <filesystem>
@@ -10,15 +10,15 @@ namespace isthmus::app {
 
 struct LoaderBenchRequest {
   Experiment experiment;
-  double seconds = 10;         ///< of each of two passes
-  config::Duration step_time;  ///< training takes that long between two batches in the second pass; 0: none
-  std::filesystem::path out;   ///< gets the figures as JSON; empty for none
-  bool json = false;           ///< print them
+  double seconds = 10;         ///< duration of each of the two passes
+  config::Duration step_time;  ///< between two batches of the second pass; 0: no second pass
+  std::filesystem::path out;   ///< file for the figures as JSON; empty: no file
+  bool json = false;           ///< print the figures as JSON
 };
 
-/// Loads batches as the first replica would, as fast as it goes; then, with a step time, as training would
-/// ask for them. Prints tokens and bytes per second, what the host holds meanwhile, and how long training
-/// would have waited. Throws what the corpus and the loader throw.
+/// Loads batches like the first replica: first as fast as possible, then, with a step time, at the pace of
+/// training. Prints tokens and bytes per second, the peak memory, and how long training would have waited.
+/// Throws the errors of the corpus and the loader.
 int run_loader_bench(const LoaderBenchRequest& request);
 
 }  // namespace isthmus::app

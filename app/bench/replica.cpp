@@ -35,7 +35,7 @@ constexpr std::uint64_t cache_line = 16;  // elements
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 double seconds_since(Clock::time_point begin) { return seconds(Clock::now() - begin); }
 
-/// One flat buffer in host memory, which nothing reads but the outer loop. All zero on every replica.
+/// One flat buffer in host memory that only the outer loop reads. Initially zero on every replica.
 class FlatParameters final : public outer_sync::LocalParameters {
  public:
   explicit FlatParameters(std::uint64_t size) : values_(size, 0.0F) {}
@@ -49,7 +49,7 @@ class FlatParameters final : public outer_sync::LocalParameters {
   AlignedVector<float> values_;
 };
 
-/// What stands for training: values of roughly normal distribution, of which a chunk sees no two alike.
+/// Simulates training: adds values of roughly normal distribution that do not repeat within a chunk.
 class Drift {
  public:
   explicit Drift(std::uint64_t seed) : values_(period), state_(seed) {
@@ -76,16 +76,16 @@ class Drift {
   std::uint64_t state_;
 };
 
-/// Passes everything on to a member, and measures what the outer loop cannot know of itself.
+/// Forwards everything to a member, and measures what the outer loop cannot measure itself.
 class MeasuredExchange final : public outer_sync::RoundExchange {
  public:
   MeasuredExchange(outer_sync::RoundExchange& exchange, const outer_sync::FragmentLayout& layout)
       : exchange_(exchange), layout_(layout) {}
 
   double waiting = 0;   ///< seconds
-  double applying = 0;  ///< seconds from a result's being taken to its being applied
+  double applying = 0;  ///< seconds from taking a result until it has been applied
   std::uint64_t late = 0;
-  std::vector<double> fragment_seconds;  ///< from begin to result, of the rounds taken
+  std::vector<double> fragment_seconds;  ///< from first contribution to result, for each round taken
 
   void contribute(ChunkId chunk, Round round, outer_sync::protocol::SharedBytes bytes, std::uint64_t weight,
                   const SampleSet& samples) override {
@@ -162,7 +162,7 @@ class BenchReplica {
   void join() {
     auto hello = hello_of(config_, request_.name, request_.build);
     hello.config = bench_items(request_);
-    // Whoever comes later is refused: a benchmark takes nobody in then.
+    // Ignores the answer: a benchmark accepts no late members, so there is no state to copy.
     static_cast<void>(node_.join(std::move(hello)));
     joined_ = true;
     node_.activate(loop_.fragments(), loop_.global_hash());
@@ -185,7 +185,7 @@ class BenchReplica {
     if (!stopped_) loop_.finish();
   }
 
-  /// It ends a step's time after its beginning, whatever was done in it.
+  /// Changes the parameters, sleeps until the step time is over, and then runs the outer loop.
   void make_step() {
     const auto end = Clock::now() + step_time_;
     drift();
@@ -204,7 +204,7 @@ class BenchReplica {
     tell();
   }
 
-  /// Fragments that the coming step sends get something to send.
+  /// Changes the fragments that the next step sends.
   void drift() {
     const auto begin = Clock::now();
     for (auto step = loop_.step() + 1; step <= loop_.step_after_next(); ++step) {
@@ -294,14 +294,14 @@ class BenchReplica {
   FlatParameters parameters_;
   Drift drift_;
   const outer_sync::Schedule schedule_;
-  Trace trace_;  // without a file
+  Trace trace_;  // writes no file
   outer_sync::MemberNode node_;
   MeasuredExchange exchange_;
   outer_sync::OuterLoop loop_;
   bool joined_ = false, stopped_ = false;
-  Clock::time_point begun_ = Clock::now();  ///< to make steps
-  Totals so_far_;                           ///< without what `exchange_` counts
-  Totals begin_;                            ///< when the measured steps began
+  Clock::time_point begun_ = Clock::now();  ///< start of the first step
+  Totals so_far_;                           ///< without the figures of `exchange_`
+  Totals begin_;                            ///< at the start of the measured steps
   Totals measured_;
 };
 
@@ -319,11 +319,10 @@ outer_sync::protocol::View mesh_of(const OuterBenchRequest& request, ChunkId chu
 void check_fragments(const OuterBenchRequest& request) {
   const auto parts = static_cast<std::uint64_t>(request.experiment.outer.num_fragments);
   if (parts <= request.parameters / cache_line) return;
-  throw Error(
-      ErrorKind::config,
-      fmt::format("--params is {} and outer.num_fragments is {}; expected at least {} parameters in a "
-                  "fragment",
-                  request.parameters, parts, cache_line));
+  throw Error(ErrorKind::config,
+              fmt::format("--params is {} and outer.num_fragments is {}; expected at least {} parameters in "
+                          "each fragment",
+                          request.parameters, parts, cache_line));
 }
 
 outer_sync::FragmentLayout bench_layout(const OuterBenchRequest& request) {

@@ -7,13 +7,13 @@
 
 namespace isthmus::app {
 
-/// Throws Error(config) where there are fewer than 16 parameters for a fragment.
+/// Throws Error(config) if a fragment has fewer than 16 parameters.
 void check_fragments(const OuterBenchRequest& request);
-/// Fragments of equal size, but for 16 elements, at multiples of which each begins.
+/// Fragments of equal size to within 16 elements; each begins at a multiple of 16.
 [[nodiscard]] outer_sync::FragmentLayout bench_layout(const OuterBenchRequest& request);
-/// Bytes that one replica of a run of so many will take, while everybody keeps up.
+/// Bytes that one replica needs, as long as all replicas keep up.
 [[nodiscard]] std::uint64_t bench_memory(const OuterBenchRequest& request);
-/// What all processes of a benchmark must share.
+/// The settings that all processes of a benchmark must share.
 [[nodiscard]] config::SharedItems bench_items(OuterBenchRequest& request);
 
 [[nodiscard]] int run_bench_replica(OuterBenchRequest request);

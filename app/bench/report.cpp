@@ -15,7 +15,7 @@ namespace {
 
 double utilization(const OuterBenchMember& m) { return ratio(m.compute_seconds, m.measured_seconds); }
 
-/// Parts of the measured time. What is left over is the protocol's: asking whether a step may begin.
+/// Fractions of the measured time. "other" is the protocol's work: asking whether a step may begin.
 ordered_json lost(const OuterBenchMember& m) {
   const auto part = [&](double seconds) { return ratio(seconds, m.measured_seconds); };
   const double named =
@@ -90,14 +90,14 @@ std::string outer_bench_table(const ordered_json& r) {
   row("measured", fmt::format("the last {} of {} steps{}, {}", count("measured_steps"), count("steps"),
                               r["stopped"].get<bool>() ? " (stopped early)" : "",
                               format_duration(number("measured_seconds"))));
-  // A name has up to 64 characters.
-  row("compute", fmt::format("{:.2f} % of the time (least of all replicas: {:.26})",
-                             percent(r["compute_utilization"]), r["of_replica"].get<std::string>()));
+  // Cut to the table's width: a name has up to 64 characters.
+  row("compute", fmt::format("{:.2f} % of the time (lowest: {:.26})", percent(r["compute_utilization"]),
+                             r["of_replica"].get<std::string>()));
   const auto& lost = r["lost"];
   row("lost", fmt::format("{:.2f} % waiting, {:.2f} % encoding, {:.2f} % applying,", percent(lost["waiting"]),
                           percent(lost["encoding"]), percent(lost["applying"])));
   row("",
-      fmt::format("{:.2f} % woken late, {:.2f} % else", percent(lost["late_wake"]), percent(lost["other"])));
+      fmt::format("{:.2f} % woken late, {:.2f} % other", percent(lost["late_wake"]), percent(lost["other"])));
   row("sent",
       fmt::format("{:.4f} bits per parameter and step ({:.4f} with headers)",
                   number("bits_per_parameter_per_step"), number("bits_per_parameter_per_step_in_all")));
@@ -106,7 +106,7 @@ std::string outer_bench_table(const ordered_json& r) {
                                 number("link_bits_per_parameter_per_step"))
                   : "no rate configured");
   row("fragment",
-      fmt::format("{:.3f} s from begin to result, 99th percentile {:.3f} s",
+      fmt::format("{:.3f} s from start to result, 99th percentile {:.3f} s",
                   r["fragment_seconds"]["median"].get<double>(), r["fragment_seconds"]["p99"].get<double>()));
   row("", fmt::format("sync_delay is {:.3f} s", number("sync_delay") * step));
   row("rounds", fmt::format("{}; late: {} of the {} measured", count("rounds"), count("late_rounds"),

@@ -1,5 +1,5 @@
 #pragma once
-// What `bench outer` measures: one report of each replica, which its coordinator makes a table of.
+// The figures of `bench outer`: each replica reports to the coordinator, which makes one table of them.
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -9,29 +9,29 @@
 
 namespace isthmus::app {
 
-/// Of one replica. Times in seconds. `measured_*`, `*_seconds` and `fragment_*` are of the measured steps
-/// alone: not of those that fill the pipeline, and not of what comes after the last step.
+/// Report of one replica. Times in seconds. `measured_*`, `*_seconds` and `fragment_*` cover only the
+/// measured steps, without the steps that fill the pipeline and the work after the last step.
 struct OuterBenchMember {
   std::string name;
   std::string global_hash;
   std::uint64_t parameters = 0;
-  double step_time = 0;  ///< of one step, as it was asked for
+  double step_time = 0;  ///< requested time of one step
   std::uint64_t steps = 0;
   std::uint64_t measured_steps = 0;
-  double measured_seconds = 0;   ///< wall time; the five below and what is left over make it up
-  double compute_seconds = 0;    ///< steps times their time
-  double waiting_seconds = 0;    ///< for results that had not come
-  double encoding_seconds = 0;   ///< outer gradients, and handing them over
+  double measured_seconds = 0;   ///< wall time, which includes the next five
+  double compute_seconds = 0;    ///< number of steps times step_time
+  double waiting_seconds = 0;    ///< for results that had not arrived
+  double encoding_seconds = 0;   ///< encoding outer gradients and handing them over
   double applying_seconds = 0;   ///< decoding, outer step, merge, hash chain
-  double late_wake_seconds = 0;  ///< that the sleep for a step lasted longer than it was to
-  double noise_seconds = 0;      ///< changing parameters, within the steps' time
-  std::uint64_t rounds = 0;      ///< applied in all, of all fragments
+  double late_wake_seconds = 0;  ///< by which sleeps lasted too long
+  double noise_seconds = 0;      ///< changing parameters; part of compute_seconds
+  std::uint64_t rounds = 0;      ///< applied in the whole run, over all fragments
   std::uint64_t measured_rounds = 0;
-  std::uint64_t late_rounds = 0;       ///< of these, waited for
+  std::uint64_t late_rounds = 0;       ///< measured rounds that the replica waited for
   double fragment_seconds_median = 0;  ///< from the first encoded chunk to the last result
   double fragment_seconds_p99 = 0;
-  std::uint64_t payload_bytes = 0, total_bytes = 0;  ///< sent in all; total with headers and control
-  double link_bits_per_second = 0;                   ///< as configured; 0 any
+  std::uint64_t payload_bytes = 0, total_bytes = 0;  ///< sent in the run; total with headers and control
+  double link_bits_per_second = 0;                   ///< as configured; 0: no limit
   bool stopped = false;
 
   template <class Self, class Visit>
@@ -61,20 +61,21 @@ struct OuterBenchMember {
   }
 };
 
-/// The settings that the figures are of.
+/// The settings that were measured.
 struct OuterBenchSettings {
   std::string codec;
-  std::int64_t sync_every = 0;  ///< in the measured part
+  std::int64_t sync_every = 0;  ///< in the measured steps
   std::int64_t num_fragments = 0, sync_delay = 0;
 };
 
-/// The figures outside of "members" are of the replica that computed least. At least one member.
+/// The figures outside of "members" are those of the replica that spent the smallest part of its time
+/// computing. Needs at least one member.
 [[nodiscard]] nlohmann::ordered_json outer_bench_json(const OuterBenchSettings& settings,
                                                       const std::vector<OuterBenchMember>& members);
 /// At most 80 columns wide.
 [[nodiscard]] std::string outer_bench_table(const nlohmann::ordered_json& report);
 
-/// The nearest-rank quantile, 0 <= q <= 1; 0 of nothing.
+/// The nearest-rank quantile, 0 <= q <= 1; 0 without values.
 [[nodiscard]] double quantile(std::vector<double> values, double q);
 
 }  // namespace isthmus::app

@@ -39,7 +39,7 @@ std::vector<std::string> CommandLine::program() const {
 }
 
 void CommandLine::on(CLI::App& verb, std::function<int()> act) {
-  // Of a verb that holds others, and stands alone too, only where it does.
+  // A verb with subcommands that also works alone acts only if no subcommand was given.
   verb.callback([this, &verb, act = std::move(act)] {
     if (verb.get_subcommands().empty()) act_ = act;
   });
@@ -131,12 +131,12 @@ std::vector<std::string> CommandLine::worker_arguments() const {
 
 void CommandLine::add_worker(std::function<int(WorkerRequest)> train) {
   auto* verb = app_.add_subcommand(
-      "worker", train ? "train one replica, or only reduce" : "reduce for those who train");
+      "worker", train ? "train one replica, or only reduce" : "reduce chunks for the trainers");
   verb->add_option("--config", flags_.config, "experiment in YAML")->required();
   verb->add_option("--coordinator", flags_.coordinator, "HOST:PORT");
   verb->add_option("--name", flags_.name, "worker name, unique in the run")->required();
   verb->add_option("--site", flags_.site,
-                   "site whose settings apply; by default the site of the worker's name");
+                   "site that provides the settings; by default the site of the worker's name");
   verb->add_option("--listen", flags_.listen, "ADDRESS:PORT for peers, or none; overrides network.listen");
   verb->add_option("--advertise", flags_.advertise, "HOST:PORT that peers dial; overrides network.advertise");
   verb->add_flag("--reduce-only", flags_.reduce_only, "reduce chunks only, without a model or data");
@@ -148,7 +148,7 @@ void CommandLine::add_worker(std::function<int(WorkerRequest)> train) {
       "Example: isthmus worker --config two_sites.yaml --coordinator eu.example:7000 --name us-1 "
       "--listen 0.0.0.0:7001 --advertise us.example:7001");
   on(*verb, [this, train = std::move(train)] {
-    // Sites are named for those who train: one that only reduces may stand at none of them.
+    // Sites have trainers; a reducer may be at none of them.
     const bool reduces_anywhere = flags_.reduce_only && flags_.site.empty();
     WorkerRequest request{
         .experiment = reduces_anywhere ? load() : load(WorkerPlace{flags_.name, flags_.site}),
@@ -164,7 +164,7 @@ void CommandLine::add_worker(std::function<int(WorkerRequest)> train) {
     }
     if (!train)
       throw Error(ErrorKind::config,
-                  "this binary cannot train: give --reduce-only, or start `isthmus worker`");
+                  "this binary cannot train: pass --reduce-only, or start `isthmus worker`");
     return train(std::move(request));
   });
 }
@@ -199,9 +199,9 @@ void CommandLine::add_config_parts(CLI::App& verb) {
     request.json = flags_.json;
     return run_config_explain(request);
   });
-  auto* diff = verb.add_subcommand("diff", "list the keys whose effective values differ");
+  auto* diff = verb.add_subcommand("diff", "list the keys with different effective values");
   diff->add_option("a", request.a, "folder of a run, or experiment in YAML")->required();
-  diff->add_option("b", request.b, "another")->required();
+  diff->add_option("b", request.b, "folder of another run, or another experiment in YAML")->required();
   add_json(*diff);
   diff->footer("Example: isthmus config diff runs/quickstart configs/overlap.yaml");
   on(*diff, [this, &request] {
@@ -272,7 +272,7 @@ void CommandLine::add_help() {
   verb->add_option("verb", request.verb, "verb to explain; all by default");
   verb->add_flag("--markdown", request.markdown, "all verbs and options in Markdown (docs/cli.md)");
   verb->add_flag("--metrics", request.metrics, "the metrics for Prometheus in Markdown (docs/metrics.md)");
-  verb->add_flag("--check", request.check, "whether all examples can be read")->group("");
+  verb->add_flag("--check", request.check, "check that all examples are valid command lines")->group("");
   verb->footer("Example: isthmus help data show");
   on(*verb, [this, &request] { return run_help(app_, request); });
 }
@@ -291,7 +291,7 @@ void CommandLine::add_completion() {
 }
 
 void CommandLine::add_data() {
-  auto* verb = app_.add_subcommand("data", "make and look at chunk stores: token ids in compressed blocks");
+  auto* verb = app_.add_subcommand("data", "make and inspect chunk stores: token ids in compressed blocks");
   verb->require_subcommand(1);
   add_data_tokenize(*verb);
   auto& request = flags_.data;
@@ -351,7 +351,7 @@ void CommandLine::add_data_tokenize(CLI::App& data) {
       ->capture_default_str()
       ->check(CLI::Range(data::min_block_tokens, data::max_block_tokens));
   verb->add_option("--threads", options.threads,
-                   "threads that tokenise, and as many that compress; 0: one per core")
+                   "threads that tokenise, and the same number that compress; 0: one per core")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));
   verb->add_option("--text-field", options.text_field, "name of the text field in JSONL")
@@ -432,8 +432,7 @@ int CommandLine::bench_outer() {
   using Role = OuterBenchRequest::Role;
   const bool replica = flags_.role == "replica";
   if (replica == flags_.name.empty()) {
-    throw Error(ErrorKind::config, replica ? "--role replica needs a --name"
-                                           : "--name is a replica's; expected --role replica with it");
+    throw Error(ErrorKind::config, replica ? "--role replica needs a --name" : "--name needs --role replica");
   }
   OuterBenchRequest request;
   request.parameters = parameter_count(flags_.params);
@@ -470,7 +469,7 @@ int CommandLine::bench_outer() {
 
 namespace {
 
-/// A command line can be read by every account of the machine for as long as the process lives.
+/// Every account of the machine can read a process's command line for as long as the process runs.
 void hide_tokens(std::span<char*> arguments) {
   for (char* argument : arguments) {
     const std::string_view text(argument);
@@ -487,11 +486,11 @@ int CommandLine::run(int argc, char** argv) {
     if (ask_) {
       if (const auto status = ask_(app_.get_subcommands().front()->get_name())) return *status;
     }
-    hide_tokens({argv, static_cast<std::size_t>(argc)});  // last: who was asked may read them again
+    hide_tokens({argv, static_cast<std::size_t>(argc)});  // not earlier: `ask_` may read the arguments again
     return act_();
   } catch (const CLI::ParseError& error) {
     const int status = app_.exit(error);
-    if (error.get_name() == "CallForHelp") std::fputs("\n", stdout);  // which the text lacks
+    if (error.get_name() == "CallForHelp") std::fputs("\n", stdout);  // the help text has none at its end
     return status == 0 ? 0 : 2;
   } catch (const isthmus::Error& error) {
     say_error(std::string("isthmus: ") + error.what());

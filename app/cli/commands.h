@@ -1,6 +1,5 @@
 #pragma once
-// The command line: verbs and their flags, which both binaries share. Each verb's work is in a file of its
-// name.
+// The command line: verbs and flags, which both binaries share. Each verb's work is in a file of its own.
 
 #include <CLI/CLI.hpp>
 #include <functional>
@@ -26,27 +25,27 @@ struct Flags {
   DataRequest data;
   ConfigRequest config_request;
   HelpRequest help;
-  std::string shell;  ///< of completion
+  std::string shell;  ///< for `completion`
   int announce_fd = -1;
   std::optional<std::uint64_t> until;
-  // of trained models:
+  // for trained models:
   std::string model, corpus, prompt;
   std::uint64_t tokens = 200, seed = 0;
   double temperature = 0.8;
-  // of benchmarks:
+  // for benchmarks:
   std::string params, step_time, role = "all";
   std::int64_t steps = 0, replicas = 0;
   double seconds = 10;
 };
 
-/// One binary's command line. Verbs are added, then it is run once.
+/// The command line of one binary. Add the verbs, then call `run` once.
 class CommandLine {
  public:
-  /// `torch` is what --torch named, which processes that this one starts are given too.
+  /// `torch` is the value of --torch; processes that this one starts get it too.
   CommandLine(const std::string& description, TrainerBuild trainer, std::string torch = {});
 
   void add_coordinator();
-  /// `train` is what a worker without --reduce-only does; a binary that has no trainer gives none.
+  /// `train` runs a worker without --reduce-only; null in a binary without a trainer.
   void add_worker(std::function<int(WorkerRequest)> train);
   void add_config();
   void add_replay();
@@ -57,32 +56,33 @@ class CommandLine {
   void add_help();
   void add_completion();
 
-  /// For verbs that one binary alone has.
+  /// For verbs that only one binary has.
   [[nodiscard]] CLI::App& app() { return app_; }
   [[nodiscard]] Flags& flags() { return flags_; }
   void add_set(CLI::App& verb);
   void add_security(CLI::App& verb);
-  /// Sets `Flags::json`; the verb makes a JsonOutput of it.
+  /// Sets `Flags::json`; the verb makes a JsonOutput from it.
   CLI::Option* add_json(CLI::App& verb);
-  /// What is done once the command line has been read.
+  /// Sets what the verb does after the command line has been parsed.
   void on(CLI::App& verb, std::function<int()> act);
-  /// What the flags set over the config file, as KEY=VALUE.
+  /// The config keys that the flags override, as KEY=VALUE.
   [[nodiscard]] std::vector<std::string> assignments() const;
-  /// The experiment that the flags name.
+  /// Loads the experiment that the flags name.
   [[nodiscard]] Experiment load(const std::optional<WorkerPlace>& worker = std::nullopt,
                                 Purpose purpose = Purpose::training) const;
-  /// What this binary is, for messages about unequal builds.
+  /// The build of this binary, for messages about different builds.
   [[nodiscard]] std::string build() const { return build_name(trainer_); }
-  /// This binary, as a process that it starts is to run it: the first words of a command.
+  /// The first words of a command that runs this binary again.
   [[nodiscard]] std::vector<std::string> program() const;
-  /// Asked before a verb's own work, with the verb's name; a value is the exit status in its place.
+  /// `ask` is called with the verb's name before the verb acts. If it returns an exit status, the verb does
+  /// not act.
   void before(std::function<std::optional<int>(const std::string& verb)> ask) { ask_ = std::move(ask); }
 
-  /// Exit status; errors are said on standard error.
+  /// Returns the exit status; prints errors on standard error.
   [[nodiscard]] int run(int argc, char** argv);
 
  private:
-  /// What `isthmus worker` was given, for a program that trains in its place.
+  /// The arguments of `isthmus worker`, for a program that trains instead of it (worker.command).
   [[nodiscard]] std::vector<std::string> worker_arguments() const;
   void add_config_parts(CLI::App& verb);
   void add_data_tokenize(CLI::App& data);

@@ -13,7 +13,8 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// Both shells run these: `verb` is the path of verbs so far, and what may follow goes to `out`.
+// Both shells use these tables. `verb` is the path of the verbs typed so far; `out` gets the words that may
+// follow.
 
 std::string joined(const Words& words) {
   std::string out;
@@ -68,7 +69,7 @@ std::string option_cases(CLI::App& root) {
   return out;
 }
 
-/// Of options and positionals with few values; where there is nothing to say, the shell offers files.
+/// Values of options and positionals that have a fixed choice. For all others the shell offers files.
 std::string value_cases(CLI::App& root) {
   std::string out;
   for (const auto& verb : verbs_of(root)) {
@@ -107,7 +108,7 @@ std::string key_cases() {
   return out;
 }
 
-/// A function that sets `out` by its argument.
+/// A shell function that sets `out` for its argument.
 std::string function(std::string_view name, const std::string& cases) {
   return fmt::format("{}() {{\n  out=\n  case \"$1\" in\n{}  esac\n}}\n", name, cases);
 }
@@ -118,7 +119,7 @@ std::string tables(CLI::App& root) {
          fmt::format("_isthmus_keys=\"{}\"\n", keys_with_equals());
 }
 
-// `=` parts words in bash: "--set", "outer.codec", "=", "in".
+// bash splits words at `=`: "--set", "outer.codec", "=", "in".
 constexpr std::string_view bash_rest = R"(_isthmus() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb='' out='' word i
   for ((i = 1; i < COMP_CWORD; i++)); do

@@ -1,6 +1,5 @@
 #pragma once
-// `isthmus completion bash|zsh`: a script for the shell, made from the definitions of verbs, options and
-// keys.
+// `isthmus completion bash|zsh`: a shell script, generated from the definitions of verbs, options and keys.
 
 #include <CLI/CLI.hpp>
 #include <string>

@@ -27,14 +27,14 @@ std::string_view class_meaning(Scope scope) {
     case Scope::agreed:
       return "equal on all members, for the whole run";
     case Scope::live:
-      return "equal on all members; may change in mid-run, at a step that all share";
+      return "equal on all members; can change during the run, at the same step on all members";
     case Scope::per_site:
-      return "each member's own: `sites:`, --set, or its own file";
+      return "each member has its own value, from `sites:`, --set or its own file";
   }
   return "";
 }
 
-/// Of kinds that are written with one; of numbers the notes say it.
+/// The unit in the notes, or the one of the key's kind of value; empty without a unit.
 std::string unit_of(const Item& item, const KeyNote* note) {
   if (note != nullptr && !note->unit.empty()) return std::string(note->unit);
   if (item.expected.find("duration") != std::string::npos) return "time: ms, s, min or h";
@@ -43,7 +43,7 @@ std::string unit_of(const Item& item, const KeyNote* note) {
   return {};
 }
 
-/// Words in lines of 80 columns, all but the first behind a margin.
+/// Text in lines of 80 columns, with the label in the margin of the first line.
 std::string wrapped(std::string_view label, std::string_view text) {
   constexpr std::size_t margin = 12, columns = 80;
   std::string out = fmt::format("{:<{}}", label, margin);
@@ -77,7 +77,7 @@ std::string nearest_keys(const std::string& key) {
   return out;
 }
 
-/// Every key with its value, those of the sites included.
+/// Every key with its value, including the keys of the sites.
 std::map<std::string, Item> effective(const std::filesystem::path& path) {
   const auto file = std::filesystem::is_directory(path) ? path / "config.yaml" : path;
   auto experiment = load_experiment(file, {}, std::nullopt, Purpose::inference);
@@ -128,8 +128,8 @@ int run_config_explain(const ConfigRequest& request) {
   const auto items = all_keys();
   const auto item = std::ranges::find(items, request.key, &Item::key);
   if (item == items.end())
-    throw Error(ErrorKind::config, fmt::format("there is no key '{}'; the nearest are {}", request.key,
-                                               nearest_keys(request.key)));
+    throw Error(ErrorKind::config,
+                fmt::format("unknown key '{}'; the nearest are {}", request.key, nearest_keys(request.key)));
   const auto found = std::ranges::find(key_notes(), request.key, &KeyNote::key);
   const auto* note = found == key_notes().end() ? nullptr : &*found;
   const auto unit = unit_of(*item, note);

@@ -42,7 +42,8 @@ int run_ctl(const CtlRequest& request, Experiment experiment, bool has_config) {
   const auto answer = outer_sync::ask(experiment.network, command);
   if (!answer.problem.empty()) throw Error(ErrorKind::config, answer.problem);
   const auto json = nlohmann::json::parse(answer.text, nullptr, false);
-  if (!json.is_object()) throw Error(ErrorKind::data, "the coordinator's answer is no JSON object");
+  if (!json.is_object())
+    throw Error(ErrorKind::data, "unexpected answer from the coordinator: not a JSON object");
   output.print(json);
   if (request.json) return 0;
   const auto text = request.verb == "status" ? status_table(json) : sentence_of(json);
@@ -65,7 +66,8 @@ CLI::App* add_verb(CommandLine& commands, CLI::App& ctl, CtlRequest& request, co
   verb->footer(std::string("Example: isthmus ctl ") + example);
   commands.on(*verb, [&commands, &request, &flags, name] {
     if (flags.config.empty() && flags.coordinator.empty())
-      throw Error(ErrorKind::config, "neither --coordinator nor --config says where the coordinator is");
+      throw Error(ErrorKind::config,
+                  "the coordinator's address is not known; pass --coordinator or --config");
     request.verb = name;
     request.json = flags.json;
     return run_ctl(request, commands.load(std::nullopt, Purpose::benchmark), !flags.config.empty());
@@ -76,7 +78,7 @@ CLI::App* add_verb(CommandLine& commands, CLI::App& ctl, CtlRequest& request, co
 }  // namespace
 
 void add_ctl(CommandLine& commands, CtlRequest& request) {
-  auto* ctl = commands.app().add_subcommand("ctl", "ask a run how it stands, and steer it");
+  auto* ctl = commands.app().add_subcommand("ctl", "show the status of a live run, and control it");
   ctl->require_subcommand(1);
   const auto add = [&](const char* name, const char* help, const char* example) {
     return add_verb(commands, *ctl, request, name, help, example);
@@ -89,7 +91,7 @@ void add_ctl(CommandLine& commands, CtlRequest& request) {
   set->add_option("--at", request.at,
                   "apply the change after this step; by default as soon as every member can");
   set->add_option("--member", request.member,
-                  "worker or site, for keys that each member has for itself; by default all");
+                  "worker or site to change, for keys that may differ between members; by default all");
   add("pause", "pause all members at the same step", "pause --config two_sites.yaml");
   add("resume", "continue a paused run", "resume --config two_sites.yaml");
   add("checkpoint", "write a checkpoint on every member at the same step",

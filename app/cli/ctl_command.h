@@ -1,5 +1,5 @@
 #pragma once
-// `isthmus ctl`: asks a run's coordinator how it stands, and to change it.
+// `isthmus ctl`: asks a run's coordinator for the status of the run, or to change it.
 
 #include <cstdint>
 #include <string>
@@ -12,7 +12,7 @@ namespace isthmus::app {
 struct CtlRequest {
   std::string verb;
   std::vector<std::string> arguments;
-  std::string name = "operator";  ///< of the certificate
+  std::string name = "operator";  ///< name of the certificate
   std::string member;
   std::uint64_t at = 0;
   bool json = false;

@@ -41,14 +41,14 @@ std::string codec_of(const data::StoreSpec& spec) {
   return spec.codec == data::StoreCodec::none ? "none" : fmt::format("{} {}", codec_name(spec), spec.level);
 }
 
-/// How many times smaller than ids of 2 or 4 bytes.
+/// How many times smaller the store is than plain ids of 2 or 4 bytes.
 double ratio_of(const data::StoreInfo& info) {
   return as_double(info.tokens * info.spec.width()) / as_double(std::max<std::uint64_t>(1, info.data_bytes));
 }
 
-/// The whole machine may be stopped at any time: what is on disk is complete up to the last commit.
+/// Exiting at any time is safe: the store on disk is complete up to the last commit.
 void stop_now(int signal, int /*count*/) {
-  std::fputs("\nisthmus: interrupted; the same command goes on from here\n", stderr);
+  std::fputs("\nisthmus: interrupted; run the same command again to continue\n", stderr);
   _exit(128 + signal);
 }
 
@@ -129,12 +129,13 @@ int run_data_tokenize(const DataRequest& request) {
     say_error(fmt::format("skipped: {} documents in all", report.info.source.skipped));
   const auto folder = options.out.string();
   if (report.resumed_at == report.info.tokens) {
-    fmt::print("{}: was complete\n", folder);
+    fmt::print("{}: was already complete\n", folder);
   } else {
     fmt::print("{}: {} in {}, {}", folder, format_bytes(as_double(report.bytes_read)),
                format_duration(report.seconds), rate(as_double(report.bytes_read), report.seconds));
-    fmt::print("{}\n",
-               report.resumed_at > 0 ? fmt::format(", behind {} ids of before", report.resumed_at) : "");
+    fmt::print("{}\n", report.resumed_at > 0
+                           ? fmt::format(", continued after {} ids of an earlier run", report.resumed_at)
+                           : "");
   }
   print_info(report.info);
   json.print({{"folder", folder},
@@ -154,7 +155,7 @@ int run_data_tune(const DataRequest& request) {
     progress.update(format_bar(done, fmt::format("{:.0f} % measured", 100 * done)));
   });
   progress.finish();
-  fmt::print("{} ids, sampled; rates of ids of {} bytes, one thread, MB/s\n\n", report.sampled_tokens,
+  fmt::print("{} ids sampled; rates in MB/s of ids of {} bytes, with one thread\n\n", report.sampled_tokens,
              report.width);
   fmt::print("{:>8} {:8} {:>7} {:>9} {:>11} {:>10}\n", "block", "codec", "ratio", "compress", "decompress",
              "disk");
@@ -172,7 +173,7 @@ int run_data_tune(const DataRequest& request) {
                i == report.choice ? "  <" : "");
   }
   const auto& spec = report.rows[report.choice].spec;
-  fmt::print("\ndisk: what it must give to keep one thread that decompresses busy\n");
+  fmt::print("\ndisk: read rate that keeps one decompressing thread busy\n");
   fmt::print("choice: --block {} --codec {}{}\n  {}\n", spec.block_tokens, codec_name(spec),
              spec.codec == data::StoreCodec::none ? "" : fmt::format(" --level {}", spec.level),
              report.reason);
@@ -209,7 +210,7 @@ int run_data_show(const DataRequest& request) {
     throw Error(ErrorKind::data,
                 fmt::format("{}: {} of {} blocks are damaged", request.folder.string(), bad, info.blocks()));
   }
-  fmt::print("verified: all {} blocks are as they were written\n", info.blocks());
+  fmt::print("verified: the checksums of all {} blocks match\n", info.blocks());
   shown["verified"] = true;
   json.print(shown);
   return 0;

@@ -1,5 +1,5 @@
 #pragma once
-// `isthmus data`: text to a chunk store, what is in one, and which settings suit a corpus.
+// `isthmus data`: makes a chunk store from text, shows what one holds, and finds settings for a corpus.
 
 #include <filesystem>
 #include <string>
@@ -14,21 +14,21 @@ struct DataRequest {
   // tokenize
   data::TokenizeOptions tokenize;
   std::string codec = "zstd", on_bad = "fail";
-  bool jsonl = false, text = false;  ///< what standard input is
+  bool jsonl = false, text = false;  ///< format of standard input
   // tune
   data::TuneOptions tune;
   std::uint64_t sample_megabytes = 8;
   // show
   std::filesystem::path folder;
   bool verify = false;
-  bool json = false;  ///< of any
+  bool json = false;  ///< for all of them
 };
 
-/// Each returns the exit status. They throw Error(config) or Error(data).
+/// Each returns the exit status, and throws Error(config) or Error(data).
 int run_data_tokenize(const DataRequest& request);
 int run_data_tune(const DataRequest& request);
 int run_data_show(const DataRequest& request);
-/// `folder` is a run's.
+/// `folder` is the folder of a run.
 int run_data_ledger(const DataRequest& request);
 
 }  // namespace isthmus::app

@@ -20,7 +20,7 @@ void collect(CLI::App& app, const std::string& path, std::vector<Verb>& out) {
   const auto parts = app.get_subcommands([](CLI::App* part) { return shown(part); });
   for (auto* part : parts)
     collect(*part, path.empty() ? part->get_name() : path + " " + part->get_name(), out);
-  // One that may stand alone does something itself.
+  // A verb that needs no subcommand does something itself.
   const bool stands_alone = parts.empty() || app.get_require_subcommand_min() == 0;
   if (!path.empty() && stands_alone) out.push_back({path, &app});
 }
@@ -40,7 +40,7 @@ std::string cell(std::string_view text) {
   return out;
 }
 
-/// "INT:INT in [1 - 64]" is "INT in [1 - 64]".
+/// Shortens "INT:INT in [1 - 64]" to "INT in [1 - 64]".
 std::string value_of(const CLI::Option& option) {
   if (option.get_items_expected_max() == 0) return {};
   const auto type = option.get_type_name();
@@ -80,13 +80,11 @@ std::string option_rows(const CLI::App& verb) {
 std::string markdown_of(CLI::App& root) {
   std::string out =
       "# Command line\n\n"
-      "What `isthmus help --markdown` prints: all verbs with their options. `isthmus VERB --help` has the "
-      "same "
-      "for one, `isthmus completion bash` completes them as they are typed. With `--json` a verb prints one "
-      "JSON "
-      "document on standard output and nothing else there; what it says besides goes to standard error, and "
-      "where it fails there is no document. Keys of a config, which `--set` takes: "
-      "[config.md](config.md).\n\n"
+      "This page is the output of `isthmus help --markdown`: all verbs with their options. `isthmus VERB "
+      "--help` shows the options of one verb, and `isthmus completion bash` prints a script that completes "
+      "them in the shell. With `--json` a verb prints one JSON document and nothing else on standard output, "
+      "and messages on standard error; if it fails, it prints no document. [config.md](config.md) lists the "
+      "config keys that `--set` accepts.\n\n"
       "## Exit status\n| status | | meaning |\n| --- | --- | --- |\n";
   for (const auto& [status, name, meaning] : exit_codes)
     out += fmt::format("| {} | {} | {} |\n", status, name, meaning);
@@ -101,7 +99,7 @@ std::string markdown_of(CLI::App& root) {
   return out;
 }
 
-/// Each verb has an example that this command line understands.
+/// Checks that each verb has an example that this command line accepts. Returns the exit status.
 int check_examples(CLI::App& root) {
   int wrong = 0;
   const auto complain = [&](const Verb& verb, const std::string& what) {
@@ -126,14 +124,15 @@ int check_examples(CLI::App& root) {
   return wrong == 0 ? 0 : static_cast<int>(ErrorKind::config) + 2;
 }
 
-/// As `isthmus VERB --help` prints it.
+/// The text that `isthmus VERB --help` prints.
 std::string help_of(CLI::App& root, const std::vector<std::string>& words) {
   auto* app = &root;
   std::string before;
   for (const auto& word : words) {
     const auto parts = app->get_subcommands([&](const CLI::App* part) { return part->get_name() == word; });
     if (parts.empty())
-      throw Error(ErrorKind::config, fmt::format("there is no verb '{}'; `isthmus --help` lists them", word));
+      throw Error(ErrorKind::config,
+                  fmt::format("unknown verb '{}'; `isthmus --help` lists all verbs", word));
     before += before.empty() ? "isthmus" : " " + app->get_name();
     app = parts.front();
   }

@@ -1,6 +1,6 @@
 #pragma once
-// What `isthmus config explain` says of a key beside its definition: the unit of numbers that have no unit of
-// their own, and why the default is what it is.
+// Notes that `isthmus config explain` adds to the definition of a key: the unit of a plain number, and the
+// reason for the default.
 
 #include <span>
 #include <string_view>
@@ -11,7 +11,7 @@ struct KeyNote {
   std::string_view key, unit, why;
 };
 
-/// Of keys whose default does not explain itself.
+/// Notes on the keys with a default that needs a reason.
 [[nodiscard]] std::span<const KeyNote> key_notes();
 
 }  // namespace isthmus::app

@@ -1,5 +1,5 @@
 #pragma once
-// `isthmus replay`: a model from a round log.
+// `isthmus replay`: rebuilds a model from a round log.
 
 #include <cstdint>
 #include <filesystem>
@@ -9,12 +9,13 @@ namespace isthmus::app {
 
 struct ReplayRequest {
   std::filesystem::path log;           ///< folder
-  std::optional<std::uint64_t> until;  ///< last round of each fragment that is applied
+  std::optional<std::uint64_t> until;  ///< last round of each fragment to apply
   bool json = false;
-  std::filesystem::path out;  ///< safetensors file; empty: only look whether the log is right
+  std::filesystem::path out;  ///< safetensors file; empty: only check the log
 };
 
-/// Prints what it found. Returns the exit status; throws as outer_sync::log::replay and write_safetensors do.
+/// Prints the result. Returns the exit status; throws the errors of outer_sync::log::replay and
+/// write_safetensors.
 [[nodiscard]] int run_replay(const ReplayRequest& request);
 
 }  // namespace isthmus::app

@@ -28,7 +28,7 @@ class Top {
     take_identity(name_, experiment_);
   }
 
-  /// Throws Error(network) where nobody answers.
+  /// Asks for the status. Throws Error(network) if the coordinator does not answer.
   nlohmann::json look() {
     outer_sync::protocol::Command command;
     if (knows_run_) command.run = experiment_.run.name;
@@ -38,7 +38,8 @@ class Top {
     const auto answer = outer_sync::ask(experiment_.network, command, limit);
     if (!answer.problem.empty()) throw Error(ErrorKind::config, answer.problem);
     auto status = nlohmann::json::parse(answer.text, nullptr, false);
-    if (!status.is_object()) throw Error(ErrorKind::data, "the coordinator's answer is no JSON object");
+    if (!status.is_object())
+      throw Error(ErrorKind::data, "unexpected answer from the coordinator: not a JSON object");
     if (status.contains("step") && status["step"].is_number_unsigned())
       pace_.look(status["step"], std::chrono::duration<double>(Clock::now() - begin_).count());
     return status;
@@ -49,11 +50,11 @@ class Top {
     for (const auto& line : top_screen(status, pace_, columns, rows)) fmt::print("{}\n", line);
   }
 
-  /// Until somebody presses q or Ctrl-C. Exit status.
+  /// Shows the status until the user presses q or Ctrl-C. Returns the exit status.
   int watch() {
     std::atomic<int> signalled = 0;
     const SignalThread signals([&](int signal, int) { signalled = signal; });
-    auto status = look();  // what is wrong at the first look is an error, later a line
+    auto status = look();  // fails if there is no answer; later failures are shown on the screen
     Terminal terminal;
     std::string problem;
     auto looked = Clock::now();
@@ -75,7 +76,7 @@ class Top {
   }
 
  private:
-  /// A coordinator may be away for a while.
+  /// Keeps the last status if the coordinator does not answer: it may be away for a while.
   void look_again(nlohmann::json& status, std::string& problem) {
     try {
       status = look();
@@ -99,7 +100,7 @@ class Top {
       const auto silent = std::chrono::duration<double>(Clock::now() - answered_).count();
       lines.insert(lines.begin(),
                    printable_ascii(
-                       fmt::format("NO ANSWER for {:.0f} s; below is what was before: {}", silent, problem),
+                       fmt::format("NO ANSWER for {:.0f} s; below is the last status: {}", silent, problem),
                        size.columns));
       marked = 0;
     }
@@ -145,7 +146,8 @@ void add_top(CommandLine& commands, TopRequest& request) {
   verb->footer("Example: isthmus top --coordinator eu.example:7000 --certs certs/my");
   commands.on(*verb, [&commands, &request, &flags] {
     if (flags.config.empty() && flags.coordinator.empty())
-      throw Error(ErrorKind::config, "neither --coordinator nor --config says where the coordinator is");
+      throw Error(ErrorKind::config,
+                  "the coordinator's address is not known; pass --coordinator or --config");
     return run_top(Top(commands.load(std::nullopt, Purpose::benchmark), !flags.config.empty(), request.name),
                    request.once, flags.json);
   });

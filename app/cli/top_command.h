@@ -1,5 +1,5 @@
 #pragma once
-// `isthmus top`: how a run stands, live in a terminal.
+// `isthmus top`: shows the live status of a run in a terminal.
 
 #include <string>
 
@@ -8,7 +8,7 @@
 namespace isthmus::app {
 
 struct TopRequest {
-  std::string name = "operator";  ///< of the certificate
+  std::string name = "operator";  ///< name of the certificate
   bool once = false;
 };
 

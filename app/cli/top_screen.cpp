@@ -12,7 +12,7 @@
 namespace isthmus::app {
 namespace {
 
-/// Of a number that may be missing: null stands for one that is not finite.
+/// nullopt for null, which replaces numbers that are not finite.
 std::optional<double> number_at(const nlohmann::json& json, const char* key) {
   const auto& value = json.at(key);
   return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
@@ -29,8 +29,8 @@ std::string percent(std::optional<double> part) {
 /// "12.3M"
 std::string scaled(std::optional<double> value) { return value ? format_count(*value) : "-"; }
 
-/// A character for each fragment: how many rounds the member is behind; '.' none, '+' more than nine. Where
-/// there are more fragments than columns, one character stands for several, and the furthest behind counts.
+/// One character for each fragment: the number of rounds that the member is behind; '.' for 0, '+' for more
+/// than 9. If there are more fragments than columns, a character covers several and shows the largest number.
 std::string rounds_strip(const std::vector<std::uint64_t>& lags, std::size_t columns) {
   std::string out;
   const auto parts = std::min(columns, lags.size());
@@ -71,7 +71,7 @@ std::string member_row(const nlohmann::json& member, std::uint64_t foremost, con
                      widths.rounds, state);
 }
 
-/// Means and sums over those that train.
+/// Means and sums over the trainers; `bytes` is over all members.
 struct Totals {
   double loss = 0, utilization = 0, tokens = 0, bytes = 0;
   std::size_t trainers = 0;
@@ -135,24 +135,24 @@ std::vector<std::string> head(const nlohmann::json& status, const Pace& pace, co
   return lines;
 }
 
-/// What is out of the ordinary.
+/// Relays and slow paths.
 std::vector<std::string> status_notes(const nlohmann::json& status) {
   std::vector<std::string> lines;
   for (const auto& relay : status.at("relays"))
-    lines.push_back(fmt::format("{} carries between {} and {}", relay.at("by").get<std::string>(),
+    lines.push_back(fmt::format("{} relays between {} and {}", relay.at("by").get<std::string>(),
                                 relay.at("between").at(0).get<std::string>(),
                                 relay.at("between").at(1).get<std::string>()));
   for (const auto& path : status.at("slow_paths")) {
     const auto from = path.at("from").get<std::string>(), to = path.at("to").get<std::string>();
-    lines.push_back("slow: " + (from.empty() ? "what " + to + " gets"
-                                : to.empty() ? "what " + from + " sends"
+    lines.push_back("slow: " + (from.empty() ? "all paths to " + to
+                                : to.empty() ? "all paths from " + from
                                              : "from " + from + " to " + to));
   }
   return lines;
 }
 
-/// A row for each fragment: the newest of its rounds that has committed, and what those before it took.
-/// Nothing of an answer that tells of none.
+/// A row for each fragment: its newest committed round, and how long the rounds before it took. Empty if the
+/// answer has no rounds.
 std::vector<std::string> timeline(const nlohmann::json& status) {
   std::vector<std::string> lines;
   if (!status.contains("rounds") || status.at("rounds").empty()) return lines;
@@ -189,7 +189,7 @@ std::vector<std::string> timeline(const nlohmann::json& status) {
 
 void Pace::look(std::uint64_t step, double seconds) {
   constexpr double window = 60;
-  if (!looks_.empty() && step < looks_.back().step) looks_.clear();  // a run that was resumed
+  if (!looks_.empty() && step < looks_.back().step) looks_.clear();  // the run was resumed
   looks_.push_back({step, seconds});
   while (looks_.size() > 2 && looks_[1].seconds < seconds - window) looks_.erase(looks_.begin());
 }
@@ -204,7 +204,7 @@ double Pace::steps_per_second() const {
 
 std::vector<std::string> top_screen(const nlohmann::json& status, const Pace& pace, std::size_t columns,
                                     std::size_t rows) {
-  constexpr std::size_t fixed = 48 + 8 + 3;  // all columns of the table but these two, and the gaps
+  constexpr std::size_t fixed = 48 + 8 + 3;  // the table's other columns, and the gaps
   constexpr std::size_t min_name = 12, min_rounds = 8;
   try {
     const auto& members = status.at("members");
@@ -221,23 +221,23 @@ std::vector<std::string> top_screen(const nlohmann::json& status, const Pace& pa
     const auto listed = all ? members.size() : room - 1;
     for (std::size_t i = 0; i < listed; ++i) lines.push_back(member_row(members[i], totals.foremost, widths));
     if (!all)
-      lines.push_back(fmt::format("and {} more: a higher terminal shows them", members.size() - listed));
+      lines.push_back(fmt::format("and {} more; enlarge the terminal to see them", members.size() - listed));
     lines.insert(lines.end(), below.begin(), below.end());
     const auto rounds = timeline(status);
-    if (rounds.size() > 1 && rows > lines.size() + 2) {  // its title, and a row
+    if (rounds.size() > 1 && rows > lines.size() + 2) {  // room for the title and a row
       lines.emplace_back();
       lines.insert(lines.end(), rounds.begin(), rounds.end());
       if (lines.size() > rows) {
         const auto left_out = lines.size() - rows + 1;
         lines.resize(rows - 1);
-        lines.push_back(fmt::format("and {} more: a higher terminal shows them", left_out));
+        lines.push_back(fmt::format("and {} more; enlarge the terminal to see them", left_out));
       }
     }
     if (lines.size() > rows) lines.resize(rows);
     for (auto& line : lines) line = printable_ascii(std::move(line), columns);
     return lines;
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorKind::data, std::string("the coordinator's status is not one: ") + error.what());
+    throw Error(ErrorKind::data, std::string("unexpected status from the coordinator: ") + error.what());
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// What `isthmus top` shows, as lines of text: made of a coordinator's answer, which need not be right.
+// The screen of `isthmus top` as lines of text, made from the coordinator's answer, which is not trusted.
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -9,11 +9,11 @@
 
 namespace isthmus::app {
 
-/// How fast the run is, from one look to the next.
+/// The speed of the run, from successive answers.
 class Pace {
  public:
   void look(std::uint64_t step, double seconds);
-  /// Agreed steps per second over the last minute; 0 while that is not known.
+  /// Agreed steps per second over the last minute; 0 while unknown.
   [[nodiscard]] double steps_per_second() const;
 
  private:
@@ -24,10 +24,10 @@ class Pace {
   std::vector<Look> looks_;
 };
 
-/// At most `rows` lines of at most `columns` printable ASCII characters, whatever stands in the answer;
-/// members that find no room are counted, and below them so are fragments, of which there is a row each with
-/// its newest round that has committed. `status` is an answer to `ctl status` (run_status.h). Throws
-/// Error(data) for what is none.
+/// At most `rows` lines of at most `columns` printable ASCII characters, regardless of the answer's contents.
+/// Below the members there is a row for each fragment, with its newest committed round. Members and fragments
+/// that do not fit are counted. `status` is an answer to `ctl status` (run_status.h). Throws Error(data) if
+/// it is not.
 [[nodiscard]] std::vector<std::string> top_screen(const nlohmann::json& status, const Pace& pace,
                                                   std::size_t columns, std::size_t rows);
 

@@ -25,13 +25,13 @@ struct Event {
 struct Interval {
   double begin, end;  ///< microseconds
 };
-/// Of the training thread, and what a GPU that is idle meanwhile is idle for.
+/// An interval in which the training thread waits, and the total that gets a GPU's idle time in it.
 struct Wait {
   Interval when;
   double DeviceTotals::*why;
 };
 
-/// Of rows of which each has its intervals in their order.
+/// `busy` and `waits` must be in order of time.
 DeviceTotals device_totals(std::span<const Interval> busy, std::span<const Wait> waits) {
   DeviceTotals out;
   const auto idle = [&](Interval gap) {
@@ -55,7 +55,7 @@ DeviceTotals device_totals(std::span<const Interval> busy, std::span<const Wait>
   return out;
 }
 
-/// Takes what is needed of each event while the file is read.
+/// Keeps only the needed parts of each event while it reads the file.
 class Events : public nlohmann::json_sax<nlohmann::json> {
  public:
   bool null() override { return true; }
@@ -103,7 +103,7 @@ class Events : public nlohmann::json_sax<nlohmann::json> {
     if (depth_ != 2) return true;
     if (key_ == "ts") event_.begin = n;
     if (key_ == "dur") event_.duration = n;
-    // What does not fit is no row of ours.
+    // Trace writes only row numbers in this range.
     if (key_ == "tid") event_.row = n >= 0 && n < 1e6 ? static_cast<std::int64_t>(n) : -1;
     return true;
   }
@@ -150,7 +150,7 @@ class Events : public nlohmann::json_sax<nlohmann::json> {
   std::map<std::int64_t, std::string> rows_;
   std::vector<Interval> on_device_;
   std::vector<Wait> waits_;
-  std::string before_;  ///< the training row's last event but outer_wait
+  std::string before_;  ///< the training row's last event, without outer_wait
   double first_ = std::numeric_limits<double>::infinity(), last_ = 0;
 };
 
@@ -170,7 +170,7 @@ void print_total(const std::string& what, const TraceTotal& total, double second
              seconds > 0 ? 100 * total.seconds / seconds : 0, total.count, duration(total.longest));
 }
 
-/// The training thread does one thing at a time: what it computed, what it waited for, and the rest.
+/// The training thread does one thing at a time, so computing, waiting and the rest add up to its time.
 void print_training(const TraceSummary& trace) {
   struct Part {
     const char* what;
@@ -259,10 +259,10 @@ TraceSummary read_trace(std::istream& in, const std::string& name) {
   nlohmann::json::sax_parse(in, &events, nlohmann::json::input_format_t::json, false);
   if (events.seen == 0 || events.too_deep) {
     throw Error(ErrorKind::data, name +
-                                     ": is no trace; expected a JSON array of trace events, as a replica "
+                                     ": not a trace; expected a JSON array of trace events, as a replica "
                                      "writes them to trace.json");
   }
-  // A process that was killed leaves its array open, which is no fault of the file.
+  // A process that was killed leaves its array open, which is not an error.
   events.summary.cut_off = events.failed;
   return events.finish();
 }
@@ -270,12 +270,12 @@ TraceSummary read_trace(std::istream& in, const std::string& name) {
 int run_trace_summary(const std::filesystem::path& file, bool as_json) {
   JsonOutput json(as_json);
   std::ifstream in(file, std::ios::binary);
-  // A folder can be opened as well.
+  // Opening a folder succeeds.
   if (!in || std::filesystem::is_directory(file))
     throw Error(ErrorKind::data, file.string() + ": cannot be read");
   const auto trace = read_trace(in, file.string());
   fmt::print("{}: {} from the first event to the last{}\n\n", trace.process, duration(trace.seconds),
-             trace.cut_off ? "; the file is not finished" : "");
+             trace.cut_off ? "; the file is incomplete" : "");
   fmt::print("the training thread\n");
   print_training(trace);
   if (trace.device) print_device(*trace.device);

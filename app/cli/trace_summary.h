@@ -1,5 +1,5 @@
 #pragma once
-// `isthmus trace summary`: where a replica's time went, out of its trace.
+// `isthmus trace summary`: how a replica spent its time, from its trace.
 
 #include <cstdint>
 #include <filesystem>
@@ -11,35 +11,36 @@
 
 namespace isthmus::app {
 
-/// Of intervals with one name.
+/// Total of all intervals with one name.
 struct TraceTotal {
   std::uint64_t count = 0;
   double seconds = 0, longest = 0;
 };
 
-/// Where a GPU's time went. While it does nothing, what the training thread does meanwhile says why.
+/// How a GPU spent its time. The reason for idle time is what the training thread did at that time.
 struct DeviceTotals {
-  double seconds = 0;  ///< from its first interval's begin to the last one's end
+  double seconds = 0;  ///< from the start of the first interval to the end of the last
   double busy = 0, idle_for_data = 0, idle_for_outer_loop = 0, idle_before_optimizer = 0, idle_otherwise = 0;
 };
 
-/// What a trace tells of the training thread and of the others.
+/// Totals of the training thread and of the other threads.
 struct TraceSummary {
   std::string process;
-  double seconds = 0;    ///< from the first interval's begin to the last one's end
+  double seconds = 0;    ///< from the start of the first interval to the end of the last
   bool cut_off = false;  ///< the file ends within an event: the process was killed
-  /// By row of the timeline and name, but for the next one.
+  /// By row of the timeline and name, without `before_optimizer`.
   std::map<std::pair<std::string, std::string>, TraceTotal> totals;
-  /// Of "outer_wait" what lies between the gradient and the optimizer: others' gradients.
+  /// The "outer_wait" intervals between gradient and optimizer, which wait for the gradients of other
+  /// replicas.
   TraceTotal before_optimizer;
-  std::optional<DeviceTotals> device;  ///< of one that trains on a GPU
+  std::optional<DeviceTotals> device;  ///< if the replica trains on a GPU
 };
 
-/// Reads Chrome trace events (Trace writes them), a piece at a time. `name` is the file's, for messages.
-/// Throws Error(data) if it is no trace.
+/// Reads the Chrome trace events that Trace writes, a piece at a time. `name` is the file's, for messages.
+/// Throws Error(data) if the input is not a trace.
 [[nodiscard]] TraceSummary read_trace(std::istream& in, const std::string& name);
 
-/// Prints it. Throws Error(data) naming the file if it cannot be read or is no trace.
+/// Prints the summary. Throws Error(data) with the file's name if it cannot be read or is not a trace.
 int run_trace_summary(const std::filesystem::path& file, bool as_json = false);
 
 }  // namespace isthmus::app

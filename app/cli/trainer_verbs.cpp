@@ -53,7 +53,8 @@ void add_export(CommandLine& commands, const TrainerVerbs& verbs) {
 
 void add_eval(CommandLine& commands, const TrainerVerbs& verbs) {
   auto& flags = commands.flags();
-  auto* verb = commands.app().add_subcommand("eval", "loss, perplexity and bits per byte of a trained model");
+  auto* verb =
+      commands.app().add_subcommand("eval", "report loss, perplexity and bits per byte of a trained model");
   verb->add_option("model", flags.model, "folder of a run, or of a model in Hugging Face's layout")
       ->required();
   verb->add_option("--data", flags.corpus,
@@ -69,7 +70,7 @@ void add_eval(CommandLine& commands, const TrainerVerbs& verbs) {
 
 void add_sample(CommandLine& commands, const TrainerVerbs& verbs) {
   auto& flags = commands.flags();
-  auto* verb = commands.app().add_subcommand("sample", "text from a trained model");
+  auto* verb = commands.app().add_subcommand("sample", "generate text from a trained model");
   verb->add_option("model", flags.model, "folder of a run, or of a model in Hugging Face's layout")
       ->required();
   verb->add_option("--prompt", flags.prompt, "prompt text; by default the start of a document");
@@ -109,13 +110,13 @@ void add_selftest(CommandLine& commands, const TrainerVerbs& verbs) {
   });
 }
 
-/// Of `worker` and `selftest`, which start it.
+/// A hidden verb: `worker` and `selftest` start it for each rank.
 void add_rank(CommandLine& commands, const TrainerVerbs& verbs) {
   const auto request = std::make_shared<RankRequest>();
   auto* verb = commands.app().add_subcommand("rank", "one of the ranks of a replica")->group("");
-  verb->add_option("--folder", request->folder, "of the replica")->required();
-  verb->add_option("--rank", request->rank, "its number")->required();
-  verb->add_option("--socket", request->socket, "descriptor of its end")->required();
+  verb->add_option("--folder", request->folder, "folder of the replica")->required();
+  verb->add_option("--rank", request->rank, "number of the rank")->required();
+  verb->add_option("--socket", request->socket, "descriptor of the rank's socket")->required();
   commands.on(*verb, [request, run = verbs.rank] { return run(*request); });
 }
 

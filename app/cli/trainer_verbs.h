@@ -1,6 +1,7 @@
 #pragma once
-// The verbs of all programs. `isthmus` has them twice: in the program, where those that train load the
-// trainer library, and in that library, where they train. `isthmus-coordinator` has no verb that trains.
+// The verbs of all programs. `isthmus` has them twice: in the program, where verbs that train load the
+// trainer library, and in that library, where these verbs train. `isthmus-coordinator` has no verbs that
+// train.
 
 #include <functional>
 #include <string>
@@ -18,7 +19,7 @@
 
 namespace isthmus::app {
 
-/// What a trainer does for the verbs that need one.
+/// The trainer's functions for the verbs that need it.
 struct TrainerVerbs {
   std::function<int(WorkerRequest)> worker;
   std::function<int(ObserveRequest)> observe;
@@ -31,8 +32,8 @@ struct TrainerVerbs {
   MeasureStep measure_step;
 };
 
-/// Adds the verbs and runs the one that is named. Without a trainer those that need one are left out. Exit
-/// status.
+/// Adds the verbs and runs the one in the arguments. If `trainer` is null, leaves out the verbs that need it.
+/// Returns the exit status.
 [[nodiscard]] int run_verbs(CommandLine& commands, const TrainerVerbs* trainer, int argc, char** argv);
 
 }  // namespace isthmus::app

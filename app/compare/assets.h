@@ -1,5 +1,5 @@
 #pragma once
-// Files that are part of the binary (cmake/Embed.cmake).
+// Files that are embedded in the binary (cmake/Embed.cmake).
 
 #include <string_view>
 

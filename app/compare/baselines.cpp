@@ -15,7 +15,7 @@ using config::Source;
 
 namespace {
 
-/// The experiment as the arms begin with it: the file, and `settings` that were assigned.
+/// The experiment that all arms start from: the file with the assigned `settings`.
 Experiment with_settings(const fs::path& file, const Source& comparison) {
   constexpr std::string_view section = "settings.";
   auto source = Source::from_file(file);
@@ -32,14 +32,14 @@ void check(const fs::path& file, const Experiment& experiment) {
   if (experiment.outer.data_parallel())
     refuse("outer.method is data_parallel, which is the baseline; expected a method with an outer loop");
   if (!experiment.sites.empty())
-    refuse(
-        fmt::format("sites has {}; expected none: the runs of a certificate are made on this machine. "
-                    "Leave sites out and set replicas",
-                    experiment.sites.front().name));
+    refuse(fmt::format(
+        "sites has {}; expected no sites, because the runs of a certificate are made on this machine. "
+        "Leave sites out and set replicas",
+        experiment.sites.front().name));
   if (experiment.automatic.utilization > 0)
     refuse(
-        fmt::format("outer.auto.utilization is {:g}; expected 0: a certificate is of settings that stay "
-                    "the same. `isthmus config {}` prints those that it chooses",
+        fmt::format("outer.auto.utilization is {:g}; expected 0, because a certificate is for settings that "
+                    "do not change. `isthmus config {}` prints the settings that it chooses",
                     experiment.automatic.utilization, file.string()));
 }
 
@@ -61,12 +61,11 @@ Source with_baselines(const fs::path& experiment, const std::vector<std::string>
   put("arms.data_parallel.outer.method", "data_parallel");
   put("arms.data_parallel.reducers", "0");
   put("arms.one_replica.about", "the whole batch in one replica, under the same outer step");
-  put("arms.experiment.about", "the experiment as it is");
+  put("arms.experiment.about", "the experiment, unchanged");
   put("gates.parity.arm", "experiment");
   for (const auto& assignment : assignments) source.set(assignment);
   if (source.find("base") != nullptr)
-    config_error("--set base: the experiment to be certified is " + experiment.string() +
-                 "; expected no other base");
+    config_error("--set base: leave it out; the base is the experiment to certify, " + experiment.string());
   put("base", fs::absolute(experiment).lexically_normal().string());
 
   const auto judged = with_settings(experiment, source);
@@ -78,11 +77,11 @@ Source with_baselines(const fs::path& experiment, const std::vector<std::string>
     put(arm + ".outer.min_replicas", "0");
     put(arm + ".outer.quorum", "0");
   };
-  const bool alone = judged.inner.is_muon();  // Muon's steps repeat on one kind of processor only
+  const bool alone = judged.inner.is_muon();  // Muon's steps are reproducible only on one kind of processor
   put("arms.data_parallel.about",
       alone ? "the whole batch in one replica, without an outer loop" : "gradients averaged at every step");
   if (alone) hold_the_whole_batch("arms.data_parallel");
-  if (judged.replicas == 1) {  // it is that arm itself
+  if (judged.replicas == 1) {  // the experiment already is that arm
     static_cast<void>(source.take_section("arms.one_replica"));
     return source;
   }

@@ -1,5 +1,5 @@
 #pragma once
-// The comparison of a plain experiment with its baselines, as `compare --certify` makes it.
+// Makes the comparison of a plain experiment with its baselines, for `compare --certify`.
 
 #include <filesystem>
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace isthmus::app {
 
-/// The file is an experiment, and no comparison.
+/// Whether the file is an experiment and not a comparison.
 [[nodiscard]] bool is_experiment(const config::Source& source);
 
-/// Arms: data parallel, one replica under the same outer step, and the experiment; all with the same batch in
-/// a step. `assignments` are as of a comparison file, and already in what is returned. Throws Error(config)
-/// for an experiment that has no such baselines.
+/// Returns a comparison with the arms data parallel, one replica under the same outer step, and the
+/// experiment, all with the same batch per step. `assignments` are those of a comparison file; the returned
+/// comparison includes them. Throws Error(config) if the experiment has no such baselines.
 [[nodiscard]] config::Source with_baselines(const std::filesystem::path& experiment,
                                             const std::vector<std::string>& assignments);
 

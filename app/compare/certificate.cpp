@@ -80,25 +80,26 @@ ordered_json runs_json(const Comparison& comparison, const Records& records) {
   return runs;
 }
 
-/// Warns of runs that another commit trained, and of a binary whose sources are in no commit.
+/// Warns about runs that another commit trained, and about a binary from uncommitted sources.
 ordered_json notes_json(const ordered_json& certificate) {
   auto notes = ordered_json::array();
   std::set<std::string> others;
   for (const auto& run : certificate["runs"]) {
     if (run["commit"] == certificate["commit"]) continue;
-    others.insert(run["commit"].is_null() ? "an unknown one" : run["commit"].get<std::string>());
+    others.insert(run["commit"].is_null() ? "an unknown commit" : run["commit"].get<std::string>());
   }
   std::string list;
   for (const auto& other : others) list += (list.empty() ? "" : ", ") + other;
   if (!others.empty())
-    notes.push_back("Not all runs were trained by this commit, but by " + list +
-                    "; run them anew in another folder (--set out=FOLDER) to certify this one.");
+    notes.push_back("Some runs were trained by other commits: " + list +
+                    ". To certify this commit, run them again in another folder (--set out=FOLDER).");
   if (certificate["commit"].get<std::string>().ends_with("-dirty"))
-    notes.push_back("This binary was built from sources with changes that no commit has.");
+    notes.push_back("This binary was built from sources with uncommitted changes.");
   return notes;
 }
 
-/// "+0.31 %"; two decimals everywhere, lest a bound and an end of an interval look equal that are not.
+/// "+0.31 %", always with two decimals: otherwise a bound and an end of the interval could look equal when
+/// they are not.
 std::string percents(const ordered_json& part) {
   return part.is_number() ? fmt::format("{:+.2f} %", 100 * part.get<double>()) : "-";
 }

@@ -1,5 +1,5 @@
 #pragma once
-// The certificate of a comparison with gates: what each gate's verdict is, and what it was made of.
+// The certificate of a comparison with gates: the verdict on each gate, and the figures and runs behind it.
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace isthmus::app {
 
-/// The report's part of that name; "passed" is true where all gates have passed. Differences and bounds are
-/// parts of the other arm's loss.
+/// The report's object "certificate". "passed" is true if all gates have passed. Differences and bounds are
+/// fractions of the other arm's loss.
 [[nodiscard]] nlohmann::ordered_json certificate_json(const Comparison& comparison, const Records& records);
 
 /// "2 of 3 gates passed"
 [[nodiscard]] std::string certificate_summary(const nlohmann::ordered_json& certificate);
 
-/// One gate's figures as people read them; "-" for what is not known.
+/// One gate's figures, formatted; "-" if unknown.
 struct GateCells {
   std::string difference, interval, at_most, bits, max_bits, seeds, verdict;
 };

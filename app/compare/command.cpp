@@ -28,17 +28,16 @@ namespace {
 
 constexpr const char* mark = "comparison.json";
 
-/// Says in the folder whose it is. Throws Error(config) for a folder of something else.
+/// Marks the folder as that of this comparison. Throws Error(config) if it holds something else.
 void claim_folder(const Comparison& comparison) {
   const auto file = comparison.folder / mark;
   const nlohmann::json own = {{"name", comparison.keys.name}, {"size", comparison.size}};
   if (!fs::exists(file)) {
     if (fs::exists(comparison.folder) && !fs::is_empty(comparison.folder))
-      throw Error(ErrorKind::config,
-                  fmt::format("{} holds something else than a comparison (there is no {}); "
-                              "give another name, or --set out=FOLDER",
-                              comparison.folder.string(), mark));
-    make_private_folder(comparison.folder);  // nobody else can hold its lock
+      throw Error(ErrorKind::config, fmt::format("{} is not the folder of a comparison (it has no {}); "
+                                                 "use another name, or --set out=FOLDER",
+                                                 comparison.folder.string(), mark));
+    make_private_folder(comparison.folder);  // private, so that no other user can hold its lock
     replace_file(file, own.dump() + "\n");
     return;
   }
@@ -46,12 +45,12 @@ void claim_folder(const Comparison& comparison) {
   if (there == own) return;
   throw Error(
       ErrorKind::config,
-      fmt::format("{} is the folder of another comparison ({}); this one is {}. Give another name, or "
+      fmt::format("{} is the folder of another comparison ({}); this one is {}. Use another name, or "
                   "--set out=FOLDER",
                   comparison.folder.string(), there.is_discarded() ? "damaged" : there.dump(), own.dump()));
 }
 
-/// One that has diverged may not have come to an evaluation.
+/// A run that diverged may have no evaluation.
 RunRecord read_finished(const RunPlan& run, const RunState& state) {
   RunRecord record;
   try {
@@ -93,17 +92,16 @@ nlohmann::ordered_json write_report(const Comparison& comparison) {
 
 }  // namespace
 
-/// What others have made is looked at before hours of training, not after them.
+/// Checks runs and curves made elsewhere before hours of training, not after them.
 void check_others(const Comparison& comparison) {
   for (const auto& arm : comparison.arms)
     for (const auto& file : arm.curves) static_cast<void>(read_curve(file));
   for (const auto& run : comparison.runs) {
     if (!run.is_read_only) continue;
     if (state_of(run).stage != RunState::Stage::finished)
-      throw Error(ErrorKind::data,
-                  run.folder().string() +
-                      " has a run that is not finished; expected one that has come to its end "
-                      "(isthmus launch --resume goes on with it)");
+      throw Error(ErrorKind::data, run.folder().string() +
+                                       " has a run that is not finished; expected a finished run "
+                                       "(`isthmus launch --resume` continues it)");
     static_cast<void>(read_run(run));
   }
 }
@@ -115,15 +113,15 @@ int run_compare(const CompareRequest& request) {
   check_others(comparison);
   const bool runs = std::ranges::any_of(comparison.arms, &Arm::is_run);
   if (runs && request.no_run && !fs::exists(comparison.folder / mark))
-    throw Error(ErrorKind::data, comparison.folder.string() + " is not there: nothing was run yet");
+    throw Error(ErrorKind::data, comparison.folder.string() + " does not exist: nothing has been run yet");
   claim_folder(comparison);
   const FolderLock lock(comparison.folder);
   int status = 0;
   if (runs && !request.no_run) {
     if (!fs::exists(request.program.front()))
-      throw Error(ErrorKind::config, "there is no " + request.program.front() +
-                                         ", which trains; --no-run writes the report of the runs that are "
-                                         "there");
+      throw Error(ErrorKind::config, "cannot find " + request.program.front() +
+                                         ", which makes the runs; pass --no-run to report on the existing "
+                                         "runs");
     status = run_missing(comparison,
                          {.program = request.program, .jobs = request.jobs, .out = stdout, .finished = [&] {
                             write_report(comparison);
@@ -134,7 +132,7 @@ int run_compare(const CompareRequest& request) {
   if (!request.json)
     fmt::print("\n{}\n{}\n", report_table(report), (comparison.folder / "report.html").string());
   std::fflush(stdout);
-  if (status == 130) say_error("stopped; the same command goes on");
+  if (status == 130) say_error("stopped; run the same command again to continue");
   if (status != 0 || !request.certify || report["certificate"]["passed"].get<bool>()) return status;
   say_error("not certified: " + certificate_summary(report["certificate"]));
   return exit_status(ErrorKind::divergence);

@@ -1,5 +1,5 @@
 #pragma once
-// `isthmus compare`: arms of an experiment, run with several seeds, and what their losses say.
+// `isthmus compare`: runs the arms of an experiment with several seeds, and reports which losses differ.
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
@@ -12,16 +12,16 @@ class CommandLine;
 
 struct CompareRequest {
   std::filesystem::path file;  ///< the comparison
-  std::string size;            ///< of its sizes; empty: the first
+  std::string size;            ///< one of its sizes; empty: the first
   std::vector<std::string> assignments;
   std::size_t jobs = 1;
-  bool json = false;                 ///< the report on standard output, and nothing else there
-  bool no_run = false;               ///< a report of the runs that are there
-  bool certify = false;              ///< the exit status says whether all gates passed
-  std::vector<std::string> program;  ///< that has `launch`: the first words of a command
+  bool json = false;                 ///< print only the report, as JSON, on standard output
+  bool no_run = false;               ///< run nothing; report on the existing runs
+  bool certify = false;              ///< the exit status shows whether all gates passed
+  std::vector<std::string> program;  ///< first words of a command, to which `launch` is added
 };
 
-/// Exit status: 0, 130 when Ctrl-C has stopped it, or with `certify` that of a divergence where a gate did
+/// Returns the exit status: 0; 130 after Ctrl-C; with `certify`, that of ErrorKind::divergence if a gate did
 /// not pass.
 [[nodiscard]] int run_compare(const CompareRequest& request);
 

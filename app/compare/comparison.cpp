@@ -19,27 +19,27 @@ using config::Source;
 using Entries = std::vector<Source::Entry>;
 
 void ComparisonKeys::Budget::serialize(config::Archive& ar) {
-  ar({"tokens", &tokens, Scope::agreed, "that each run is trained on, all replicas together; 0: run.steps", 0,
-      1e15});
-  ar({"time", &time, Scope::agreed, "that each run trains for, evaluations not counted; 0: to its end", 0,
-      86400 * 30});
+  ar({"tokens", &tokens, Scope::agreed,
+      "tokens that each run is trained on, over all replicas; 0: as set by run.steps", 0, 1e15});
+  ar({"time", &time, Scope::agreed, "time that each run trains, without evaluations; 0: until its last step",
+      0, 86400 * 30});
 }
 
 void ComparisonKeys::Hopeless::serialize(config::Archive& ar) {
   ar({"after", &after, Scope::agreed,
-      "part of its tokens, or of its time, after which a run may be stopped; 0: none is", 0, 1});
+      "fraction of its tokens or time after which a run may be stopped; 0: never", 0, 1});
   ar({"margin", &margin, Scope::agreed,
-      "part of the baseline's loss at equal tokens that a run may be worse by", 0, 100});
+      "how far a run may be above the baseline's loss at equal tokens, as a fraction of that loss", 0, 100});
 }
 
 void ComparisonKeys::serialize(config::Archive& ar) {
-  ar({"name", &name, Scope::agreed, "of the comparison; the file's name where it is empty"});
-  ar({"out", &out, Scope::per_site, "folder that the comparison's folder is made in"});
-  ar({"base", &base, Scope::agreed, "experiment that all arms begin with"});
-  ar({"baseline", &baseline, Scope::agreed, "arm that the others are compared with; empty: the first"});
-  ar({"seeds", &seeds, Scope::agreed, "each arm is run with each of them", 0, 9e15});
+  ar({"name", &name, Scope::agreed, "name of the comparison; empty: the file's name"});
+  ar({"out", &out, Scope::per_site, "parent folder of the comparison's folder"});
+  ar({"base", &base, Scope::agreed, "experiment that all arms start from"});
+  ar({"baseline", &baseline, Scope::agreed, "arm to which the others are compared; empty: the first"});
+  ar({"seeds", &seeds, Scope::agreed, "seeds; each arm is run with each seed", 0, 9e15});
   ar({"target_loss", &target_loss, Scope::agreed,
-      "whose time is given; 0: 5 % above the baseline's final loss", 0, 1e6});
+      "loss for which the report shows the training time; 0: 5 % above the baseline's final loss", 0, 1e6});
   ar.section("budget", budget);
   ar.section("hopeless", hopeless);
 }
@@ -48,14 +48,14 @@ namespace {
 
 constexpr std::size_t max_arms = 64, max_files = 1000;
 
-/// The entries of a section, without its name before their keys.
+/// The entries of a section, with the section's name removed from their keys.
 Entries take(Source& source, std::string_view section) {
   auto entries = source.take_section(section);
   for (auto& entry : entries) entry.key.erase(0, section.size() + 1);
   return entries;
 }
 
-/// What stands in front of the first dot, which is taken off the key.
+/// Removes the part before the first dot from the key, and returns it.
 std::string take_name(std::string_view what, Source::Entry& entry) {
   const auto dot = entry.key.find('.');
   auto name = entry.key.substr(0, dot);
@@ -67,7 +67,7 @@ std::string take_name(std::string_view what, Source::Entry& entry) {
   return name;
 }
 
-/// What stands under a size replaces what the file says. The size that was taken.
+/// Lets the keys of a size override the file's. Returns the name of the size; empty without sizes.
 std::string apply_size(Source& source, const std::string& wanted) {
   std::vector<std::pair<std::string, Entries>> sizes;
   for (auto& entry : take(source, "sizes")) {
@@ -91,7 +91,7 @@ std::string apply_size(Source& source, const std::string& wanted) {
 void refuse_own(const Source::Entry& entry) {
   for (const auto* key : {"run.name", "run.out", "run.seed"}) {
     if (entry.key == key)
-      config_error(fmt::format("{}: {} is the comparison's; leave it out (`seeds` and `out` say it)",
+      config_error(fmt::format("{}: {} is set by the comparison; leave it out, and use `seeds` and `out`",
                                entry.place, entry.key));
   }
 }
@@ -105,11 +105,11 @@ const std::string& single(const Source::Entry& entry) {
 const std::vector<std::string>& one_or_more(const Source::Entry& entry) {
   if (entry.by_step || entry.values.empty())
     config_error(
-        fmt::format("{}: {} is empty or a map; expected a text or a list of them", entry.place, entry.key));
+        fmt::format("{}: {} is empty or a map; expected a text or a list of texts", entry.place, entry.key));
   return entry.values;
 }
 
-/// Relative to the file that says them.
+/// Absolute paths; relative ones in the file are relative to the file's folder.
 std::vector<fs::path> paths_of(const Source::Entry& entry) {
   std::vector<fs::path> paths;
   for (const auto& path : one_or_more(entry)) {
@@ -152,8 +152,8 @@ std::vector<Arm> take_arms(Source& source) {
     const bool runs = !arm.settings.empty() || !arm.faults.empty();
     if (int{!arm.folders.empty()} + int{!arm.curves.empty()} + int{runs} > 1)
       config_error(fmt::format(
-          "the arm {} has more than one of runs, a curve, and settings or faults; expected folders "
-          "of finished runs, or curves of somebody else's, or what is to be run",
+          "the arm {} has more than one of runs, a curve, and settings or faults; expected either folders "
+          "of finished runs, or curves made elsewhere, or settings and faults of runs to be made",
           arm.name));
   }
   return arms;
@@ -167,14 +167,16 @@ void check_keys(const ComparisonKeys& keys, const Source::Entry* base, const std
   if (keys.seeds.size() > max_seeds) config_error(fmt::format("seeds has more than {} elements", max_seeds));
   if (const std::set<std::int64_t> distinct(keys.seeds.begin(), keys.seeds.end());
       distinct.size() < keys.seeds.size())
-    config_error("seeds has one of its elements twice; a seed that is run twice says nothing of the noise");
+    config_error(
+        "seeds contains an element twice; expected different seeds, because equal ones do not show the "
+        "noise");
   if (keys.budget.tokens > 0 && keys.budget.time.seconds > 0)
     config_error("budget.tokens and budget.time are both given; expected one of them");
   if (arms.size() < 2)
     config_error(fmt::format(
-        "the file has {} of the arms that are to be compared; expected two or more, like\n"
+        "the file has {}; expected two or more arms, like\n"
         "arms:\n  data_parallel: {{outer.method: data_parallel}}\n  tau4: {{outer.sync_delay: 4}}",
-        arms.empty() ? "none" : "one"));
+        arms.empty() ? "no arms" : "one arm"));
 }
 
 std::size_t baseline_of(const std::string& name, const std::vector<Arm>& arms) {
@@ -185,23 +187,23 @@ void put(Source& source, const std::string& key, std::string value) {
   source.put({key, {std::move(value)}, false, false, "the comparison", {}});
 }
 
-/// A run that somebody has made. Throws Error naming the arm.
+/// The plan of a run that already exists. Throws Error with the name of the arm.
 RunPlan made_run(const Comparison& comparison, std::size_t index, const fs::path& folder) {
   const auto& arm = comparison.arms[index].name;
   const auto config = folder / "config.yaml";
   if (!fs::exists(config))
     config_error(
-        fmt::format("arm {}: there is no {}; expected the folder of a run that `isthmus launch` has made",
-                    arm, config.string()));
+        fmt::format("arm {}: {} does not exist; expected the folder of a run made by `isthmus launch`", arm,
+                    config.string()));
   try {
     RunPlan run{index, 0, load_experiment(config, {}, std::nullopt, Purpose::training), true};
     run.seed = run.experiment.run.seed;
-    // The folder may have got another name or place since.
+    // The folder may have been renamed or moved.
     run.experiment.run.name = folder.filename().string();
     run.experiment.run.out = folder.parent_path().string();
     for (const auto& other : comparison.runs) {
       if (other.arm == index && other.seed == run.seed)
-        config_error(fmt::format("{} and {} both have the seed {}; expected another one for each run",
+        config_error(fmt::format("{} and {} both have the seed {}; expected a different seed for each run",
                                  other.folder().string(), folder.string(), run.seed));
     }
     return run;
@@ -249,12 +251,12 @@ class Planner {
         config_error(fmt::format("'{}': there is no worker {}; did you mean {}?", fault.text, fault.worker,
                                  config::nearest(fault.worker, names)));
       if (fault.step >= static_cast<std::uint64_t>(experiment.run.steps))
-        config_error(fmt::format("'{}': the run has {} steps; expected an earlier one", fault.text,
+        config_error(fmt::format("'{}': the run has {} steps; expected an earlier step", fault.text,
                                  experiment.run.steps));
       if (experiment.outer.data_parallel() && fault.what != Fault::What::suspend)
         config_error(
-            fmt::format("'{}': outer.method is data_parallel, which ends when it loses anybody; expected "
-                        "faults in arms of other methods",
+            fmt::format("'{}': outer.method is data_parallel, which ends when it loses a member; expected "
+                        "faults only in arms with another method",
                         fault.text));
     }
   }
@@ -263,15 +265,14 @@ class Planner {
   Entries settings_;
 };
 
-/// Two things that would say the same.
+/// Refuses run.steps together with budget.tokens, which also sets the number of steps.
 void check_steps(const ComparisonKeys& keys, const Entries& settings, const std::vector<Arm>& arms) {
   if (keys.budget.tokens == 0) return;
   const auto check = [](const Entries& entries) {
     const auto steps = std::ranges::find(entries, "run.steps", &Source::Entry::key);
     if (steps != entries.end())
       config_error(
-          fmt::format("{}: run.steps is given and budget.tokens, which says how many those are; expected "
-                      "one of them",
+          fmt::format("{}: run.steps is given, and so is budget.tokens, which sets it; expected one of them",
                       steps->place));
   };
   check(settings);
@@ -292,7 +293,7 @@ void plan_runs(Comparison& comparison, Entries settings) {
   }
 }
 
-/// `file` names the comparison where the source does not.
+/// The comparison gets the name of `file` if the source has no name.
 Comparison comparison_of(Source source, const fs::path& file, const std::string& size,
                          const std::vector<std::string>& assignments) {
   Comparison comparison;
@@ -300,8 +301,8 @@ Comparison comparison_of(Source source, const fs::path& file, const std::string&
   for (const auto& assignment : assignments) source.set(assignment);
   if (is_experiment(source))
     config_error(file.string() +
-                 " has neither base nor arms; expected a comparison. An experiment is compared with its "
-                 "baselines with --certify");
+                 " has neither base nor arms; expected a comparison. To compare an experiment with its "
+                 "baselines, pass --certify");
   comparison.arms = take_arms(source);
   auto settings = take(source, "settings");
   auto gates = source.take_section("gates");
@@ -345,7 +346,7 @@ std::size_t arm_named(const std::string& name, const std::string& what, const st
   std::vector<std::string> names;
   names.reserve(arms.size());
   for (const auto& known : arms) names.push_back(known.name);
-  config_error(fmt::format("{} is {:.80}, which is no arm; did you mean {}?", what, name,
+  config_error(fmt::format("{} is {:.80}, which is not an arm; did you mean {}?", what, name,
                            config::nearest(name, names)));
 }
 
@@ -368,7 +369,7 @@ Comparison load_certified(const fs::path& file, const std::string& size,
   auto comparison = comparison_of(std::move(source), file, size, assignments);
   if (comparison.gates.empty())
     config_error(
-        fmt::format("{}: gates is missing; expected what --certify is to judge, like\n"
+        fmt::format("{}: gates is missing; expected the gates that --certify judges, like\n"
                     "gates:\n  parity: {{arm: {}, at_most: 1}}",
                     file.string(), comparison.arms[comparison.baseline == 0 ? 1 : 0].name));
   return comparison;

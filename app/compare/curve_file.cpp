@@ -1,4 +1,4 @@
-// Somebody else's loss curve.
+// Reads a loss curve that was made elsewhere.
 
 #include <fmt/format.h>
 
@@ -56,7 +56,7 @@ class CurveReader {
       if (!line.empty() && line.front() != '#') take(values_in(line));
     }
     if (points_.size() < 2)
-      fail(fmt::format("it has {} points; expected lines of tokens,loss", points_.size()));
+      fail(fmt::format("the file has {} points; expected two or more lines of tokens,loss", points_.size()));
     return std::move(points_);
   }
 
@@ -76,7 +76,7 @@ class CurveReader {
                      .bytes = cell(cells, "bytes"),
                      .loss = *cell(cells, "loss")};
     if (!points_.empty() && point.tokens <= points_.back().tokens)
-      fail(fmt::format("tokens is {} after {}; expected more at each line", point.tokens,
+      fail(fmt::format("tokens is {} after {}; expected a higher number on each line", point.tokens,
                        points_.back().tokens));
     if (points_.size() == max_points) fail(fmt::format("more than {} points", max_points));
     points_.push_back(point);
@@ -88,20 +88,21 @@ class CurveReader {
     for (const auto* needed : {"tokens", "loss"}) {
       if (!columns_.contains(needed))
         fail(
-            fmt::format("the first line has no column {}; expected tokens,loss, and seconds and bytes where "
-                        "they are known",
+            fmt::format("the first line has no column {}; expected tokens,loss, and optionally seconds and "
+                        "bytes",
                         needed));
     }
   }
 
-  /// Nothing for a column that is not there.
+  /// nullopt for a column that the file does not have.
   std::optional<double> cell(const std::vector<std::string>& cells, const std::string& name) const {
     const auto column = columns_.find(name);
     if (column == columns_.end()) return {};
-    if (column->second >= cells.size()) fail(fmt::format("it has no {}; expected tokens,loss", name));
+    if (column->second >= cells.size()) fail(fmt::format("the line has no {}; expected tokens,loss", name));
     const auto value = number(cells[column->second]);
     if (!value)
-      fail(fmt::format("{} is '{}'; expected a number from 0", name, printable(cells[column->second], 40)));
+      fail(fmt::format("{} is '{}'; expected a number that is not negative", name,
+                       printable(cells[column->second], 40)));
     return value;
   }
 

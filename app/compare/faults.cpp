@@ -28,10 +28,10 @@ std::vector<std::string> words_of(const std::string& text) {
   return {std::istream_iterator<std::string>(in), {}};
 }
 
-/// -1 for one that has ended meanwhile.
+/// -1 if the process has ended meanwhile.
 pid_t parent_of(const std::filesystem::path& process) {
   const auto stat =
-      text_if_there(process / "stat");  // "PID (NAME) STATE PARENT ...": a name may hold anything
+      text_if_there(process / "stat");  // "PID (NAME) STATE PARENT ...": NAME may contain anything
   const auto end = stat.rfind(')');
   if (end == std::string::npos) return -1;
   std::istringstream rest(stat.substr(end + 1));
@@ -115,7 +115,7 @@ std::vector<std::string> Saboteur::strike(std::uint64_t step, pid_t launch) {
   std::vector<std::string> said;
   std::erase_if(left_, [&](const Fault& fault) {
     if (fault.step > step) return false;
-    // One that is being started again just now is struck a moment later.
+    // A worker that is just being restarted gets the signal at a later call.
     const auto pid = process_of(fault.worker, launch);
     if (!pid || ::kill(*pid, signal_of(fault.what)) != 0) return false;
     if (fault.what == Fault::What::suspend) {

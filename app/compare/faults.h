@@ -1,5 +1,5 @@
 #pragma once
-// What is done to a run on purpose while it goes on: "kill eu-1 at step 300".
+// Faults that are injected into a run: "kill eu-1 at step 300".
 
 #include <sys/types.h>
 
@@ -15,34 +15,35 @@ namespace isthmus::app {
 
 struct Fault {
   enum class What {
-    kill,     ///< SIGKILL; it comes back where run.restarts allows it
+    kill,     ///< SIGKILL; the worker comes back if run.restarts allows it
     suspend,  ///< SIGSTOP, and SIGCONT after `time`
-    leave,    ///< SIGTERM, which takes a worker out of the run
+    leave,    ///< SIGTERM, which makes a worker leave the run
   };
   What what = What::kill;
   std::string worker;  ///< its name, or "coordinator"
   std::uint64_t step = 0;
   config::Duration time;
-  std::string text;  ///< as it was written
+  std::string text;  ///< as written in the file
 };
 
 /// "kill NAME at step N", "leave NAME at step N" or "suspend NAME at step N for 5s". Throws Error(config)
 /// naming `place`.
 [[nodiscard]] Fault parse_fault(const std::string& text, const std::string& place);
 
-/// The process of this name among the children of `launch`; nothing where there is none at present.
+/// The process with this name among the children of `launch`; nullopt if it is not running.
 [[nodiscard]] std::optional<pid_t> process_of(const std::string& name, pid_t launch);
 
-/// The faults of one run: each is done once, as soon as the run has reached its step.
+/// Injects the faults of one run, each once, as soon as the run has reached its step.
 class Saboteur {
  public:
   using Clock = std::chrono::steady_clock;
 
   explicit Saboteur(std::vector<Fault> faults) : left_(std::move(faults)) {}
 
-  /// Called again and again; `launch` is the process whose children are struck. What was done, in words.
+  /// Call repeatedly. `launch` is the parent of the processes that get the signals. Returns the injected
+  /// faults, in words.
   [[nodiscard]] std::vector<std::string> strike(std::uint64_t step, pid_t launch);
-  /// Those whose step has not come.
+  /// Faults that have not been injected yet.
   [[nodiscard]] const std::vector<Fault>& left() const { return left_; }
 
  private:

@@ -20,27 +20,28 @@ namespace {
 constexpr std::string_view prefix = "gates.";
 constexpr std::size_t max_gates = 64;
 
-/// A gate as the file writes it.
+/// A gate as written in the file.
 struct GateKeys {
   std::string name, arm, against;
   double at_most = 1, bits = 0;
 
   void serialize(config::Archive& ar) {
-    ar({"arm", &arm, Scope::agreed, "that is judged"});
-    ar({"against", &against, Scope::agreed, "arm that it is compared with; empty: the baseline"});
-    ar({"at_most", &at_most, Scope::agreed, "percent by which its loss may be above the other's", 0, 100});
+    ar({"arm", &arm, Scope::agreed, "arm to judge"});
+    ar({"against", &against, Scope::agreed, "arm to which it is compared; empty: the baseline"});
+    ar({"at_most", &at_most, Scope::agreed, "percent by which its loss may be above the other arm's", 0,
+        100});
     ar({"bits", &bits, Scope::agreed,
-        "most payload bits that a replica sends per parameter and step; 0: any number", 0, 1e6});
+        "maximum payload bits that a replica may send per parameter and step; 0: no limit", 0, 1e6});
   }
 };
 
-/// Under its full name, which messages then have.
+/// A gate with its keys under their full names, which messages then show.
 struct FullKeys {
   GateKeys& gate;
   void serialize(config::Archive& ar) { ar.section(std::string(prefix) + gate.name, gate); }
 };
 
-/// As they are written; `own` gets their entries.
+/// The gates as written in the file; `own` gets their entries.
 std::vector<GateKeys> read_keys(std::vector<Source::Entry> section, Source& own) {
   std::vector<GateKeys> gates;
   for (auto& entry : section) {
@@ -64,7 +65,7 @@ std::vector<GateKeys> read_keys(std::vector<Source::Entry> section, Source& own)
   return gates;
 }
 
-/// Where a key of the gate stands, or its first one where this key was left out.
+/// The place of a key of the gate, or of the gate's first key if this one was left out.
 std::string place_of(const Source& own, const GateKeys& gate, const std::string& key) {
   const auto section = std::string(prefix) + gate.name + ".";
   if (const auto* entry = own.find(section + key)) return entry->place;
@@ -73,15 +74,16 @@ std::string place_of(const Source& own, const GateKeys& gate, const std::string&
   return first->place;
 }
 
-/// The arm that this key names.
+/// Index of the arm that this key names.
 std::size_t arm_of(const Comparison& comparison, const Source& own, const GateKeys& gate,
                    const std::string& key, const std::string& value) {
   const auto what = fmt::format("{}: {}{}.{}", place_of(own, gate, key), prefix, gate.name, key);
-  if (value.empty()) config_error(what + " is empty; expected the name of the arm that is to be judged");
+  if (value.empty()) config_error(what + " is empty; expected the name of the arm to judge");
   const auto arm = arm_named(value, what, comparison.arms);
   if (!comparison.arms[arm].curves.empty())
-    config_error(fmt::format("{} is {}, which is a curve; expected an arm with runs, whose seeds are paired",
-                             what, value));
+    config_error(
+        fmt::format("{} is {}, which is a curve; expected an arm with runs, because gates pair runs by seed",
+                    what, value));
   return arm;
 }
 
@@ -95,10 +97,10 @@ void check_one_config(const Comparison& comparison, std::size_t arm) {
     if (run.arm != arm) continue;
     if (first == nullptr) first = &run;
     if (config_fingerprint(run) != config_fingerprint(*first))
-      config_error(fmt::format(
-          "{} and {} of the arm {} have different configs; where there are gates, expected runs that differ "
-          "in their seed alone (isthmus config diff shows the keys)",
-          first->folder().string(), run.folder().string(), comparison.arms[arm].name));
+      config_error(
+          fmt::format("{} and {} of the arm {} have different configs; with gates, expected runs that differ "
+                      "only in their seed (`isthmus config diff` shows the keys)",
+                      first->folder().string(), run.folder().string(), comparison.arms[arm].name));
   }
 }
 
@@ -110,7 +112,7 @@ void check_equal_tokens(const Comparison& comparison, const Gate& gate) {
   const double arm = tokens(gate.arm), against = tokens(gate.against);
   if (std::abs(arm - against) <= rounding * against) return;
   config_error(fmt::format(
-      "gate {}: {} is trained on {:.0f} tokens and {} on {:.0f}; expected equally many: change "
+      "gate {}: {} is trained on {:.0f} tokens and {} on {:.0f}; expected equal numbers: change "
       "replicas, inner.batch or run.steps of one of them",
       gate.name, comparison.arms[gate.arm].name, arm, comparison.arms[gate.against].name, against));
 }

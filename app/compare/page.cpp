@@ -43,7 +43,7 @@ std::string html_text(std::string_view text) {
 
 namespace {
 
-/// JSON inside a script element, which nothing in it can end.
+/// JSON for a script element. `<` is escaped, so that no text in it can end the element.
 std::string script_json(const ordered_json& json) {
   std::string out;
   for (const char c : json.dump(-1, ' ', false, ordered_json::error_handler_t::replace)) {
@@ -58,13 +58,13 @@ std::string script_json(const ordered_json& json) {
 
 std::string text_of(const ordered_json& value) { return html_text(value.get<std::string>()); }
 
-/// Its colour, by the same number in the charts; the baseline has a colour of its own.
+/// The arm's colour, with the same number as in the charts; the baseline has its own.
 std::string swatch(const ordered_json& report, std::size_t arm) {
   if (report["arms"][arm]["baseline"].get<bool>()) return R"(<i class="swatch base"></i>)";
   return fmt::format(R"(<i class="swatch c{}"></i>)", arm % 8);
 }
 
-/// The first cell of a row names what it is of.
+/// The first cell of a row is its heading.
 std::string row(const std::vector<std::string>& cells, bool head = false) {
   std::string out = "<tr>";
   for (std::size_t i = 0; i < cells.size(); ++i) {
@@ -99,14 +99,14 @@ std::string arms_table(const ordered_json& report) {
   const auto target = report["target_loss"].is_number()
                           ? fmt::format("time to a loss of {}", loss_words(report["target_loss"]))
                           : "time to a loss";
-  return table(
-      "arms",
-      fmt::format("Final loss in nats per token, with {:.0f} % intervals over seeds; means of the "
-                  "seeds",
-                  100 * report["confidence"].get<double>()),
-      {"arm", "final loss", "difference", "sent by a replica", "fewer bytes", "bits per parameter and step",
-       "utilisation", "stalled", "training time", "gain of outer steps", "their correlation", target},
-      rows);
+  return table("arms",
+               fmt::format("Final loss in nats per token, with {:.0f} % intervals over seeds; means of the "
+                           "seeds",
+                           100 * report["confidence"].get<double>()),
+               {"arm", "final loss", "difference", "sent by a replica", "fewer bytes",
+                "bits per parameter and step", "utilisation", "stalled", "training time",
+                "gain of outer steps", "correlation of outer steps", target},
+               rows);
 }
 
 std::string runs_table(const ordered_json& report) {
@@ -144,7 +144,7 @@ std::string differences_table(const ordered_json& report) {
   return table("differences", "Settings in which the arms differ", head, rows);
 }
 
-/// The charts' figures, thinned: all of them are in curves.csv.
+/// The figures of the charts, thinned out; curves.csv has all of them.
 std::string points_table(const ordered_json& report) {
   constexpr std::size_t most = 12;
   std::string rows;
@@ -160,7 +160,7 @@ std::string points_table(const ordered_json& report) {
                    p["bytes"].is_number() ? format_bytes(p["bytes"]) : "-"});
     }
   }
-  return table("points", "Loss in the course of training (curves.csv has every point of every run)",
+  return table("points", "Loss during training (curves.csv has every point of every run)",
                {"arm", "tokens", "mean loss", "lowest seed", "highest seed", "time", "sent by a replica"},
                rows);
 }
@@ -192,7 +192,7 @@ std::string certified_runs_table(const ordered_json& certificate) {
                      known(run["commit"]), known(run["global_hash"])});
     }
   }
-  return table("certified", "What the verdicts are made of",
+  return table("certified", "Runs behind the verdicts",
                {"arm", "seed", "fingerprint of the config", "trained by commit", "global hash"}, rows);
 }
 
@@ -237,8 +237,8 @@ std::string charts(const ordered_json& report) {
                 "arms-caption");
   return out +
          "</div>\n<p class=\"controls\"><label><input type=\"checkbox\" id=\"whole\"> whole curves, from the "
-         "first evaluation on</label> <span>Bands reach from the lowest seed to the highest. An arm in a "
-         "legend is hidden by a click.</span></p>\n<noscript><p>The charts need scripts; the tables have "
+         "first evaluation on</label> <span>Bands reach from the lowest seed to the highest. Click an "
+         "arm in a legend to hide it.</span></p>\n<noscript><p>The charts need JavaScript; the tables have "
          "their figures.</p></noscript>\n";
 }
 
@@ -277,12 +277,11 @@ std::string report_page(const ordered_json& report) {
   page += certificate(report);
   page +=
       "<h2>Verdict</h2>\n" + verdicts(report) + charts(report) + "<h2>Figures</h2>\n" + arms_table(report);
-  page += "<h2>What differs</h2>\n" + differences_table(report);
+  page += "<h2>Differences in settings</h2>\n" + differences_table(report);
   page += "<h2>Notes</h2>\n<ul class=\"notes\">\n";
   for (const auto& note : report["notes"]) page += "<li>" + text_of(note) + "</li>\n";
   page += "</ul>\n<h2>Runs</h2>\n" + runs_table(report);
-  page +=
-      "<details><summary>The charts' figures as a table</summary>\n" + points_table(report) + "</details>\n";
+  page += "<details><summary>Chart data as a table</summary>\n" + points_table(report) + "</details>\n";
   page += "</main>\n<script type=\"application/json\" id=\"report\">" + script_json(report) + "</script>\n";
   page += "<script>\n";
   page += assets::chart_js();

@@ -1,5 +1,5 @@
 #pragma once
-// report.html: the whole report in one file, which loads nothing from anywhere.
+// report.html: the whole report in one file, which loads nothing else.
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace isthmus::app {
 
-/// Of what report_json() made.
+/// `report` is the output of report_json().
 [[nodiscard]] std::string report_page(const nlohmann::ordered_json& report);
 
-/// Text of a stranger's as it must stand in HTML, also in an attribute.
+/// Escapes untrusted text for HTML, also for attributes.
 [[nodiscard]] std::string html_text(std::string_view text);
 
 }  // namespace isthmus::app

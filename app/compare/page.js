@@ -21,7 +21,7 @@
       ? `${parseFloat((value / 60).toPrecision(3))} min` : `${parseFloat((value / 3600).toPrecision(3))} h`),
   };
 
-  // Of a logarithmic axis, lest its labels run into each other.
+  // A logarithmic axis shows only these labels, so that they do not overlap.
   const isRound = (value) => [1, 2, 5].some((digit) => {
     const power = Math.log10(value / digit);
     return Math.abs(power - Math.round(power)) < 1e-6;
@@ -62,7 +62,7 @@
     chart.update("none");
   };
 
-  // What comes after the first tenth: the fall before it would flatten every difference.
+  // Leaves out the first tenth of training: the steep fall in it would flatten every difference.
   const highestLoss = () => {
     const tokens = Math.max(...arms.flatMap((arm) => arm.band.map((p) => p.tokens)));
     const late = arms.flatMap((arm) => arm.band.filter((p) => p.tokens >= tokens / 10).map((p) => p.high));

@@ -1,5 +1,5 @@
 #pragma once
-// How far a run is, from what it appends to its metrics.
+// Reads how far a run is from the metrics that it appends.
 
 #include <cstdint>
 #include <filesystem>
@@ -11,12 +11,12 @@
 
 namespace isthmus::app {
 
-/// A file that grows, read on from where the last look ended.
+/// Reads a growing file; each read continues where the last one ended.
 class GrowingFile {
  public:
   explicit GrowingFile(std::filesystem::path file) : file_(std::move(file)) {}
-  /// Lines that have come since; nothing where the file is not there yet. A line longer than 64 KiB is left
-  /// out.
+  /// Lines added since the last call; empty if the file does not exist yet. Leaves out lines longer than 64
+  /// KiB.
   [[nodiscard]] std::vector<std::string> lines();
 
  private:
@@ -28,14 +28,14 @@ class GrowingFile {
 class ProgressReader {
  public:
   explicit ProgressReader(const RunPlan& run);
-  /// Reads what has come since.
+  /// Reads the lines added since the last call.
   void look();
 
   [[nodiscard]] std::uint64_t step() const { return step_; }
   [[nodiscard]] double loss() const { return loss_; }
-  /// Of training, without evaluations and checkpoints.
+  /// Training time, without evaluations and checkpoints.
   [[nodiscard]] double seconds() const { return seconds_; }
-  /// Evaluations so far, by step.
+  /// Step and loss of each evaluation so far.
   [[nodiscard]] const std::vector<std::pair<std::uint64_t, double>>& evaluations() const {
     return evaluations_;
   }

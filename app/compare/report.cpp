@@ -17,8 +17,8 @@ using nlohmann::ordered_json;
 
 namespace {
 
-constexpr std::size_t max_shown_points = 2000;  ///< of a curve in a report
-constexpr double default_target = 1.05;         ///< of the baseline's final loss
+constexpr std::size_t max_shown_points = 2000;  ///< of one curve
+constexpr double default_target = 1.05;         ///< times the baseline's final loss
 
 ordered_json json_of(std::optional<double> value) { return value ? ordered_json(*value) : ordered_json(); }
 
@@ -26,7 +26,7 @@ std::optional<double> at_end(const RunRecord& run, std::optional<double> CurvePo
   return run.curve.empty() ? std::nullopt : run.curve.back().*what;
 }
 
-/// The mean where all have it.
+/// The mean; nullopt if a value is missing.
 std::optional<double> mean(const std::vector<std::optional<double>>& values) {
   double sum = 0;
   for (const auto& value : values) {
@@ -58,7 +58,7 @@ ordered_json curve_json(const std::vector<CurvePoint>& curve) {
   return points;
 }
 
-/// Of the points that all runs have, by their number: mean, lowest and highest loss.
+/// Mean, lowest and highest loss of each point, counted from the start, over the runs that have it.
 ordered_json band_json(const std::vector<RunRecord>& runs) {
   auto band = ordered_json::array();
   std::size_t length = 0;
@@ -129,7 +129,7 @@ class Reporter {
   }
 
  private:
-  /// Of all runs, made by the comparison or before it.
+  /// Seeds of all runs, made by the comparison or before it.
   [[nodiscard]] std::set<std::int64_t> seeds() const {
     std::set<std::int64_t> seeds;
     for (const auto& run : comparison_.runs) seeds.insert(run.seed);
@@ -140,7 +140,8 @@ class Reporter {
     return records_.of_arm[comparison_.baseline];
   }
 
-  /// At the end of our own; a stranger's after as many tokens as the baseline has had, if it went so far.
+  /// The loss at the end of one of our own runs. For a curve made elsewhere, the loss after as many tokens as
+  /// the baseline has had; nullopt if the curve ends before.
   [[nodiscard]] std::optional<double> final_loss(const RunRecord& run) const {
     if (!run.is_whole() || run.curve.empty()) return {};
     if (run.seed || tokens_ == 0) return run.curve.back().loss;
@@ -286,7 +287,7 @@ class Reporter {
     for (const auto& key : keys) {
       std::set<std::string> different;
       for (const auto& [arm, value] : values[key]) different.insert(value);
-      // Where somebody made it says nothing of a run.
+      // Name and folder do not affect a run.
       if (key != "run.name" && key != "run.out" && (different.size() > 1 || values[key].size() < arms))
         json[key] = values[key];
     }
@@ -297,17 +298,17 @@ class Reporter {
     auto notes = ordered_json::array();
     const auto& hopeless = comparison_.keys.hopeless;
     if (!records_.missing.empty())
-      notes.push_back(fmt::format("{} of {} runs are not finished, and left out.", records_.missing.size(),
+      notes.push_back(fmt::format("{} of {} runs are not finished and are left out.", records_.missing.size(),
                                   comparison_.runs.size()));
     if (hopeless.after > 0)
       notes.push_back(
-          fmt::format("A run was stopped where, after {} of its training or more, its loss was {} "
+          fmt::format("A run was stopped if, after {} of its training or more, its loss was over {} "
                       "above the baseline's at two evaluations in a row.",
                       percent(hopeless.after), percent(hopeless.margin)));
     if (unequal_tokens(arms))
       notes.push_back(
-          "The arms were not trained on equally many tokens, and final losses are those at each "
-          "one's end.");
+          "The arms were trained on different numbers of tokens; final losses are those at the "
+          "end of each run.");
     for (std::size_t i = 0; i < comparison_.arms.size(); ++i) {
       for (const auto& run : records_.of_arm[i])
         if (!run.seed && !final_loss(run))
@@ -318,11 +319,11 @@ class Reporter {
     }
     notes.push_back(
         fmt::format("Noise is half of a {:.0f} % interval (Student's t) of the differences at equal "
-                    "seeds. Each is of one arm by itself: of twenty arms that are all as good as "
-                    "the baseline, one will seem better or worse.",
+                    "seeds. Each interval is for one arm alone: of twenty arms that are all as "
+                    "good as the baseline, one will seem better or worse.",
                     100 * confidence));
     notes.push_back(
-        "Losses by tokens and bytes repeat; times are of the machine that ran it, with what else "
+        "Losses by tokens and bytes are reproducible; times depend on the machine and on what else "
         "it did.");
     return notes;
   }
@@ -339,7 +340,7 @@ class Reporter {
 
   const Comparison& comparison_;
   const Records& records_;
-  double tokens_ = 0;  ///< of the baseline's whole runs, their mean
+  double tokens_ = 0;  ///< mean of the baseline's whole runs
 };
 
 }  // namespace

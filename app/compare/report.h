@@ -1,5 +1,5 @@
 #pragma once
-// What a comparison has come to: report.json, and what people see of it on a terminal and in a spreadsheet.
+// The result of a comparison: report.json, and its forms for the terminal and for spreadsheets.
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -11,12 +11,12 @@
 namespace isthmus::app {
 
 struct Records {
-  std::vector<std::vector<RunRecord>> of_arm;  ///< finished runs, by the comparison's arms
+  std::vector<std::vector<RunRecord>> of_arm;  ///< finished runs of each arm, in the comparison's order
   std::vector<std::string> missing;            ///< names of runs that are not finished
 };
 
-/// Everything that is reported; the other forms are made of it. Losses in nats per token, times in seconds,
-/// bytes per replica.
+/// The whole report; all other forms are made from it. Losses in nats per token, times in seconds, bytes per
+/// replica.
 [[nodiscard]] nlohmann::ordered_json report_json(const Comparison& comparison, const Records& records);
 
 /// At most 80 columns wide.

@@ -1,4 +1,4 @@
-// A report on a terminal and in a spreadsheet.
+// The report as text for a terminal, and as CSV.
 
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t terminal_columns = 79;
 
-/// Columns of a terminal, where every code point has one.
+/// Width in a terminal, where every code point takes one column.
 std::size_t width_of(std::string_view text) {
   return static_cast<std::size_t>(
       std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
@@ -27,7 +27,7 @@ std::string padded(const std::string& text, std::size_t width) {
   return text + std::string(width > width_of(text) ? width - width_of(text) : 0, ' ');
 }
 
-/// Broken at spaces, each further line indented.
+/// Breaks the text at spaces, and indents each further line.
 std::string wrapped(const std::string& text, std::size_t width, const std::string& indent) {
   std::string out, line;
   for (std::size_t begin = 0; begin < text.size();) {
@@ -45,7 +45,7 @@ std::string wrapped(const std::string& text, std::size_t width, const std::strin
   return out + line + "\n";
 }
 
-/// What a spreadsheet reads as one text, and never as a formula.
+/// Quotes the text so that a spreadsheet reads it as one text, and never as a formula.
 std::string csv_text(const std::string& text) {
   const bool formula =
       !text.empty() && std::string_view("=+-@\t\r").find(text.front()) != std::string_view::npos;
@@ -59,7 +59,7 @@ std::string csv_text(const std::string& text) {
   return out;
 }
 
-/// Nothing where no arm has figures of its outer steps.
+/// Empty if no arm has figures of its outer steps.
 std::string outer_steps(const ordered_json& report) {
   std::string text;
   for (const auto& arm : report["arms"]) {

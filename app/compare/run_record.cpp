@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A finite number that is not negative, of a line that may hold anything.
+/// The value of a key; nullopt unless it is a finite number and not negative. The line may contain anything.
 std::optional<double> number(const nlohmann::json& line, const char* key) {
   const auto found = line.find(key);
   if (found == line.end() || !found->is_number()) return {};
@@ -25,7 +25,7 @@ std::optional<double> number(const nlohmann::json& line, const char* key) {
   return std::isfinite(value) && value >= 0 ? std::optional(value) : std::nullopt;
 }
 
-/// A worker's metrics.jsonl, line by line. Counters begin again where the worker was started again.
+/// A worker's metrics.jsonl, line by line. The worker's counters start again at 0 when it is restarted.
 class WorkerMetrics {
  public:
   struct At {
@@ -40,7 +40,7 @@ class WorkerMetrics {
     end_life();
   }
 
-  /// What it had done when it came to this step; null before its first.
+  /// The worker's sums at this step; null before its first.
   [[nodiscard]] const At* at(double step) const {
     const auto after = std::ranges::upper_bound(steps_, step, {}, &At::step);
     return after == steps_.begin() ? nullptr : &*(after - 1);
@@ -49,7 +49,7 @@ class WorkerMetrics {
   [[nodiscard]] double stall_seconds() const { return stalled_; }
   [[nodiscard]] double seconds() const { return seconds_; }
   [[nodiscard]] double compute_seconds() const { return computed_; }
-  /// Sent in lives before the last one.
+  /// Bytes sent before the last restart.
   [[nodiscard]] double earlier_bytes() const { return earlier_bytes_; }
   [[nodiscard]] double bytes() const { return earlier_bytes_ + life_.bytes; }
 
@@ -62,7 +62,8 @@ class WorkerMetrics {
     const auto step = number(line, "step"), took = number(line, "step_seconds"),
                rate = number(line, "tokens_per_second"), bytes = number(line, "bytes_sent");
     if (!step || !took || !rate || !bytes) return;
-    // Back to a checkpoint: what came after it is trained again, but its time and bytes are spent.
+    // The worker went back to a checkpoint. It trains the steps after it again, but the time and bytes that
+    // they took are spent.
     if (!steps_.empty() && (*step < steps_.back().step || *bytes < life_.bytes)) {
       earlier_bytes_ += life_.bytes;
       end_life();
@@ -96,7 +97,7 @@ std::vector<WorkerMetrics> read_workers(const RunPlan& run) {
   return workers;
 }
 
-/// Step -> loss; of a step that was evaluated twice the later one.
+/// Step -> loss. If a step was evaluated twice, the later loss counts.
 std::map<double, double> evaluations_of(const fs::path& folder) {
   std::map<double, double> evaluations;
   const auto file = folder / "metrics.jsonl";
@@ -122,7 +123,8 @@ CurvePoint point_at(double step, double loss, const std::vector<WorkerMetrics>& 
   return point;
 }
 
-/// What is sent after the last step is in the summary alone, which knows only the last life of each worker.
+/// Only the summary knows the bytes sent after the last step, and for each worker only those since its last
+/// restart.
 void add_last_bytes(RunRecord& record, const nlohmann::json& summary, const std::vector<std::string>& names,
                     const std::vector<WorkerMetrics>& workers) {
   double payload = 0, total = 0, all = 0;
@@ -162,7 +164,7 @@ void add_origin(RunRecord& record, const nlohmann::json& summary) {
   if (hashes.is_object() && !hashes.empty()) record.global_hash = text(*hashes.begin());
 }
 
-/// A short run may have none.
+/// A short run may have no outer steps.
 void add_outer_steps(RunRecord& record, const nlohmann::json& summary) {
   const auto means = summary.find("outer_steps");
   if (means == summary.end() || !means->is_object()) return;
@@ -186,11 +188,11 @@ RunRecord read_run(const RunPlan& run) {
   const auto evaluations = evaluations_of(run.folder());
   if (workers.empty() || evaluations.empty()) {
     throw Error(ErrorKind::data, run.folder().string() +
-                                     " has no evaluations of a run; move it away, and it is run anew "
+                                     " has no evaluations of a run; move it away to run it again "
                                      "(data.heldout must not be 0: losses are compared on held-out text)");
   }
   for (const auto& [step, loss] : evaluations) record.curve.push_back(point_at(step, loss, workers));
-  // Evaluations of steps that a worker's metrics do not have: a damaged file.
+  // Remove evaluations of steps that are missing in the workers' metrics: the file is damaged.
   const auto [first, last] = std::ranges::unique(record.curve, {}, &CurvePoint::tokens);
   record.curve.erase(first, last);
   record.replicas = static_cast<std::uint64_t>(run.experiment.replicas);

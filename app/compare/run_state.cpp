@@ -19,7 +19,8 @@ namespace {
 
 constexpr const char* ended_file = "ended.json";
 
-/// What says where and by what a run is made, not what it is. `recorded` is as `launch` wrote it.
+/// Copies the settings that do not affect the result, so that they compare equal. `recorded` is what `launch`
+/// wrote.
 void forget_place(Experiment& recorded, Experiment& wanted) {
   recorded.run.out = wanted.run.out;  // the folder may have moved
   if (wanted.trainer.threads == 0) wanted.trainer.threads = recorded.trainer.threads;
@@ -36,12 +37,12 @@ void check_config(const RunPlan& run, const fs::path& file) {
       difference = fmt::format("{} is {} there and {} in this comparison", ours[i].key, theirs[i].value,
                                ours[i].value);
   }
-  if (difference.empty() && to_yaml(recorded) != to_yaml(wanted)) difference = "its sites are others";
+  if (difference.empty() && to_yaml(recorded) != to_yaml(wanted)) difference = "its sites differ";
   if (difference.empty()) return;
   throw Error(
       ErrorKind::config,
-      fmt::format("{} has a run of another config: {}. Two configs under one name would be mixed: give "
-                  "another --out or name, or move that folder away",
+      fmt::format("{} has a run of another config: {}. Two configs under one name would be mixed: use "
+                  "--set out=FOLDER or another name, or move that folder away",
                   run.folder().string(), difference));
 }
 
@@ -55,7 +56,8 @@ std::set<std::string> checkpoints_of(const fs::path& worker) {
   return steps;
 }
 
-/// `launch --resume` goes on from the newest that all have, and reads them; here it is enough that it can.
+/// `launch --resume` continues from the newest checkpoint that all workers have, and reads it. Here it is
+/// enough that there is one.
 bool has_checkpoint(const RunPlan& run) {
   std::set<std::string> common;
   bool first = true;
@@ -77,7 +79,7 @@ EarlyEnd early_end_of(const fs::path& file) {
   EarlyEnd end{text("how"), text("words")};
   for (const auto* how : {"time", "hopeless", "diverged"})
     if (end.how == how) return end;
-  throw Error(ErrorKind::data, file.string() + " is damaged; remove it, and the run goes on");
+  throw Error(ErrorKind::data, file.string() + " is damaged; remove it to continue the run");
 }
 
 }  // namespace
@@ -92,8 +94,8 @@ nlohmann::json summary_of(const fs::path& folder) {
            json.contains("wan_bytes_sent") && json["wan_bytes_sent"].is_object();
   };
   if (!sound()) {
-    throw Error(ErrorKind::data, file.string() + " is no summary of a run; move " + folder.string() +
-                                     " away, and it is run anew");
+    throw Error(ErrorKind::data, file.string() + " is not the summary of a run; move " + folder.string() +
+                                     " away to run it again");
   }
   return json;
 }

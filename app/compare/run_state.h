@@ -1,5 +1,5 @@
 #pragma once
-// What is there of a run of a comparison: whether it is finished, can be gone on with, or is to begin.
+// The state of a run of a comparison: missing, unfinished (and perhaps resumable) or finished.
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -9,10 +9,10 @@
 
 namespace isthmus::app {
 
-/// Why a run is finished that has not come to its last step.
+/// Why a run finished before its last step.
 struct EarlyEnd {
-  std::string how;    ///< time, hopeless or diverged; empty: it has come to its last step
-  std::string words;  ///< for people
+  std::string how;    ///< time, hopeless or diverged; empty: it reached its last step
+  std::string words;  ///< human-readable
 };
 
 struct RunState {
@@ -21,14 +21,14 @@ struct RunState {
   EarlyEnd ended;
 };
 
-/// Throws Error(config), naming the first key that differs, when the folder has a run of another config.
+/// Throws Error(config), with the first key that differs, if the folder has a run of another config.
 [[nodiscard]] RunState state_of(const RunPlan& run);
 
-/// Says in the run's folder that it is finished although it has not come to its last step.
+/// Records in the run's folder that the run is finished although it did not reach its last step.
 void mark_ended(const RunPlan& run, const EarlyEnd& end);
 
-/// summary.json of a run that came to an end, stopped or not; null where there is none. Throws Error(data)
-/// for a file that is none.
+/// summary.json of a run that ended, stopped or not; null if the file does not exist. Throws Error(data) if
+/// it is not a summary.
 [[nodiscard]] nlohmann::json summary_of(const std::filesystem::path& folder);
 
 }  // namespace isthmus::app

@@ -33,7 +33,7 @@ namespace {
 constexpr auto poll_every = 50ms;
 const int diverged_status = exit_status(ErrorKind::divergence);
 
-/// One run under way.
+/// A run in progress.
 class ActiveRun {
  public:
   ActiveRun(const RunPlan& plan, const Comparison& comparison, const RunState& state,
@@ -48,7 +48,7 @@ class ActiveRun {
   [[nodiscard]] const ProgressReader& progress() const { return progress_; }
   [[nodiscard]] std::optional<int> poll() { return process_.poll(); }
   [[nodiscard]] fs::path log_file() const { return plan_.folder().string() + ".log"; }
-  /// Of its steps, or of its time where that is what ends it.
+  /// Fraction of its steps, or of its time if that is what ends it.
   [[nodiscard]] double part_done() const {
     const double steps =
         static_cast<double>(progress_.step()) / static_cast<double>(plan_.experiment.run.steps);
@@ -56,16 +56,16 @@ class ActiveRun {
     return std::min(1.0, std::max(steps, time));
   }
 
-  /// What was done to it on purpose, in words.
+  /// Reads the progress and injects faults that are due. Returns the injected faults, in words.
   [[nodiscard]] std::vector<std::string> look() {
     progress_.look();
     if (progress_.step() == 0) return {};
     return saboteur_.strike(progress_.step(), process_.pid());
   }
 
-  /// Stops with a checkpoint; asked twice it is ended at once.
+  /// Stops the run with a checkpoint; a second call ends it at once.
   void interrupt() { process_.signal(SIGINT); }
-  /// The same, and the run counts as finished then.
+  /// The same, but the run then counts as finished.
   void end_early(EarlyEnd end) {
     if (!end_.how.empty()) return;
     end_ = std::move(end);
@@ -75,7 +75,7 @@ class ActiveRun {
   [[nodiscard]] const std::vector<Fault>& faults_left() const { return saboteur_.left(); }
 
  private:
-  /// A run to which something is done begins anew, for what was done to it is not in its checkpoint.
+  /// A run with faults starts from the beginning: its checkpoint does not record which faults were injected.
   std::vector<std::string> command(const RunState& state, std::vector<std::string> program) {
     if (state.resumable && saboteur_.left().empty()) {
       program.insert(program.end(), {"launch", "--resume", plan_.folder().string()});
@@ -103,7 +103,7 @@ class Runner {
         options_(options),
         signals_([this](int, int count) { interrupts_ = count; }),
         progress_(options.out, isatty(fileno(options.out)) == 1, 20s) {
-    // Before anything is started: what is there may be of another comparison.
+    // Check every folder before anything is started: it may belong to another comparison.
     for (const auto& run : comparison.runs) states_.push_back(state_of(run));
     for (std::size_t i = 0; i < states_.size(); ++i) {
       if (states_[i].stage == RunState::Stage::finished) {
@@ -159,7 +159,7 @@ class Runner {
 
   void pass_on_interrupts() {
     for (; passed_on_ < interrupts_; ++passed_on_) {
-      if (passed_on_ == 0) progress_.message("stopping the runs under way, with a checkpoint");
+      if (passed_on_ == 0) progress_.message("stopping the runs in progress, each with a checkpoint");
       for (const auto& run : active_) run->interrupt();
     }
   }
@@ -176,14 +176,14 @@ class Runner {
   void judge(ActiveRun& run) {
     const double most = comparison_.keys.budget.time.seconds;
     if (most > 0 && run.progress().seconds() >= most)
-      return run.end_early({"time", fmt::format("had its {:g} s", most)});
+      return run.end_early({"time", fmt::format("used its {:g} s", most)});
     if (const auto words = hopeless(run); !words.empty()) {
       progress_.message(run.plan().name() + ": " + words);
       run.end_early({"hopeless", words});
     }
   }
 
-  /// Why it has no hope; empty where it has, or where there is nothing yet to compare with.
+  /// Why the run is hopeless; empty if it is not, or if there is no baseline yet.
   [[nodiscard]] std::string hopeless(const ActiveRun& run) const {
     const auto& rule = comparison_.keys.hopeless;
     const auto& evaluations = run.progress().evaluations();
@@ -203,7 +203,7 @@ class Runner {
                        percent(run.part_done()), percent(worst));
   }
 
-  /// Mean of its finished runs.
+  /// Mean loss of the baseline's finished runs after this number of tokens.
   [[nodiscard]] std::optional<double> baseline_loss(double tokens) const {
     double sum = 0;
     std::size_t count = 0;
@@ -241,7 +241,7 @@ class Runner {
     ++finished_;
     for (const auto& fault : run.faults_left())
       progress_.message(
-          fmt::format("{}: '{}' did not come about: the run was over", run.plan().name(), fault.text));
+          fmt::format("{}: '{}' did not happen: the run had ended", run.plan().name(), fault.text));
     tell(run);
     options_.finished();
   }
@@ -258,21 +258,21 @@ class Runner {
     }
   }
 
-  /// Others that were stopped meanwhile have not failed.
+  /// Runs that were stopped because of a failure have not failed themselves.
   void fail(const ActiveRun& run, int status) {
     if (stopping()) return;
     const auto kind = status >= 2 && status <= 5 ? static_cast<ErrorKind>(status - 2) : ErrorKind::data;
-    const auto what = status == stopped_exit ? std::string("was stopped from elsewhere")
+    const auto what = status == stopped_exit ? std::string("was stopped by another process")
                                              : fmt::format("failed with exit status {}", status);
     failure_ = Error(
-        kind, fmt::format("{} {}; the end of {}:\n{}the same command goes on with it", run.plan().name(),
-                          what, run.log_file().string(), tail_of(run.log_file(), 8)));
+        kind, fmt::format("{} {}; the end of {}:\n{}run the same command again to continue it",
+                          run.plan().name(), what, run.log_file().string(), tail_of(run.log_file(), 8)));
     for (const auto& other : active_)
       if (other) other->interrupt();
   }
 
-  /// Its last "isthmus: REASON", which a worker's end leaves there before `launch` says what it does about
-  /// it.
+  /// The last "isthmus: REASON" in the log: a worker writes it when it ends, before `launch` reports its
+  /// reaction.
   static std::string reason_in(const fs::path& file) {
     constexpr std::string_view mark = "isthmus: ";
     auto text = tail_of(file, 20);
@@ -291,7 +291,7 @@ class Runner {
     const double fresh = done - static_cast<double>(reused_);
     const auto left = fresh > 0.02 ? format_duration(took.count() / fresh * (all - done)) : "?";
     const auto at = run.progress().step() == 0
-                        ? std::string("begins")
+                        ? std::string("starting")
                         : fmt::format("step {} loss {:.3f}", run.progress().step(), run.progress().loss());
     progress_.update(format_bar(
         done / all,

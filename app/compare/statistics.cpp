@@ -28,14 +28,14 @@ double t_quantile(double freedom) {
   const auto at = [&](std::size_t whole) { return table[whole - 1]; };
   freedom = std::max(freedom, 1.0);
   if (freedom <= static_cast<double>(table.size())) {
-    // Welch's are not whole; the quantile is nearly straight in their reciprocal.
+    // Welch's degrees of freedom are not whole numbers. The quantile is nearly linear in their reciprocal.
     const auto below = static_cast<std::size_t>(freedom);
     if (below == table.size()) return at(below);
     const double from = 1.0 / static_cast<double>(below), to = 1.0 / static_cast<double>(below + 1);
     const double part = (from - 1 / freedom) / (from - to);
     return at(below) + part * (at(below + 1) - at(below));
   }
-  // Cornish and Fisher's series in the normal quantile.
+  // Cornish-Fisher expansion of the normal quantile.
   constexpr double z = 1.959964;
   const double z3 = z * z * z, z5 = z3 * z * z;
   return z + (z3 + z) / (4 * freedom) + (5 * z5 + 16 * z3 + 3 * z) / (96 * freedom * freedom);
@@ -82,7 +82,7 @@ Difference unpaired_difference(std::span<const double> arm, std::span<const doub
   result.relative = (ours.mean - theirs.mean) / theirs.mean;
   if (!ours.deviation && !theirs.deviation) return result;
   const double root = std::sqrt(1 / static_cast<double>(ours.count) + 1 / static_cast<double>(theirs.count));
-  if (!ours.deviation || !theirs.deviation) {  // one value: as noisy as those of the other side
+  if (!ours.deviation || !theirs.deviation) {  // a single value: assumed as noisy as the other side
     const auto& several = ours.deviation ? ours : theirs;
     result.noise =
         t_quantile(static_cast<double>(several.count - 1)) * *several.deviation * root / theirs.mean;

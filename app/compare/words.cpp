@@ -31,9 +31,9 @@ std::string seeds_words(std::size_t count) { return fmt::format("{} seed{}", cou
 
 namespace {
 
-/// How many times less it sends than a ring all-reduce of bf16 gradients at every step among its own replicas
-/// would, where the baseline is data parallel: Gloo sends fp32, and one replica nothing. 0 where it is not to
-/// be said.
+/// How many times less the arm sends than a ring all-reduce of bf16 gradients among its own replicas at every
+/// step would. Used if the baseline is data parallel, because Gloo sends fp32 and a single replica sends
+/// nothing. 0 if it does not apply.
 double fewer_than_bf16(const ordered_json& arm, const ordered_json& baseline) {
   if (baseline.value("method", "") != "data_parallel" || arm.value("method", "") == "data_parallel") return 0;
   if (!arm["bits_per_parameter_per_step"].is_number() || !arm["replicas"].is_number()) return 0;
@@ -42,7 +42,7 @@ double fewer_than_bf16(const ordered_json& arm, const ordered_json& baseline) {
   return bits > 0 && bf16 > bits ? bf16 / bits : 0;
 }
 
-/// How many times less it sends than the baseline; " with ..." or nothing.
+/// How many times less the arm sends than the baseline: " with ...", or empty.
 std::string bytes_words(const ordered_json& arm, const ordered_json& baseline) {
   if (!arm["bytes"].is_number() || !baseline["bytes"].is_number()) return {};
   const double ours = arm["bytes"], theirs = baseline["bytes"];
@@ -79,7 +79,7 @@ std::string compared(const ordered_json& arm, const ordered_json& baseline) {
   const auto side = relative > 0 ? "worse" : "better";
   if (!difference["noise"].is_number()) {
     if (relative == 0) return fmt::format("the same loss as {} with one seed{}", name, bytes);
-    return fmt::format("{} {} than {} with one seed{}; the noise is unknown: give two seeds or more",
+    return fmt::format("{} {} than {} with one seed{}; the noise is unknown: use two seeds or more",
                        percent(relative), side, name, bytes);
   }
   const double noise = difference["noise"];
@@ -101,7 +101,7 @@ std::string verdict_of(const ordered_json& arm, const ordered_json& baseline) {
   std::string text;
   const auto& final_loss = arm["final_loss"];
   if (final_loss["mean"].is_null()) {
-    text = "no run has come to its end";
+    text = "no run has finished";
   } else if (arm["name"] == baseline["name"]) {
     const auto seeds = seeds_words(final_loss["count"].get<std::size_t>());
     text = final_loss["noise"].is_number()

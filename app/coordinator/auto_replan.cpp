@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* every_key = "outer.sync_every";
 constexpr const char* delay_key = "outer.sync_delay";
-/// Replica by replica: what was measured has the names of workers, what was written those of sites.
+/// One name for each replica. Measured links have the names of workers, configured links those of sites.
 std::vector<std::string> names_in(const Links& links, const Experiment& experiment) {
   auto workers = worker_names(experiment);
   std::vector<std::string> names;
@@ -31,7 +31,7 @@ std::vector<std::string> names_in(const Links& links, const Experiment& experime
   return names;
 }
 
-/// Lines as they are said to be, of the workers that the run begins with.
+/// The configured links, for the workers that the run starts with.
 LineReadings said(const Links& links, const Experiment& experiment) {
   LineReadings out;
   const auto names = names_in(links, experiment);
@@ -46,13 +46,15 @@ LineReadings said(const Links& links, const Experiment& experiment) {
   return out;
 }
 
-/// A links file may be gone by the time that a run is resumed: it is a beginning, and no more.
+/// The links to plan with before they are measured. A missing links file is not an error: it may be gone when
+/// a run is resumed.
 LineReadings expected(const Experiment& experiment, const AutoReplan::Say& say) {
   const auto& links = experiment.automatic.links;
   try {
     return said(links.empty() ? links_of(experiment) : read_links(links), experiment);
   } catch (const Error& error) {
-    say(std::string("outer.auto: what is not measured of the lines is not known: ") + error.what());
+    say(std::string("outer.auto: cannot use the configured links, so it plans with measured ones only: ") +
+        error.what());
     return {};
   }
 }
@@ -85,7 +87,7 @@ AutoReplan::AutoReplan(const Experiment& experiment, Propose propose, Say say)
   if (!asked_for_) return;
   emulated_ = said(links_of(experiment), experiment);
   const auto& wanted = experiment.automatic;
-  constexpr double confirmed = 0.25;  // of the least time between two changes
+  constexpr double confirmed = 0.25;  // of the minimum time between two changes
   replanner_.emplace(outer_sync::plan::ReplanRules{.utilization = wanted.utilization,
                                                    .min_seconds = wanted.least_between.seconds,
                                                    .confirmed_for = confirmed * wanted.least_between.seconds},
@@ -127,7 +129,8 @@ std::optional<nlohmann::ordered_json> AutoReplan::look(const Coordinator& coordi
   return agreed;
 }
 
-/// What was proposed is agreed, or somebody has set a key by hand: his it is from there on.
+/// Finds proposals that have been agreed, and keys that an operator has set, which are left alone from then
+/// on.
 std::optional<nlohmann::ordered_json> AutoReplan::look_at_changes(const Settings& settings) {
   std::optional<nlohmann::ordered_json> agreed;
   const auto& changes = settings.changes;
@@ -144,7 +147,7 @@ std::optional<nlohmann::ordered_json> AutoReplan::look_at_changes(const Settings
     for (const auto& [key, by_hand] : {std::pair(every_key, &every_by_hand_), {delay_key, &delay_by_hand_}}) {
       if (!has(items, key) || std::exchange(*by_hand, true)) continue;
       say_(std::string("outer.auto: ") + key +
-           " was set by hand, and is left alone from now on (until the coordinator is started again)");
+           " was set by hand, and is left alone until the coordinator is restarted");
     }
   }
   return agreed;
@@ -162,7 +165,7 @@ void AutoReplan::work() {
     try {
       plan(moment);
     } catch (const std::exception& error) {
-      say_(std::string("outer.auto plans no more: ") + error.what());
+      say_(std::string("outer.auto stops planning: ") + error.what());
       return;
     }
   }

@@ -1,6 +1,6 @@
 #pragma once
-// `outer.auto` while the run goes on: the coordinator's readings go to a thread that plans, and what it
-// proposes becomes a change that all agree on, as after `isthmus ctl set`.
+// `outer.auto` during a run: the coordinator passes its readings to a planning thread. The proposals of that
+// thread become changes that all members agree on, as after `isthmus ctl set`.
 
 #include <chrono>
 #include <condition_variable>
@@ -22,21 +22,21 @@ class AutoReplan {
   using Propose = std::function<void(const config::SharedItems& items, const std::string& why)>;
   using Say = std::function<void(const std::string&)>;
 
-  /// Both are called on the planning thread, `say` also within `look`; they must outlive this. There is
-  /// nothing to do unless outer.auto asks for it. Start it after the SignalThread, so that its thread leaves
-  /// signals alone.
+  /// `propose` and `say` are called on the planning thread, `say` also within `look`; they must outlive this
+  /// object. Does nothing unless outer.auto asks for it. Create it after the SignalThread, so that the
+  /// planning thread receives no signals.
   AutoReplan(const Experiment& experiment, Propose propose, Say say);
   ~AutoReplan();
   AutoReplan(const AutoReplan&) = delete;
   AutoReplan& operator=(const AutoReplan&) = delete;
 
-  /// On the coordinator's thread, whenever it has heard something; simulates nothing. Returns what has been
-  /// agreed since, once: cause, sync_every, sync_delay, both `..._before`, predicted_before, predicted_after,
-  /// after_step.
+  /// Called on the coordinator's thread after each message; runs no simulation. Returns the change that has
+  /// been agreed since the last call, once: cause, sync_every, sync_delay, both `..._before`,
+  /// predicted_before, predicted_after, after_step.
   [[nodiscard]] std::optional<nlohmann::ordered_json> look(
       const outer_sync::protocol::Coordinator& coordinator);
 
-  /// More are not planned for.
+  /// Runs with more replicas are not planned.
   static constexpr std::size_t max_replicas = 64;
 
  private:
@@ -55,13 +55,13 @@ class AutoReplan {
   const Propose propose_;
   const Say say_;
   const bool asked_for_;
-  outer_sync::plan::LineReadings emulated_;  ///< what TCP does not see of network.emulate
+  outer_sync::plan::LineReadings emulated_;  ///< the part of network.emulate that TCP does not see
   const Clock::time_point began_ = Clock::now();
   Clock::time_point looked_;
-  std::optional<std::size_t> changes_;                    ///< of the settings, as they were looked at last
-  bool every_by_hand_ = false, delay_by_hand_ = false;    ///< somebody has set it
-  std::optional<outer_sync::plan::Replanner> replanner_;  ///< the planning thread's
-  std::mutex mutex_;                                      ///< of what follows
+  std::optional<std::size_t> changes_;  ///< number of changes of the settings at the last look
+  bool every_by_hand_ = false, delay_by_hand_ = false;    ///< an operator has set the key
+  std::optional<outer_sync::plan::Replanner> replanner_;  ///< used only by the planning thread
+  std::mutex mutex_;                                      ///< guards the members below
   std::condition_variable changed_;
   std::optional<Moment> newest_;
   std::optional<outer_sync::plan::Proposal> proposed_;  ///< not agreed yet

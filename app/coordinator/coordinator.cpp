@@ -60,15 +60,16 @@ std::filesystem::path state_file(const Experiment& experiment) {
 outer_sync::protocol::LastView last_view_of(const Bytes& bytes, const std::filesystem::path& path) {
   try {
     return from_bytes<outer_sync::protocol::LastView>(bytes);
-  } catch (const Error&) {  // its digest is right
-    throw Error(ErrorKind::data,
-                path.string() +
-                    " was written by another build; start the coordinator with that one, or with --recover, "
-                    "which forms the run from its members");
+  } catch (const Error&) {  // the digest is right, so it is not damaged
+    throw Error(
+        ErrorKind::data,
+        path.string() +
+            " was written by another build; start the coordinator with that build, or with --recover, "
+            "which forms the run from its members");
   }
 }
 
-/// What the coordinator before this one has announced last; nothing where there was none.
+/// The last view that an earlier coordinator announced; nullopt without an earlier coordinator.
 std::optional<outer_sync::protocol::LastView> recall(const Experiment& experiment) {
   const auto path = state_file(experiment);
   if (!std::filesystem::exists(path)) return std::nullopt;
@@ -88,7 +89,7 @@ std::optional<outer_sync::protocol::LastView> recall(const Experiment& experimen
                   "its members");
 }
 
-/// For a coordinator that recovers a run: it does without.
+/// For a coordinator that recovers a run, and does not need the file.
 std::optional<outer_sync::protocol::LastView> recall_if_readable(const Experiment& experiment) {
   try {
     return recall(experiment);
@@ -99,7 +100,7 @@ std::optional<outer_sync::protocol::LastView> recall_if_readable(const Experimen
 
 class Display final : public outer_sync::CoordinatorObserver {
  public:
-  /// `fresh`: it is not a run that goes on or is resumed.
+  /// `fresh`: the run is neither continued nor resumed.
   Display(const Experiment& experiment, bool fresh)
       : experiment_(experiment),
         progress_(stdout, isatty(STDOUT_FILENO) == 1),
@@ -113,7 +114,7 @@ class Display final : public outer_sync::CoordinatorObserver {
             [this](const std::string& why) { events_.gathering_stopped(why); }) {}
 
   void ended(const Ended& ended, bool stopped) { events_.ended(ended, stopped); }
-  /// It must outlive the run.
+  /// `replan` must outlive the run.
   void plans_with(AutoReplan& replan) { replan_ = &replan; }
 
   void store(const outer_sync::protocol::LastView& view) override {
@@ -144,7 +145,7 @@ class Display final : public outer_sync::CoordinatorObserver {
   }
 
   void evaluated(std::uint64_t step, double loss) override {
-    // Members of a resumed run report again what they had reported before.
+    // Members of a resumed run report earlier evaluations again.
     if (const auto known = evaluations_.find(step); known != evaluations_.end() && known->second == loss)
       return;
     evaluations_[step] = loss;
@@ -218,7 +219,7 @@ class Display final : public outer_sync::CoordinatorObserver {
     progress_.update(state);
   }
 
-  /// A resumed run goes on with the curve of the runs before it.
+  /// Lets a resumed run continue the curve of the runs before it.
   void recall_evaluations() {
     std::ifstream in(experiment_.folder() / "metrics.jsonl");
     for (std::string line; std::getline(in, line);) {
@@ -229,7 +230,7 @@ class Display final : public outer_sync::CoordinatorObserver {
     }
   }
 
-  /// For Prometheus.
+  /// Serves metrics for Prometheus.
   void serve(const MetricsConfig& config) {
     server_ = serve_metrics(
         config, {experiment_.run.name, std::string(outer_sync::tls::coordinator_name)},
@@ -241,17 +242,17 @@ class Display final : public outer_sync::CoordinatorObserver {
   [[nodiscard]] const std::map<std::string, GradientReport>& gradients() const { return gradients_; }
 
  private:
-  /// The hook's thread speaks too.
+  /// The hook's thread calls this too.
   void said(const std::string& text) {
     const std::lock_guard lock(output_);
-    progress_.message(printable(text));  // of one line, whatever a member has said
+    progress_.message(printable(text));  // as one line, even if a member sent several
   }
 
-  /// Wire rate over the last seconds, time left from the pace since the first step seen.
+  /// Sets the wire rate over the last seconds, and the time left at the pace since the first step seen.
   void rate(const Totals& now, ProgressState& state) {
     if (!first_) first_ = now;
     if (!recent_ || now.at - recent_->at > std::chrono::seconds(2)) {
-      // What a member that is gone had sent is not in the sum any more.
+      // The sum falls when a member has left.
       if (recent_ && now.bytes >= recent_->bytes)
         wire_ =
             8e-6 * (now.bytes - recent_->bytes) / std::chrono::duration<double>(now.at - recent_->at).count();
@@ -305,11 +306,11 @@ class Display final : public outer_sync::CoordinatorObserver {
   Metrics metrics_;
   std::map<std::uint64_t, double> evaluations_;
   std::map<std::string, GradientReport> gradients_;  ///< by name
-  std::vector<Coordinator::RelayedPair> relays_;     ///< as they were written last
+  std::vector<Coordinator::RelayedPair> relays_;     ///< as last written
   std::string outlier_;                              ///< of the round judged last
   std::optional<Totals> first_, recent_;
   std::pair<std::uint64_t, std::size_t> shown_;  ///< view, members that participate
-  std::uint64_t paths_written_ = 0;              ///< as of so many comparisons
+  std::uint64_t paths_written_ = 0;              ///< number of comparisons at the last write
   double wire_ = 0;
   std::mutex output_;
   EventHook hook_;
@@ -321,18 +322,17 @@ class Display final : public outer_sync::CoordinatorObserver {
   std::uint64_t view_changes_ = 0;
   Clock::time_point published_;
   LatestReadings readings_;
-  std::unique_ptr<MetricsServer> server_;  ///< last: its threads read what stands above
+  std::unique_ptr<MetricsServer> server_;  ///< last: its threads read the members above
 };
 
-/// Higher than any view number that was given before, whoever gave it: views are formed less often than a
-/// million times in a second.
+/// Higher than any view number of any coordinator before: views are formed less often than a million times
+/// per second.
 std::uint64_t first_view_number() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count()) << 20U;
 }
 
-/// Where the authority's key is on this machine: beside the folders of certificates, or one above the
-/// coordinator's.
+/// Null unless this machine has the authority's key: in the folder of certificates, or in its parent folder.
 std::unique_ptr<outer_sync::tls::EnrolmentDesk> enrolment_desk(const std::string& certs,
                                                                Experiment& experiment) {
   if (certs.empty()) return nullptr;
@@ -363,7 +363,7 @@ void write_summary(Experiment& experiment, const Coordinator& coordinator, const
           says ? done["total_bytes"].get<std::uint64_t>() : member.heartbeat.bytes_sent;
     }
   }
-  // A run that had gone further before it was resumed has recalled evaluations of steps that are yet to come.
+  // If the run had got further before it was resumed, recalled evaluations may be of later steps.
   auto& evaluations = report.evaluations;
   evaluations.erase(evaluations.upper_bound(report.members.front().last_step), evaluations.end());
   const auto summary = summary_json(experiment, report);
@@ -378,7 +378,7 @@ void announce_port(int fd, std::uint16_t port) {
   if (fd < 0) return;
   const auto line = std::to_string(port) + "\n";
   if (write(fd, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
-    throw Error(ErrorKind::network, "cannot tell the launcher which port the coordinator has");
+    throw Error(ErrorKind::network, "cannot pass the coordinator's port to the launcher");
   }
   close(fd);
 }
@@ -409,7 +409,8 @@ int run_coordinator(CoordinatorRequest request) {
   JsonOutput json(request.json);
   auto& experiment = request.experiment;
   make_private_folder(experiment.folder());
-  // Of a run that is going on without its coordinator: this one takes it up. A run that is resumed is over.
+  // If a run continued without its coordinator, this one takes it over. A run that is resumed has ended, so
+  // its last view does not count.
   const auto last = request.recover || request.resume ? std::nullopt : recall(experiment);
   const bool goes_on = last || request.recover;
   if (!request.resume && !goes_on) {
@@ -421,7 +422,7 @@ int run_coordinator(CoordinatorRequest request) {
   options.last = last;
   options.build = request.build;
   if (!request.given_up.empty() && !request.recover)
-    throw Error(ErrorKind::config, "--give-up is for --recover, which was not given");
+    throw Error(ErrorKind::config, "--give-up needs --recover");
   if (request.recover) {
     options.recover = first_view_number();
     options.before = recall_if_readable(experiment);
@@ -450,7 +451,7 @@ int run_coordinator(CoordinatorRequest request) {
   const auto ended = node.run();
   display.finish();
   display.ended(ended, node.coordinator().stopping());
-  // First: one that is killed in between has left the summary.
+  // Before the state is removed: a coordinator that is killed in between leaves the summary.
   std::exception_ptr no_summary;
   try {
     if (ended.how == Ended::How::finished)
@@ -458,12 +459,13 @@ int run_coordinator(CoordinatorRequest request) {
   } catch (const Error&) {
     no_summary = std::current_exception();
   }
-  // The run is over: a later one of this name begins at its first view.
+  // The run is over. A later run with this name starts from its own first view.
   remove_file(state_file(experiment));
   if (no_summary) std::rethrow_exception(no_summary);
   if (ended.how == Ended::How::finished) return node.coordinator().stopping() ? stopped_exit : 0;
   if (ended.how == Ended::How::stopped) return stopped_exit;
-  // Also after a signal: `launch` sends one when it has seen somebody end, and this is who knows the reason.
+  // Also after a signal: `launch` sends one when a process has ended, and only the coordinator knows the
+  // reason.
   throw Error(ended.how == Ended::How::diverged ? ErrorKind::divergence : ErrorKind::network, ended.reason);
 }
 

@@ -13,19 +13,19 @@ struct CoordinatorRequest {
   Experiment experiment;
   int announce_fd = -1;  ///< gets "PORT\n" once the listener is bound
   bool resume = false;
-  bool json = false;     ///< print the summary as a document
+  bool json = false;     ///< print the summary as JSON
   std::string build;     ///< of this binary
-  bool recover = false;  ///< form the run from its members, whatever this disk remembers
-  /// Trainers of the last view that need not be there for it.
+  bool recover = false;  ///< form the run from its members, ignoring the state on disk
+  /// With `recover`: trainers of the last view that need not be present.
   std::set<std::string> given_up{};
 };
 
-/// As the experiment says; the rest is its caller's.
+/// The options that follow from the experiment; the caller sets the others.
 [[nodiscard]] outer_sync::protocol::CoordinatorOptions coordinator_options(Experiment& experiment);
-/// "PORT\n" to a descriptor that a launcher listens to, which is closed; nothing if it is negative.
+/// Writes "PORT\n" to the launcher's descriptor, and closes it. Does nothing if `fd` is negative.
 void announce_port(int fd, std::uint16_t port);
 
-/// Exit status: 0 finished, 130 stopped by whomever, otherwise Error's.
+/// Returns the exit status: 0 finished, 130 stopped. Throws Error if the run failed.
 [[nodiscard]] int run_coordinator(CoordinatorRequest request);
 
 }  // namespace isthmus::app

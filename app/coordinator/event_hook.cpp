@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto look_every = std::chrono::milliseconds(20);
 
-/// A file in memory that is read from its beginning; -1 where there is no memory for it.
+/// A file in memory with this text, to be read from its beginning; -1 if there is no memory.
 int file_of(const std::string& text) {
   const int file = memfd_create("event", MFD_CLOEXEC);
   if (file < 0) return -1;
@@ -30,7 +30,8 @@ int file_of(const std::string& text) {
   return -1;
 }
 
-/// In a process group of its own, with no descriptor but the first three. Null and errno where it cannot be.
+/// Starts a command in its own process group, with only the first three descriptors. On failure returns
+/// nullopt and sets errno.
 std::optional<pid_t> start(const std::vector<std::string>& words, int input) {
   std::vector<char*> arguments;
   for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
@@ -44,7 +45,7 @@ std::optional<pid_t> start(const std::vector<std::string>& words, int input) {
   sigset_t none;
   sigemptyset(&none);
   posix_spawnattr_setsigmask(&attributes, &none);
-  sigset_t ignored;  // by a SignalThread
+  sigset_t ignored;  // SignalThread ignores it
   sigemptyset(&ignored);
   sigaddset(&ignored, SIGPIPE);
   posix_spawnattr_setsigdefault(&attributes, &ignored);
@@ -65,7 +66,7 @@ std::optional<pid_t> start(const std::vector<std::string>& words, int input) {
 EventHook::EventHook(std::string command, Say say, std::chrono::milliseconds limit)
     : command_(std::move(command)), say_(std::move(say)), limit_(limit) {
   if (command_.empty()) return;
-  // A signal goes to any thread that does not block it, and this one may be made before the SignalThread.
+  // A signal goes to any thread that does not block it, and this thread may start before the SignalThread.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, &before);
@@ -97,7 +98,7 @@ void EventHook::fire(const std::string& kind, nlohmann::ordered_json event) {
       return;
     }
   }
-  say_(fmt::format("run.on_event: {} events wait for it; {} is left out", max_waiting, kind));
+  say_(fmt::format("run.on_event: {} events are waiting; dropped the event {}", max_waiting, kind));
 }
 
 void EventHook::work() {
@@ -118,8 +119,8 @@ void EventHook::run(const Event& event, Clock::time_point until) const {
     say_(fmt::format("run.on_event: the command for {} {}", event.kind, what));
   };
   const int input = file_of(event.json + "\n");
-  if (input < 0) return complain(std::string("cannot be told of it: ") + std::strerror(errno));
-  constexpr std::size_t max_argument = 1 << 16;  // the system takes no argument above 128 KiB
+  if (input < 0) return complain(std::string("cannot get the event: ") + std::strerror(errno));
+  constexpr std::size_t max_argument = 1 << 16;  // the system accepts arguments of up to 128 KiB
   const auto argument = event.json.size() <= max_argument
                             ? event.json
                             : nlohmann::json{{"event", event.kind}, {"too_long", true}}.dump();

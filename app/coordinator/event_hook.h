@@ -1,5 +1,5 @@
 #pragma once
-// `run.on_event`: a command of the operator's that the coordinator runs when something happens to the run.
+// `run.on_event`: an operator's command that the coordinator runs when something happens to the run.
 
 #include <chrono>
 #include <condition_variable>
@@ -12,20 +12,20 @@
 
 namespace isthmus::app {
 
-/// Runs `sh -c COMMAND` for each event, one at a time and in order, on a thread of its own. The event is a
-/// JSON object on the command's standard input; $1 is its kind and $2 the same JSON, or, of one longer than
-/// 64 KiB, {"event": kind, "too_long": true}. Nothing of an event is ever part of the command's text. A
-/// command that fails, or takes longer than `limit` and is killed with all that it has started, is said and
-/// harms nothing; so is an event for which there is no room any more.
+/// Runs `sh -c COMMAND` for each event, one at a time and in order, on a thread of its own. The command gets
+/// the event as a JSON object on standard input, its kind as $1, and the same JSON as $2 (above 64 KiB:
+/// {"event": kind, "too_long": true}). No part of an event is ever put into the command's text. A command
+/// that takes longer than `limit` is killed with all its processes. Failed commands and dropped events are
+/// only reported.
 class EventHook {
  public:
-  using Say = std::function<void(const std::string&)>;  ///< from any thread
+  using Say = std::function<void(const std::string&)>;  ///< called from any thread
   static constexpr std::chrono::milliseconds usual_limit{30'000};
   static constexpr std::size_t max_waiting = 64;
 
-  /// `command` empty: nothing is run.
+  /// An empty `command` runs nothing.
   EventHook(std::string command, Say say, std::chrono::milliseconds limit = usual_limit);
-  /// Once the events that wait have been handled; no new one is begun after `limit`.
+  /// Waits until the queued events have been handled; starts no command after `limit`.
   ~EventHook();
   EventHook(const EventHook&) = delete;
   EventHook& operator=(const EventHook&) = delete;

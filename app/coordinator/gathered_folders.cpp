@@ -41,7 +41,7 @@ std::uint64_t gathered_in(const fs::path& run) {
   return sum;
 }
 
-/// Whether the member itself works there: it is on this machine, or the folder is on a disk that both have.
+/// Whether the member itself works in this folder, on this machine or through a shared disk.
 bool is_worked_in(const fs::path& folder) {
   if (!fs::exists(folder)) return false;
   try {
@@ -79,42 +79,42 @@ bool GatheredFolders::keep(const Gathered& news) {
     auto& place = places_.at(news.member);
     if (place.log && has_room()) append(place, news);
   } catch (const std::exception& error) {
-    say_(fmt::format("what {} writes is not gathered: {}", news.member, error.what()));
+    say_(fmt::format("cannot gather the lines of {}: {}", news.member, error.what()));
     places_[news.member] = {.incarnation = news.incarnation, .folder = {}, .metrics = {}, .log = {}};
   }
   return places_.at(news.member).log != nullptr;
 }
 
-/// A full disk takes no coordinator.state, so that no view begins and no round commits.
+/// On a full disk coordinator.state cannot be written, so no view begins and no round commits.
 bool GatheredFolders::has_room() {
   constexpr double megabyte = 1e6;
   const auto free = free_();
-  const auto least =
-      is_full_ ? min_free_bytes + min_free_bytes / 4 : min_free_bytes;  // so that it is not said in turns
+  const auto least = is_full_ ? min_free_bytes + min_free_bytes / 4
+                              : min_free_bytes;  // a margin, so that the messages do not alternate
   const bool fits = taken_ / max_folders_over_limit < limit_;
   if (fits && free >= least) {
-    if (std::exchange(is_full_, false)) say_("lines of the members are gathered again");
+    if (std::exchange(is_full_, false)) say_("gathering lines of the members again");
     return true;
   }
   if (std::exchange(is_full_, true)) return false;
   const auto why =
       fits ? fmt::format(
-                 "{:.0f} MB are free on the disk of {}, and {:.0f} MB are left to coordinator.state and "
-                 "others; make room there, and it goes on",
+                 "{:.0f} MB are free on the disk of {}, and {:.0f} MB are reserved for coordinator.state and "
+                 "others; free space on that disk to continue",
                  static_cast<double>(free) / megabyte, run_.string(),
                  static_cast<double>(min_free_bytes) / megabyte)
            : fmt::format(
-                 "those in {} take {:.0f} MB, which is {} times run.gather_limit; start the coordinator "
-                 "with a higher one, or without some of them",
+                 "those in {} take {:.0f} MB, the maximum of {} times run.gather_limit; restart the "
+                 "coordinator with a higher limit, or after removing some of them",
                  run_.string(), static_cast<double>(taken_) / megabyte, max_folders_over_limit);
-  stopped_("no more lines of the members are gathered, which their own files have all: " + why);
+  stopped_("stopped gathering lines of the members (their own files have all of them): " + why);
   return false;
 }
 
 void GatheredFolders::append(Place& place, const Gathered& news) {
   if (news.left_out > 0)
     append_log(place,
-               fmt::format("... {} lines are left out: the coordinator was away for too long; {} has them",
+               fmt::format("... {} lines are missing: the coordinator was away for too long; {} has them",
                            news.left_out, news.member));
   for (const auto& record : news.records) {
     if (record.kind == RecordKind::log) {
@@ -153,7 +153,7 @@ void GatheredFolders::append_to(AppendFile& file, const std::string& line) {
 
 GatheredFolders::Place GatheredFolders::open(const std::string& member, std::uint64_t incarnation,
                                              bool seen_before) {
-  check_member_name("a member", member);  // its name becomes a path here
+  check_member_name("a member", member);  // the name becomes part of a path
   const auto folder = run_ / member;
   Place place{.incarnation = incarnation, .folder = folder, .metrics = {}, .log = {}};
   if (is_worked_in(folder)) return place;

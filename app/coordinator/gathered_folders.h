@@ -1,9 +1,9 @@
 #pragma once
-// What members write for people, in the coordinator's run folder: RUN/MEMBER/metrics.jsonl, as the member has
-// it, and gathered.log, what it has said (worker.log is all output of a process, where a launch has that).
-// They share the disk with coordinator.state, without which no view begins. So each member has a limit (at
-// half of it metrics.jsonl ends; at a quarter gathered.log becomes gathered.log.old and begins anew), all
-// together have one, and some room is left whatever fills the disk.
+// Gathers the members' metrics and logs in the coordinator's run folder: RUN/MEMBER/metrics.jsonl, a copy of
+// the member's file, and gathered.log, its messages (worker.log has all output of a process, if `launch`
+// writes it). The files share the disk with coordinator.state, without which no view begins. So each member
+// has a limit (metrics.jsonl ends at half of it, gathered.log is rotated to gathered.log.old at a quarter),
+// all members share a limit, and some space stays free.
 
 #include <cstdint>
 #include <filesystem>
@@ -21,29 +21,28 @@ class GatheredFolders {
  public:
   using Say = std::function<void(const std::string&)>;
   using Free = std::function<std::uint64_t()>;  ///< bytes on the disk that are free
-  /// Left to whatever else writes on that disk.
+  /// Left free for other files on the disk.
   static constexpr std::uint64_t min_free_bytes = 64'000'000;
-  /// So many members may take all of their limit.
+  /// The limit of all members together, in limits of one member.
   static constexpr std::uint64_t max_folders_over_limit = 16;
 
-  /// `fresh`: files that were gathered of another run are moved aside. `limit`: bytes of one member.
-  /// `stopped` is told why there is no room for anybody's lines, once until there is. `free`: null for the
-  /// disk's.
+  /// `fresh`: move files of an earlier run aside. `limit`: bytes of one member. `stopped` gets the reason
+  /// when there is no room for more lines, once until there is room again. `free`: null to ask the disk.
   GatheredFolders(std::filesystem::path run, bool fresh, std::uint64_t limit, Say say, Say stopped,
                   Free free = nullptr);
 
-  /// Appends what has come. False where the member works in that folder itself, or it cannot be written to:
-  /// nothing of that member is wanted. What there is no room for is left out, which is said once for several
-  /// in a row: it is in the member's own files. Never throws for that.
+  /// Appends the lines of a member. Returns false if the member works in that folder itself, or if the folder
+  /// cannot be written to; lines of that member are then not wanted. Drops lines for which there is no room,
+  /// and reports that once for several in a row; the member's own files have them. Never throws for that.
   [[nodiscard]] bool keep(const outer_sync::protocol::Gathered& news);
 
  private:
   struct Place {
     std::uint64_t incarnation = 0;
     std::filesystem::path folder;
-    /// None where the member works in that folder itself.
+    /// Null if the member works in that folder itself.
     std::unique_ptr<AppendFile> metrics, log;
-    bool metrics_are_full = false;  ///< which was said
+    bool metrics_are_full = false;  ///< and that was reported
   };
   [[nodiscard]] bool has_room();
   void append(Place& place, const outer_sync::protocol::Gathered& news);
@@ -58,7 +57,7 @@ class GatheredFolders {
   Say say_, stopped_;
   Free free_;
   std::uint64_t taken_ = 0;              ///< bytes, of all members
-  bool is_full_ = false;                 ///< which was said
+  bool is_full_ = false;                 ///< and that was reported
   std::map<std::string, Place> places_;  ///< by member
 };
 

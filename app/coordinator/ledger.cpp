@@ -20,7 +20,7 @@ namespace {
 using outer_sync::protocol::Ledger;
 constexpr int ledger_version = 1;
 
-/// What one replica's file says.
+/// The contents of one replica's file.
 struct Account {
   std::filesystem::path file;
   std::uint64_t step = 0, unknown_rounds = 0;
@@ -48,7 +48,7 @@ Account read_account(const std::filesystem::path& file) {
   try {
     const auto json = nlohmann::json::parse(in);
     if (json.at("version") != ledger_version)
-      throw Error(ErrorKind::data, file.string() + ": a ledger of another version than " +
+      throw Error(ErrorKind::data, file.string() + ": not a ledger of version " +
                                        std::to_string(ledger_version) + "; use the build that wrote it");
     return {.file = file,
             .step = json.at("step"),
@@ -58,7 +58,7 @@ Account read_account(const std::filesystem::path& file) {
             .anywhere = samples_from(json.at("in_some_fragments")),
             .twice = samples_from(json.at("twice"))};
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorKind::data, file.string() + ": no ledger: " + error.what());
+    throw Error(ErrorKind::data, file.string() + ": not a ledger: " + error.what());
   }
 }
 
@@ -72,13 +72,13 @@ std::vector<Account> accounts_in(const std::filesystem::path& run_folder) {
   std::ranges::sort(out, {}, &Account::file);
   if (out.empty()) {
     throw Error(ErrorKind::data, run_folder.string() +
-                                     ": no replica's ledger is there (NAME/ledger.json); expected the folder "
+                                     ": no replica has a ledger (NAME/ledger.json); expected the folder "
                                      "of a run that has begun");
   }
   return out;
 }
 
-/// Replicas with the same rounds have the same ledger, or something is very wrong.
+/// Throws unless replicas with the same rounds have the same ledger.
 void compare(const std::vector<Account>& accounts) {
   std::map<std::vector<std::uint64_t>, const Account*> by_rounds;
   for (const auto& account : accounts) {
@@ -110,7 +110,7 @@ SampleSet of_track(const SampleSet& samples, std::uint64_t track) {
   return samples.common(all);
 }
 
-/// Below the furthest sample of its track, and in no round.
+/// Samples below the furthest one of the track that are in no round.
 SampleSet gaps_of(const SampleSet& anywhere, std::uint64_t track) {
   const auto own = of_track(anywhere, track);
   if (own.empty()) return {};
@@ -159,11 +159,11 @@ LedgerReport ledger_report(const std::filesystem::path& run_folder) {
                       {"gaps", gaps.size()}});
   }
   if (!partly.empty())
-    out += "not in a round of every fragment (under way, or lost with a replica): " + text_of(partly) + "\n";
+    out += "not in a round of every fragment (in flight, or lost with a replica): " + text_of(partly) + "\n";
   if (!furthest.twice.empty()) out += "twice in a fragment's rounds: " + text_of(furthest.twice) + "\n";
-  if (!all_gaps.empty()) out += "gaps, trained on by nobody so far: " + text_of(all_gaps) + "\n";
+  if (!all_gaps.empty()) out += "gaps, not trained on so far: " + text_of(all_gaps) + "\n";
   if (furthest.unknown_rounds > 0)
-    out += fmt::format("of {} rounds it is not known what they were trained on\n", furthest.unknown_rounds);
+    out += fmt::format("the samples of {} rounds are not known\n", furthest.unknown_rounds);
   const bool clean =
       partly.empty() && furthest.twice.empty() && all_gaps.empty() && furthest.unknown_rounds == 0;
   if (clean) out += "no sequence twice, no gap\n";

@@ -1,5 +1,6 @@
 #pragma once
-// What a run was trained on, as each replica leaves it in its folder and `isthmus data ledger` reports it.
+// The ledger of a run: which samples it was trained on. Each replica writes one into its folder, and `isthmus
+// data ledger` reports them.
 
 #include <cstdint>
 #include <filesystem>
@@ -10,7 +11,7 @@
 
 namespace isthmus::app {
 
-/// Replaces `file`, whole or not at all. `step` is the agreed one. Throws Error(data).
+/// Replaces `file` atomically. `step` is the agreed step. Throws Error(data).
 void write_ledger(const std::filesystem::path& file, std::uint64_t step,
                   const outer_sync::protocol::Ledger& ledger);
 
@@ -18,9 +19,9 @@ struct LedgerReport {
   std::string text;
   nlohmann::ordered_json json;
 };
-/// A table by track, and in words what of it was trained on twice, or not at all, in a run folder: of its
-/// replicas' ledgers, which agree where they have the same rounds, the one that has come furthest. Throws
-/// Error(data) naming the file where there is none, one cannot be read, or two differ.
+/// Reports the ledgers in a run folder: a table by track, and the samples that were trained on twice or not
+/// at all. Uses the ledger that has come furthest; ledgers with the same rounds must be equal. Throws
+/// Error(data) with the file if there is no ledger, one cannot be read, or two differ.
 [[nodiscard]] LedgerReport ledger_report(const std::filesystem::path& run_folder);
 
 }  // namespace isthmus::app

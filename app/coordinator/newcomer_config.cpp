@@ -11,7 +11,8 @@ namespace isthmus::app {
 
 namespace {
 
-/// Keys of texts that may be anything.
+/// Collects the keys that each machine sets for itself: texts of class per_site without a fixed choice, and
+/// network.insecure.
 class OwnKeys : public config::Archive {
  public:
   std::set<std::string> keys{"network.insecure"};
@@ -30,12 +31,12 @@ std::set<std::string> own_keys() {
   return std::move(own.keys);
 }
 
-/// A tokenizer that lies in no file is the same everywhere.
+/// A tokenizer that is not a file is the same everywhere.
 bool is_everybodys(const std::string& key, const std::string& value) {
   return key == "data.tokenizer" && (value == "bytes" || value.starts_with("vocab:"));
 }
 
-/// Without the site that it is of.
+/// The key without the name of its site.
 std::string general(const std::string& key) {
   if (!key.starts_with("sites.")) return key;
   const auto dot = key.find('.', std::string_view("sites.").size());
@@ -60,7 +61,7 @@ std::string config_for_newcomers(Experiment& experiment) {
     if (is_site || at == usual.end() || at->value != item.value) withheld.push_back(std::move(item));
   }
   std::string text = "# The run's config, as the coordinator has it.\n";
-  if (!withheld.empty()) text += "# Each machine says these for itself; at the coordinator they are\n";
+  if (!withheld.empty()) text += "# Each machine sets these keys for itself; the coordinator's values are\n";
   std::istringstream comments(config::yaml_of(withheld));
   for (std::string line; std::getline(comments, line);) text += "#   " + line + "\n";
   return text + config::yaml_of(shared);
@@ -74,7 +75,7 @@ void check_config_for_newcomers(const std::string& yaml) {
     if (!own.contains(key) || (entry.values.size() == 1 && is_everybodys(key, entry.values.front())))
       continue;
     throw Error(ErrorKind::network, "the coordinator's config sets " + entry.key +
-                                        ", which this machine alone may; it is not used");
+                                        ", which only this machine may set; the config is not used");
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// What a machine that joins by a token is given of the run's config: all but what each machine says for
-// itself.
+// The part of the run's config that a machine gets when it joins with a token: everything except the keys
+// that each machine sets for itself.
 
 #include <string>
 
@@ -8,13 +8,13 @@
 
 namespace isthmus::app {
 
-/// In YAML: every key, those of sites included, but for texts of class per_site, which are paths, addresses
-/// and commands of the coordinator's own machine, and for network.insecure. What of these is set there stands
-/// in comments.
+/// YAML with every key, including those of sites. Left out are network.insecure and texts of class per_site,
+/// which are paths, addresses and commands of the coordinator's own machine. If they are set there, comments
+/// show them.
 [[nodiscard]] std::string config_for_newcomers(Experiment& experiment);
 
-/// Of such a text, wherever it comes from: throws Error(network) naming the key when it says what only this
-/// machine may, and Error(config) when it is no config.
+/// Checks such a text, which is not trusted. Throws Error(network) with the key if it sets what only this
+/// machine may set, and Error(config) if it is not a config.
 void check_config_for_newcomers(const std::string& yaml);
 
 }  // namespace isthmus::app

@@ -16,7 +16,8 @@ using outer_sync::protocol::Coordinator;
 
 namespace {
 
-/// What a path waits longer than without a queue is the queue that is kept in it (rate_follower.h).
+/// In seconds. A round trip that is longer by up to this much includes the queue that the rate controller
+/// keeps (rate_follower.h).
 constexpr double usual_queue = 0.03;
 
 bool counts(const Coordinator::MemberStatus& member) {
@@ -46,7 +47,7 @@ LineReadings replan_readings(const Coordinator& coordinator, const LineReadings&
     way.round_trip = now <= shortest + usual_queue ? shortest : now;
     way.rate = static_cast<double>(path.bytes_per_second);
   }
-  for (std::size_t i = 0; i < count; ++i) {  // all paths of a member leave by its one line
+  for (std::size_t i = 0; i < count; ++i) {  // all paths of a member share its link
     double sum = 0;
     bool all = count > 1;
     for (std::size_t j = 0; j < count; ++j) {

@@ -1,5 +1,5 @@
 #pragma once
-// What `outer.auto` plans by while a run goes on, read off its coordinator. Pure: no clock, no threads.
+// The coordinator's readings for `outer.auto` during a run. Pure: no clock, no threads.
 
 #include <cstdint>
 #include <optional>
@@ -9,13 +9,13 @@
 
 namespace isthmus::app {
 
-/// Of the view's trainers, by name; what a member has not said, or not soundly, is 0. `emulated`: what TCP
-/// does not see of network.emulate.
+/// Readings of the view's trainers, by name; 0 for a value that a member did not report, or that is not
+/// valid. `emulated`: the part of network.emulate that TCP does not see.
 [[nodiscard]] outer_sync::plan::LineReadings replan_readings(
     const outer_sync::protocol::Coordinator& coordinator, const outer_sync::plan::LineReadings& emulated);
 
-/// How the run stands; nothing where there is nothing to plan: before a view, in the warm-up, and when a
-/// trainer has made all steps. `outer`: of the config.
+/// The state of the run; nullopt if there is nothing to plan: before a view, in the warm-up, and when all
+/// trainers have made all steps. `outer`: from the config.
 [[nodiscard]] std::optional<outer_sync::plan::Standing> replan_standing(
     const outer_sync::protocol::Coordinator& coordinator, const outer_sync::OuterConfig& outer,
     std::uint64_t steps);

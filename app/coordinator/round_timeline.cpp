@@ -26,7 +26,7 @@ void RoundTimeline::look(double seconds, const Schedule& schedule, std::size_t f
     const auto [place, is_new] = seen_.try_emplace(member.name, now);
     auto& before = place->second;
     if (is_new || before.step == now.step) continue;
-    // One that was resumed begins anew.
+    // A member that was resumed starts from an earlier step.
     if (now.step > before.step) advance(before, now, member, schedule, fragments);
     before = now;
   }
@@ -35,11 +35,11 @@ void RoundTimeline::look(double seconds, const Schedule& schedule, std::size_t f
   });
 }
 
-/// Between two heartbeats steps are taken for evenly long.
+/// Assumes that all steps between two heartbeats took equally long.
 void RoundTimeline::advance(const Seen& from, const Seen& to, const Member& member, const Schedule& schedule,
                             std::size_t fragments) {
   const auto made = static_cast<double>(to.step - from.step);
-  const auto when = [&](std::uint64_t step) {  // it was done
+  const auto when = [&](std::uint64_t step) {  // it ended
     return from.seconds + (to.seconds - from.seconds) * static_cast<double>(step - from.step) / made;
   };
   for (FragmentId p = 0; p < fragments; ++p) {
@@ -51,7 +51,7 @@ void RoundTimeline::advance(const Seen& from, const Seen& to, const Member& memb
       const auto round = newest + 1;
       auto* known = find(p, round);
       if (known == nullptr) {
-        if (!rounds.empty() && round < rounds.back().round) continue;  // gone again
+        if (!rounds.empty() && round < rounds.back().round) continue;  // already dropped
         const auto step = schedule.send_step(p, round);
         rounds.push_back({.round = round,
                           .sent_step = step,
@@ -69,7 +69,8 @@ void RoundTimeline::advance(const Seen& from, const Seen& to, const Member& memb
     const double step_seconds = member.steps_per_second > 0 ? 1 / member.steps_per_second : 0;
     for (auto& round : rounds) {
       if (round.apply_step <= from.step || round.apply_step > to.step) continue;
-      // What it waited for is in the step itself: so it is when that began, and what a step takes.
+      // This step's time includes the wait for the result. So add the time of a step without waiting to its
+      // start.
       const double needed = std::min(when(round.apply_step - 1) + step_seconds, when(round.apply_step));
       round.needed = std::min(round.needed.value_or(needed), needed);
     }
@@ -114,7 +115,7 @@ Json RoundTimeline::json(double seconds, std::size_t most) const {
     for (auto i = rounds.size() - shown; i < rounds.size(); ++i) {
       const auto& round = rounds[i];
       Json took, late;
-      // It may have been heard of before the last one's heartbeat said that it had sent.
+      // The commit may be reported before the heartbeat of the last member that sent.
       if (round.committed) took = std::max(0.0, *round.committed - round.sent);
       if (round.committed && round.needed) late = *round.committed - *round.needed;
       out.push_back({{"fragment", fragment},

@@ -1,6 +1,6 @@
 #pragma once
-// When the newest rounds of each fragment were sent and committed, as the coordinator sees it: from the steps
-// that members say with their heartbeats, so to within a heartbeat, and from the schedule. No clock.
+// When the newest rounds of each fragment were sent and committed, as the coordinator sees it: from the
+// schedule and the steps in the members' heartbeats, so accurate to a heartbeat. Uses no clock.
 
 #include <cstdint>
 #include <deque>
@@ -23,25 +23,26 @@ class RoundTimeline {
   struct Member {
     std::string name;
     std::uint64_t step = 0;       ///< agreed
-    double steps_per_second = 0;  ///< without what it waited for; 0: not known
+    double steps_per_second = 0;  ///< without waiting; 0: unknown
   };
-  /// `seconds` never fall.
+  /// `seconds` must not fall from call to call.
   void look(double seconds, const outer_sync::Schedule& schedule, std::size_t fragments,
             const std::vector<Member>& members);
-  /// The same for the run that this one coordinates, `outer` of its config; nothing while no view is in
+  /// The same for the run of this coordinator; `outer` is from its config. Does nothing while no view is in
   /// force.
   void look(double seconds, const outer_sync::protocol::Coordinator& coordinator,
             const outer_sync::OuterConfig& outer);
-  /// All of its chunks are reduced; it may not be known yet that it was sent.
+  /// All chunks of the round have been reduced. This may be called before it is known that the round was
+  /// sent.
   void committed(double seconds, outer_sync::FragmentId fragment, std::uint64_t round);
 
-  /// An array of objects, by fragment and the oldest first: fragment, round, sent_step, apply_step,
-  /// sent_seconds_ago (since the last member has sent), took_seconds (from then to its being committed) and
-  /// late_seconds (committed after the first member would have applied it; less than 0: before), null where
-  /// that is not known. At most `most` of them, and as many of each fragment.
+  /// An array of objects, by fragment and then the oldest round first: fragment, round, sent_step,
+  /// apply_step, sent_seconds_ago (since the last member sent), took_seconds (from then to the commit) and
+  /// late_seconds (from when the first member needed the result to the commit; negative: before), null if
+  /// unknown. At most `most` objects, equally many for each fragment.
   [[nodiscard]] nlohmann::ordered_json json(double seconds, std::size_t most) const;
 
-  static constexpr std::size_t kept = 4;  ///< of each fragment
+  static constexpr std::size_t kept = 4;  ///< rounds of each fragment
 
  private:
   struct Round {
@@ -60,9 +61,9 @@ class RoundTimeline {
 
   std::map<outer_sync::FragmentId, std::deque<Round>> rounds_;
   std::map<std::pair<outer_sync::FragmentId, std::uint64_t>, double>
-      early_;  ///< committed, and not known yet
+      early_;  ///< committed, but not known to be sent
   std::map<std::string, Seen> seen_;
-  std::optional<outer_sync::protocol::Settings> settings_;  ///< that the schedule is of
+  std::optional<outer_sync::protocol::Settings> settings_;  ///< from which the schedule was made
   std::optional<outer_sync::Schedule> schedule_;
 };
 

@@ -47,7 +47,7 @@ void RunEvents::look(const Coordinator& coordinator) {
   if (!none) look_at_disk(outer_sync::tls::coordinator_name, own.available);
 }
 
-/// One that has left in order is not lost to those who asked it to, and gone all the same.
+/// Also reports members that left in order: they are gone, even if an operator asked them to leave.
 void RunEvents::look_for_losses(const Coordinator& coordinator) {
   std::map<std::string, std::string> here;
   for (const auto& [name, member] : coordinator.members()) {
@@ -69,8 +69,8 @@ void RunEvents::look_for_obstacles(const Coordinator& coordinator) {
   obstacle_ = obstacle;
 }
 
-/// One that the run was resumed from is none that was written now. Where a member keeps its own only that
-/// member's machine knows in full.
+/// The checkpoint from which the run was resumed is not a new one. The path of a member's checkpoint is known
+/// in full only on that member's machine.
 void RunEvents::look_for_checkpoints(const Coordinator& coordinator) {
   if (const auto step = coordinator.resumed_from(); step > resumed_from_ && coordinator.participating() > 0) {
     resumed_from_ = step;

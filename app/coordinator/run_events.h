@@ -1,5 +1,5 @@
 #pragma once
-// What happens to a run, as its coordinator sees it from one moment to the next.
+// Events of a run, from what its coordinator sees.
 
 #include <cstdint>
 #include <map>
@@ -12,17 +12,17 @@
 
 namespace isthmus::app {
 
-/// Tells the hook, and people where nobody else does. Kinds and fields are those of docs/operations.md,
-/// "Events"; all have run, step and time. Called on the coordinator's thread.
+/// Passes events to the hook, and prints messages that nothing else prints. docs/operations.md, "Events",
+/// lists kinds and fields; all events have run, step and time. Called on the coordinator's thread.
 class RunEvents {
  public:
-  /// Both must outlive it.
+  /// `experiment` and `hook` must outlive this object.
   RunEvents(const Experiment& experiment, EventHook& hook, EventHook::Say say);
 
   void look(const outer_sync::protocol::Coordinator& coordinator);
   void replanned(const nlohmann::ordered_json& change) { fire("replanned", change); }
   void gathering_stopped(const std::string& why);
-  /// `stopped`: somebody has stopped it.
+  /// `stopped`: the run was stopped before its end.
   void ended(const outer_sync::protocol::Ended& ended, bool stopped);
 
  private:
@@ -36,10 +36,10 @@ class RunEvents {
   EventHook& hook_;
   EventHook::Say say_;
   std::uint64_t step_ = 0;
-  std::map<std::string, std::string> sites_;  ///< of the trainers and reducers that were here, by name
+  std::map<std::string, std::string> sites_;  ///< by name, of the trainers and reducers present
   std::string obstacle_;
-  std::uint64_t resumed_from_ = 0, checkpoint_ = 0;  ///< steps of which was told
-  std::set<std::string> not_finite_, low_;           ///< of whom it was said
+  std::uint64_t resumed_from_ = 0, checkpoint_ = 0;  ///< steps already reported
+  std::set<std::string> not_finite_, low_;           ///< members already reported
 };
 
 }  // namespace isthmus::app

@@ -70,7 +70,7 @@ std::uint64_t slowest_step(const Coordinator& coordinator) {
   return slowest == std::numeric_limits<std::uint64_t>::max() ? 0 : slowest;
 }
 
-/// All have the same figures: those of the foremost that has any.
+/// All members have the same figures; takes those of the foremost member that has any.
 Json outer_steps_of(const Coordinator& coordinator) {
   const outer_sync::protocol::Heartbeat* foremost = nullptr;
   for (const auto& [name, member] : coordinator.members()) {
@@ -109,7 +109,7 @@ Json status_of(const Coordinator& coordinator, const Experiment& experiment,
   return out;
 }
 
-// ---- for people ----
+// ---- the table ----
 
 namespace {
 
@@ -186,22 +186,22 @@ std::string status_table(const nlohmann::json& status) {
                        "step", "loss", "util", "tok/s", "sent", "wire", "lag", "state");
     for (const auto& member : status.at("members")) out += row_of(member);
     for (const auto& relay : status.at("relays"))
-      out += printable(fmt::format("relay    {} carries between {} and {}", relay.at("by").get<std::string>(),
+      out += printable(fmt::format("relay    {} between {} and {}", relay.at("by").get<std::string>(),
                                    relay.at("between").at(0).get<std::string>(),
                                    relay.at("between").at(1).get<std::string>()),
                        80) +
              "\n";
     for (const auto& path : status.at("slow_paths")) {
       const auto from = path.at("from").get<std::string>(), to = path.at("to").get<std::string>();
-      out += printable(fmt::format("slow     {}", from.empty() ? "what " + to + " gets"
-                                                  : to.empty() ? "what " + from + " sends"
+      out += printable(fmt::format("slow     {}", from.empty() ? "all paths to " + to
+                                                  : to.empty() ? "all paths from " + from
                                                                : "from " + from + " to " + to),
                        80) +
              "\n";
     }
     return out + settings_lines(status.at("settings"));
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorKind::data, std::string("the coordinator's status is not one: ") + error.what());
+    throw Error(ErrorKind::data, std::string("unexpected status from the coordinator: ") + error.what());
   }
 }
 

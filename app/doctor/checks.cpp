@@ -37,7 +37,7 @@ using outer_sync::NetworkConfig;
 namespace {
 
 constexpr double gb = 1e9;
-// docs/operations.md: what a checkpoint and a replica take for each parameter.
+// Bytes per parameter of a checkpoint and of a replica (docs/operations.md).
 constexpr double checkpoint_bytes = 20;
 constexpr double training_bytes = 16;  ///< parameters, gradients and two moments in fp32
 constexpr double outer_bytes = 8;
@@ -65,9 +65,10 @@ void check_name_of(const std::string& host, const std::string& key, MachineRepor
   const int problem = ::getaddrinfo(host.c_str(), nullptr, nullptr, &found);
   if (found != nullptr) ::freeaddrinfo(found);
   if (problem != 0)
-    report.add({"names", Level::fail,
-                fmt::format("{} is at '{}', which has no address: {}", key, host, ::gai_strerror(problem)),
-                "correct the name, add it to the name server or to /etc/hosts, or say an address"});
+    report.add(
+        {"names", Level::fail,
+         fmt::format("{} is at '{}', which has no address: {}", key, host, ::gai_strerror(problem)),
+         "correct the name, add it to the name server or to /etc/hosts, or give an IP address instead"});
 }
 
 void check_names(const DoctorPlace& place, MachineReport& report) {
@@ -104,22 +105,23 @@ void check_certificate(const DoctorPlace& place, const std::string& name, Machin
   };
   report.authority = state.authority.hex();
   if (state.name != name)
-    add(Level::fail, "the certificate is of '" + state.name + "', not of '" + name + "'",
+    add(Level::fail, "the certificate was issued to '" + state.name + "', not to '" + name + "'",
         "isthmus certs issue " + state.run + " " + name);
   if (state.run != experiment.run.name)
     add(Level::warn,
-        "the certificate is of run '" + state.run + "', and run.name is '" + experiment.run.name + "'",
-        "well if all have certificates of '" + state.run + "'; else isthmus certs init " +
+        "the certificate is for run '" + state.run + "', but run.name is '" + experiment.run.name + "'",
+        "fine if all members have certificates for '" + state.run + "'; otherwise: isthmus certs init " +
             experiment.run.name);
   if (const auto left = state.ends - std::chrono::system_clock::now(); left < 7 * 24h)
     add(Level::warn,
-        fmt::format("it ends in {} hours", std::chrono::duration_cast<std::chrono::hours>(left).count()),
-        "isthmus certs issue " + state.run + " " + name + "; a run that goes on takes the new one up");
+        fmt::format("it expires in {} hours", std::chrono::duration_cast<std::chrono::hours>(left).count()),
+        "isthmus certs issue " + state.run + " " + name + "; running processes pick up the new certificate");
   if (state.others_read_key)
     add(Level::warn, "others on this machine can read the private key in cert.pem",
         "chmod 600 " + folder + "/cert.pem");
   if (state.has_authority_key && place.role == DoctorRole::worker)
-    add(Level::warn, "the authority's key (ca.key) is on this machine; who has it can let others in",
+    add(Level::warn,
+        "the authority's key (ca.key) is on this machine; anyone with that key can admit members",
         "keep it only where certificates are issued");
 }
 
@@ -128,10 +130,11 @@ void check_certificates(const DoctorPlace& place, MachineReport& report) {
   if (network.certs.empty()) {
     const auto open = network.reachable();
     const bool bare = !open.empty();
-    report.add(
-        {"certificates", bare ? Level::warn : Level::ok,
-         bare ? "none, and " + open + ", which others can reach" : "",
-         bare ? "isthmus certs init; without them whoever sees the packets can change everything" : ""});
+    report.add({"certificates", bare ? Level::warn : Level::ok,
+                bare ? "no certificates, although " + open + ", which other machines can reach" : "",
+                bare
+                    ? "isthmus certs init; without certificates, anyone on the network path can alter the run"
+                    : ""});
     return;
   }
   auto names = place.role == DoctorRole::worker ? std::vector{place.name} : std::vector<std::string>();
@@ -148,7 +151,7 @@ void check_data(const DoctorPlace& place, MachineReport& report) {
   if (experiment.data.is_stream()) {
     const auto tokenizer = data::make_tokenizer(experiment.data.tokenizer);
     report.tokenizer = tokenizer->fingerprint().hex();
-    report.add({"data", Level::ok, "a stream, which is not opened before the run"});
+    report.add({"data", Level::ok, "a stream; it is opened only when the run starts"});
     return;
   }
   const data::Corpus corpus(experiment.data);
@@ -180,14 +183,15 @@ void check_memory(const DoctorPlace& place, MachineReport& report) {
                       (experiment.run.writes_checkpoints_meanwhile() ? checkpoint_bytes : 0);
   const double need = workers_here(place) * parameters_of(experiment) * each;
   const bool on_gpu = experiment.device.device == "cuda";
-  const auto says =
-      fmt::format("a replica on the CPU takes {} ({:.0f} bytes a parameter) and activations; {} are free",
-                  amount(need), each, amount(available));
+  const auto says = fmt::format(
+      "training here on the CPU needs {} ({:.0f} bytes per parameter of each replica) plus activations; {} "
+      "are free",
+      amount(need), each, amount(available));
   const auto level = need > available ? Level::fail : need > 0.7 * available ? Level::warn : Level::ok;
   if (on_gpu)
-    return report.add({"memory", Level::ok, amount(available) + " are free; the GPU's is not looked at"});
+    return report.add({"memory", Level::ok, amount(available) + " are free; GPU memory is not checked"});
   report.add({"memory", level, says,
-              level == Level::ok ? "" : "a smaller model, fewer replicas here, or more memory"});
+              level == Level::ok ? "" : "use a smaller model, fewer replicas here, or more memory"});
 }
 
 // ---- disk ----
@@ -198,14 +202,14 @@ struct Space {
   bool writable = false;
 };
 
-/// Of the folder, or of what is there of the way to it.
+/// Space at the folder or, if it does not exist, at its nearest existing parent.
 Space space_at(fs::path folder) {
   folder = fs::absolute(folder).lexically_normal();
   while (!fs::exists(folder) && folder.has_relative_path()) folder = folder.parent_path();
   struct statvfs system {};
   struct stat file {};
   if (::statvfs(folder.c_str(), &system) != 0 || ::stat(folder.c_str(), &file) != 0)
-    throw Error(ErrorKind::data, "cannot look at " + folder.string());
+    throw Error(ErrorKind::data, "cannot read the free space at " + folder.string());
   return {.free = static_cast<double>(system.f_bavail) * static_cast<double>(system.f_frsize),
           .device = file.st_dev,
           .writable = ::access(folder.c_str(), W_OK) == 0};
@@ -215,9 +219,9 @@ double checkpoints_kept(const RunConfig& run) {
   if (!run.writes_checkpoints_meanwhile()) return 1;
   const auto whole = [](std::int64_t steps, std::int64_t every) { return steps / every; };
   const auto sparse = run.keep_every > 0 ? static_cast<double>(whole(run.steps, run.keep_every)) : 0;
-  // One more while all write their newest.
+  // Old checkpoints are deleted only after all replicas have written a newer one.
   const auto kept = static_cast<double>(run.keep_checkpoints) + 2 + sparse;
-  if (run.checkpoint_every == 0) return kept;  // how many come by time nobody knows
+  if (run.checkpoint_every == 0) return kept;  // the number written by time is unknown
   const auto made = static_cast<double>(whole(run.steps, run.checkpoint_every) + 1);
   return run.keep_checkpoints == 0 ? made : std::min(made, kept);
 }
@@ -233,8 +237,8 @@ void check_disk(const DoctorPlace& place, MachineReport& report) {
   const auto add = [&](const fs::path& folder, double bytes) {
     const auto space = space_at(folder);
     if (!space.writable)
-      report.add({"disk", Level::fail, folder.string() + " cannot be written by this user",
-                  "another run.out, or permissions (chown, chmod)"});
+      report.add({"disk", Level::fail, folder.string() + " is not writable by this user",
+                  "set another run.out, or fix the permissions (chown, chmod)"});
     auto& use = uses[space.device];
     use.space = space;
     use.bytes += bytes;
@@ -265,22 +269,23 @@ void check_disk(const DoctorPlace& place, MachineReport& report) {
 void check_device(const DoctorPlace& place, MachineReport& report) {
   if (place.device) return report.add(place.device(place.experiment));
   if (place.experiment.device.device == "cuda" && !fs::exists("/dev/nvidiactl"))
-    return report.add({"device", Level::fail, "device is cuda, and this machine shows no NVIDIA GPU",
-                       "install its driver, pass the GPU into the container, or say device: cpu"});
+    return report.add({"device", Level::fail, "device is cuda, but no NVIDIA GPU is visible on this machine",
+                       "install the driver, pass the GPU into the container, or set device: cpu"});
   report.add({"device", Level::ok,
-              "isthmus-coordinator does not train, so only the GPU's driver was looked for; `isthmus doctor` "
-              "looks at what training needs"});
+              "isthmus-coordinator does not train and only looked for the GPU driver; `isthmus doctor` "
+              "checks everything that training needs"});
 }
 
 void check_files(const DoctorPlace& place, MachineReport& report) {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   const auto& experiment = place.experiment;
-  constexpr std::int64_t others = 256;  // strangers, data, logs
+  constexpr std::int64_t others = 256;  // unauthenticated connections, data, logs
   const auto peers =
       std::max<std::int64_t>(static_cast<std::int64_t>(worker_names(experiment).size()) - 1, 1);
   const auto need = static_cast<rlim_t>(others + 2 * peers * experiment.network.lanes);
-  const auto says = fmt::format("{} files may be open, and {} may be needed", limit.rlim_cur, need);
+  const auto says =
+      fmt::format("{} open files are allowed, and up to {} may be needed", limit.rlim_cur, need);
   if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < need)
     return report.add(
         {"open files", Level::fail, says, fmt::format("ulimit -n {}, before the worker starts", need)});
@@ -307,19 +312,20 @@ struct Check {
 };
 
 constexpr std::array<Check, 9> checks = {{
-    {"names", check_names, 20s, true, "look at the name server (/etc/resolv.conf)"},
-    {"ports", check_ports, 10s, true, "stop what uses it, or choose another port"},
+    {"names", check_names, 20s, true, "check the name server (/etc/resolv.conf)"},
+    {"ports", check_ports, 10s, true, "stop the process that uses the port, or choose another port"},
     {"certificates", check_certificates, 10s, true,
      "isthmus certs issue RUN NAME, and copy the folder here; or `isthmus join`"},
-    {"disk", check_disk, 10s, true, "is the disk there, and does it answer?"},
-    {"data", check_data, 120s, false, "data.path at this site (sites:, or --set data.path=...)"},
+    {"disk", check_disk, 10s, true, "check that the disk is mounted and responds"},
+    {"data", check_data, 120s, false,
+     "correct data.path for this site (under sites:, or with --set data.path=...)"},
     {"memory", check_memory, 20s, false, ""},
-    {"device", check_device, 60s, false, "device: cpu trains without; else the driver, or another build"},
+    {"device", check_device, 60s, false, "set device: cpu, repair the driver, or use another build"},
     {"open files", check_files, 5s, true, ""},
     {"congestion", check_congestion, 5s, true, ""},
 }};
 
-/// In the child: what is thrown is what has failed.
+/// Runs in the child process. An exception becomes a failed check.
 std::string outcome_of(const Check& check, const DoctorPlace& place) {
   MachineReport report{.name = "here"};
   try {
@@ -343,8 +349,8 @@ MachineReport examine_machine(const DoctorPlace& place) {
     if (place.role == DoctorRole::coordinator && !check.for_coordinator) continue;
     const auto outcome = within(check.limit, [&] { return outcome_of(check, place); });
     if (!outcome) {
-      all.add({check.name, Level::fail, fmt::format("there was no answer within {} s", check.limit.count()),
-               check.todo});
+      all.add(
+          {check.name, Level::fail, fmt::format("no answer within {} s", check.limit.count()), check.todo});
       continue;
     }
     auto found = machine_report(*outcome);

@@ -1,6 +1,6 @@
 #pragma once
-// What `isthmus doctor` looks at on one machine. Every check runs in a process of its own for a limited time,
-// so that a dead network drive, a name server that does not answer or a fault costs one cell of the table.
+// Checks of `isthmus doctor` on one machine. Each check runs in its own process for a limited time, so that a
+// dead network drive, an unresponsive name server or a crash costs only one cell of the table.
 
 #include <chrono>
 #include <functional>
@@ -12,10 +12,10 @@
 
 namespace isthmus::app {
 
-/// What this machine is to the run.
+/// This machine's role in the run.
 enum class DoctorRole : std::uint8_t {
-  worker,       ///< one that trains
-  coordinator,  ///< it alone
+  worker,       ///< one worker
+  coordinator,  ///< the coordinator alone
   everything,   ///< coordinator and all workers, as `launch` starts them
 };
 
@@ -31,10 +31,11 @@ struct DoctorPlace {
   DeviceProbe device;
 };
 
-/// Only before this process has other threads.
+/// Forks: call it before this process starts other threads.
 [[nodiscard]] MachineReport examine_machine(const DoctorPlace& place);
 
-/// What `work` returns, made in a child process; nothing when it has taken longer than `limit`, or has died.
+/// Runs `work` in a child process and returns its result; nullopt if it exceeds `limit`, dies, or returns
+/// more than a report may hold.
 [[nodiscard]] std::optional<std::string> within(std::chrono::milliseconds limit,
                                                 const std::function<std::string()>& work);
 

@@ -21,7 +21,7 @@ using outer_sync::PreflightGuest;
 
 namespace {
 
-// A certificate is good from a day before it was issued.
+// Seconds. Certificates are valid from one day before they are issued, so smaller clock errors do no harm.
 constexpr double worst_clock = 12 * 3600, bad_clock = 5;
 
 void say(const std::string& text) { say_error(text); }
@@ -36,18 +36,18 @@ void compare(const MachineReport& own, MachineReport& other) {
                fmt::format("{} {}; {} has {}", what, theirs.substr(0, 60), own.name, ours.substr(0, 60)),
                todo});
   };
-  equal("build", "it speaks", own.versions, other.versions, Level::fail,
+  equal("build", "its versions are", own.versions, other.versions, Level::fail,
         "use the same build on all machines");
   equal("build", "its build is", own.build, other.build, Level::warn,
-        "unequal builds may give other bits; use the same one on all machines");
+        "different builds may compute different bits; use the same build on all machines");
   equal("certificates", "its authority's fingerprint is", own.authority, other.authority, Level::fail,
-        "all certificates of a run are of one authority: issue them there");
+        "issue all certificates of a run with the same authority");
   const auto differs = config::first_difference(own.config, own.name, other.config, other.name);
   if (!differs.empty()) other.add({"config", Level::fail, differs, "use the same config file everywhere"});
   other.add({"build"});
 }
 
-/// Those who train, with each other: the first one is what the others are compared with.
+/// Compares the trainers' models and data with those of the first trainer.
 void compare_models(std::vector<MachineReport>& machines) {
   const MachineReport* first = nullptr;
   for (auto& machine : machines) {
@@ -57,15 +57,15 @@ void compare_models(std::vector<MachineReport>& machines) {
       continue;
     }
     if (machine.tokenizer != first->tokenizer) {
-      machine.add({"data", Level::fail, "its tokenizer is another than that of " + first->name,
-                   "copy the tokenizer's file, and name it in data.tokenizer"});
+      machine.add({"data", Level::fail, "its tokenizer differs from that of " + first->name,
+                   "copy the tokenizer file there, and set data.tokenizer to it"});
     } else if (!machine.model.empty() && !first->model.empty() && machine.model != first->model) {
-      machine.add({"data", Level::fail, "its model is another than that of " + first->name,
-                   "compare the config files"});
+      machine.add(
+          {"data", Level::fail, "its model differs from that of " + first->name, "compare the config files"});
     }
     if (!machine.corpus.empty() && !first->corpus.empty() && machine.corpus != first->corpus)
-      machine.add({"data", Level::warn, "its data are not those of " + first->name,
-                   "well if each site has its own on purpose; else copy one of them"});
+      machine.add({"data", Level::warn, "its data differ from those of " + first->name,
+                   "fine if each site has its own data on purpose; otherwise copy one of them"});
   }
 }
 
@@ -81,17 +81,18 @@ MachineReport of_guest(const PreflightGuest& guest, const MachineReport& own) {
   if (guest.lost.empty()) {
     report.add({"here", Level::ok});
   } else {
-    report.add(
-        {"here", Level::fail, guest.lost, "start its `isthmus doctor` again, and look at what that says"});
+    report.add({"here", Level::fail, guest.lost, "start `isthmus doctor` there again, and read its output"});
   }
   compare(own, report);
   const double off = std::abs(guest.clock_offset);
-  // Half of the way there and back is not known.
+  // The clock offset is known only to half a round trip.
   const auto level = off > worst_clock                              ? Level::fail
                      : off > bad_clock + guest.round_trip_ms / 2000 ? Level::warn
                                                                     : Level::ok;
   report.add({"clock", level, fmt::format("{:+.1f} s against {}", guest.clock_offset, own.name),
-              level == Level::ok ? "" : "certificates are good by the clock: timedatectl set-ntp true"});
+              level == Level::ok
+                  ? ""
+                  : "the validity of certificates depends on the clock: timedatectl set-ntp true"});
   return report;
 }
 
@@ -114,7 +115,8 @@ Finding judge_path(const PathTest& path, const std::vector<PathTest>& paths,
   if (connected(paths, path.from, path.to)) {
     finding.level = Level::warn;
     finding.todo = path.to + " dials " + path.from +
-                   ", which is enough; to mend it look at the firewall and --advertise of " + path.to;
+                   ", which is enough; to repair this direction, check the firewall and --advertise of " +
+                   path.to;
     return finding;
   }
   const auto relay = std::ranges::find_if(guests, [&](const PreflightGuest& other) {
@@ -122,15 +124,13 @@ Finding judge_path(const PathTest& path, const std::vector<PathTest>& paths,
            connected(paths, path.to, other.name);
   });
   finding.level = relay == guests.end() ? Level::fail : Level::warn;
-  finding.todo =
-      relay == guests.end()
-          ? "open the port of either, forward it, and say with --advertise how it is reached; or add a "
-            "reducer that both reach"
-          : "what they send each other goes by " + relay->name + ", at the cost of its line";
+  finding.todo = relay == guests.end() ? "open or forward the port of one of them and set --advertise to the "
+                                         "address that reaches it; or add a reducer that both can reach"
+                                       : "their traffic goes through " + relay->name + " and uses its link";
   return finding;
 }
 
-/// On one line, whatever bytes others have put into it.
+/// One line; invalid UTF-8 from other machines is replaced.
 std::string text_of(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -140,7 +140,7 @@ int show(const Diagnosis& diagnosis, JsonOutput& output) {
   return exit_status_of(diagnosis);
 }
 
-// ---- the parts that a process may play ----
+// ---- the roles of a process ----
 
 std::string be_hub(const DoctorRequest& request, const MachineReport& own) {
   const auto& experiment = *request.experiment;
@@ -164,7 +164,7 @@ std::string be_guest(const DoctorRequest& request, const MachineReport& own) {
   network.certs = own_certificates(network.certs, request.name);
   auto report = text_of(to_json(own));
   if (report.size() > outer_sync::longest_preflight_report)
-    throw Error(ErrorKind::config, "what there is to say of this machine is longer than a report may be");
+    throw Error(ErrorKind::config, "the report on this machine is too long to send");
   return outer_sync::be_preflight_guest(
       network, {.name = request.name, .report = std::move(report), .wait = request.wait});
 }
@@ -178,10 +178,9 @@ Diagnosis judge(const MachineReport& own, const std::vector<std::string>& expect
   for (const auto& name : expected) {
     if (std::ranges::find(guests, name, &PreflightGuest::name) != guests.end()) continue;
     MachineReport missing{.name = name};
-    missing.add({"here", Level::fail, "it has not come",
+    missing.add({"here", Level::fail, "it has not connected",
                  "start `isthmus doctor CONFIG --name " + name +
-                     " --coordinator HOST:PORT` there; if it runs, look at "
-                     "what it says"});
+                     " --coordinator HOST:PORT` there; if it is running, read its output"});
     diagnosis.machines.push_back(std::move(missing));
   }
   compare_models(diagnosis.machines);
@@ -208,7 +207,7 @@ int run_doctor(const DoctorRequest& request) {
                                       .name = request.name,
                                       .build = request.build,
                                       .device = request.device});
-  // As others read it, so that equal values compare equal.
+  // Parsed like the guests' reports, which cuts texts, so that equal values compare equal.
   auto own = machine_report(text_of(to_json(found)));
   own.name = shown;
   if (request.alone) return show({.machines = {own}}, output);
@@ -218,7 +217,7 @@ int run_doctor(const DoctorRequest& request) {
     return show(diagnosis_of(verdict), output);
   } catch (const Error& error) {
     own.add(
-        {"doctors", Level::fail, error.what(), "mend what is red here first; then start all doctors again"});
+        {"doctors", Level::fail, error.what(), "fix the failures here first; then start all doctors again"});
     return show({.machines = {own}}, output);
   }
 }
@@ -238,7 +237,7 @@ void add_doctor(CommandLine& commands, DeviceProbe device) {
   verb->add_option("--coordinator", flags.coordinator,
                    "HOST:PORT of the doctor that checks as the coordinator");
   verb->add_option("--site", flags.site,
-                   "site whose settings apply; by default the site of the worker's name");
+                   "site that provides the settings; by default the site of the worker's name");
   verb->add_option("--listen", options->listen,
                    "ADDRESS:PORT to listen on; without --name it checks as the coordinator there");
   verb->add_option("--advertise", flags.advertise, "HOST:PORT that peers dial");

@@ -1,6 +1,7 @@
 #pragma once
-// `isthmus doctor`: what would fail later, before the run. One process on each machine looks at it; the one
-// in the coordinator's place has them dial each other, and tells all what came out.
+// `isthmus doctor`: finds what would make a run fail, before it starts. One process on each machine checks
+// it. The hub, which takes the coordinator's place, has the machines dial each other and sends all of them
+// the verdict.
 
 #include <functional>
 #include <optional>
@@ -12,30 +13,31 @@
 namespace isthmus::app {
 
 struct DoctorRequest {
-  /// Nothing where the config cannot be read; `problem` says why then.
+  /// nullopt if the config cannot be read; `problem` then says why.
   std::optional<Experiment> experiment;
   std::string problem;
   DoctorRole role = DoctorRole::everything;
-  bool alone = true;  ///< looks at this machine only; else a worker calls on the hub, and a coordinator is it
+  bool alone = true;  ///< checks only this machine; otherwise a worker connects to the hub, and a coordinator
+                      ///< is the hub
   std::string name;
   std::string build;
   DeviceProbe device;
-  std::vector<std::string> expected{};  ///< workers, by a hub; empty: those of the experiment
+  std::vector<std::string> expected{};  ///< hub only: the workers to wait for; empty: those of the experiment
   std::chrono::seconds wait{60};
   bool json = false;
-  int announce_fd = -1;  ///< of a hub: gets "PORT\n", for whoever starts the others (announce_port)
+  int announce_fd = -1;  ///< hub only: receives "PORT\n" (announce_port)
 };
 
-/// Prints the table, or one JSON document. Returns 0 when nothing is red; else 2, 3 or 4 by what the first
-/// red cell is about, as with Error. Only before this process has other threads.
+/// Prints the table, or one JSON document. Returns exit_status_of the result. Forks: call it before this
+/// process starts other threads.
 [[nodiscard]] int run_doctor(const DoctorRequest& request);
 
-/// What the hub makes of all that it has heard. Its own machine is the first.
+/// The hub's verdict. `own` is the report on its own machine, which comes first in the result.
 [[nodiscard]] Diagnosis judge(const MachineReport& own, const std::vector<std::string>& expected,
                               const std::vector<outer_sync::PreflightGuest>& guests,
                               const std::vector<outer_sync::PathTest>& paths);
 
-/// `device` as in DoctorPlace.
+/// `device`: as in DoctorPlace.
 void add_doctor(CommandLine& commands, DeviceProbe device);
 
 }  // namespace isthmus::app

@@ -34,7 +34,7 @@ namespace tls = outer_sync::tls;
 
 namespace {
 
-/// The others hear the verdict from the first, and print it too.
+/// Time for the other doctors to receive and print the verdict after the hub has ended.
 constexpr auto farewell = 5s;
 
 class ScratchFolder {
@@ -57,7 +57,7 @@ class ScratchFolder {
   fs::path path_;
 };
 
-/// What a doctor has printed with --json, from among what it said besides; nothing where it has not.
+/// The JSON document in a doctor's output; nullopt if it has none.
 std::optional<Diagnosis> document_in(const std::string& said) {
   std::istringstream lines(said);
   std::string document;
@@ -68,7 +68,7 @@ std::optional<Diagnosis> document_in(const std::string& said) {
   }
   try {
     if (!document.empty()) return diagnosis_of(document);
-  } catch (const Error&) {  // it has died while it printed
+  } catch (const Error&) {  // it died while printing
   }
   return std::nullopt;
 }
@@ -93,7 +93,7 @@ class Everywhere final : public LocalRun {
   int run() {
     std::atomic<int> interrupts = 0;
     const SignalThread signals([&](int, int count) { interrupts = count; });
-    say("looking at {}", joined(names_of_sites(), ", "));
+    say("checking {}", joined(names_of_sites(), ", "));
     try {
       if (!links_.connect(interrupts)) return 130;
     } catch (const Error& error) {
@@ -136,7 +136,7 @@ class Everywhere final : public LocalRun {
       if (loss.empty()) {
         report.add({"ssh", Level::ok});
       } else {
-        report.add({"ssh", Level::fail, loss, "nothing else was looked at; mend this first"});
+        report.add({"ssh", Level::fail, loss, "nothing else was checked; fix this first"});
       }
       diagnosis.machines.push_back(std::move(report));
     }
@@ -149,7 +149,7 @@ class Everywhere final : public LocalRun {
     return {"--json", "--wait", std::to_string(request_.wait.count())};
   }
 
-  /// False where it does not listen: its log has the reason.
+  /// Returns false if the hub does not listen; the reason is in its log.
   bool start_hub(const std::atomic<int>& interrupts) {
     const auto* site = coordinator_site(experiment_);
     const auto listen = coordinator_listen(experiment_.network.coordinator);
@@ -193,7 +193,7 @@ class Everywhere final : public LocalRun {
         } else if (site.launch.kind() == Kind::local) {
           processes_.push_back(guest_here(site, i));
         } else {
-          say("{} is {}'s; there: isthmus doctor CONFIG --name {} --coordinator {}", names[i],
+          say("{} is started by {}; run there: isthmus doctor CONFIG --name {} --coordinator {}", names[i],
               to_string(site.launch.kind()), names[i], address_at(experiment_, &site, port_));
         }
       }
@@ -223,9 +223,9 @@ class Everywhere final : public LocalRun {
         Process::Options{.name = name, .command = std::move(command), .log = scratch_.log_of(name)});
   }
 
-  // ---- what came out ----
+  // ---- results ----
 
-  /// The coordinator's is the first to end; those that it has not heard of may have more to say.
+  /// Returns when all doctors have ended, `farewell` after the hub has ended, or on an interrupt.
   void wait_for_verdict(const std::atomic<int>& interrupts) const {
     const auto all_ended = [&] {
       return std::ranges::all_of(processes_, [](const auto& process) { return !process->running(); });
@@ -241,7 +241,7 @@ class Everywhere final : public LocalRun {
     return text_if_there(scratch_.log_of(name));
   }
 
-  /// Of the doctor in the coordinator's place.
+  /// Last line of the hub's output.
   [[nodiscard]] std::string last_words() const {
     std::istringstream lines(said_by(tls::coordinator_name));
     const auto* site = coordinator_site(experiment_);
@@ -256,11 +256,10 @@ class Everywhere final : public LocalRun {
     auto diagnosis = document_in(said_by(tls::coordinator_name));
     if (!diagnosis) {
       throw Error(ErrorKind::network,
-                  "the doctor in the coordinator's place has ended without a verdict; its last words: " +
-                      last_words());
+                  "the coordinator's doctor ended without a verdict; its last output: " + last_words());
     }
     for (auto& machine : diagnosis->machines) {
-      // Whoever did not get through to the others knows why.
+      // A doctor that did not reach the hub has the reason in its own output.
       const auto own = machine.failed("here") ? document_in(said_by(machine.name)) : std::nullopt;
       if (own && own->machines.size() == 1) machine = own->machines.front();
     }
@@ -268,10 +267,10 @@ class Everywhere final : public LocalRun {
   }
 
   const EverywhereRequest& request_;
-  JsonOutput output_;  ///< before all that speaks
+  JsonOutput output_;  ///< first, because it redirects standard output
   Experiment experiment_;
   ScratchFolder scratch_;
-  std::uint16_t port_ = 0;  ///< of the doctor in the coordinator's place
+  std::uint16_t port_ = 0;  ///< of the hub
   SiteLinks links_;
 };
 

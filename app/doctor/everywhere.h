@@ -1,6 +1,6 @@
 #pragma once
-// `isthmus doctor` of a run whose sites are reached by ssh: a doctor in each worker's place and one in the
-// coordinator's, started as `launch` would start those, and one table of what all of them have found.
+// `isthmus doctor` for a run with sites that are reached over SSH. Starts one doctor for each worker and one
+// (the hub) for the coordinator, as `launch` would start those, and prints one table of all findings.
 
 #include <chrono>
 #include <filesystem>
@@ -13,18 +13,17 @@ namespace isthmus::app {
 
 struct EverywhereRequest {
   LaunchConfig config;
-  std::chrono::seconds wait{60};  ///< until all doctors have found each other
+  std::chrono::seconds wait{60};  ///< for all doctors to find each other
   bool json = false;
-  std::vector<std::string> program;  ///< this binary: the first words of a command
+  std::vector<std::string> program;  ///< command that starts this binary
 };
 
-/// Whether `launch` would reach any of its sites by ssh.
+/// Whether `launch` would reach any site over SSH.
 [[nodiscard]] bool has_remote_sites(const Experiment& experiment);
 
-/// Prints the table, or one JSON document. Nothing that it starts is left running. Exit status as of
-/// `run_doctor`; where a site cannot be reached, that of `launch`; 130 after Ctrl-C. Throws Error for a
-/// config that `launch` would refuse, and Error(network) where the doctor in the coordinator's place has no
-/// verdict.
+/// Prints the table, or one JSON document, and leaves no process running. Exit status as of `run_doctor`;
+/// that of `launch` if a site cannot be reached; 130 after Ctrl-C. Throws Error for a config that `launch`
+/// would refuse, and Error(network) if the hub ends without a verdict.
 [[nodiscard]] int examine_everywhere(const EverywhereRequest& request);
 
 }  // namespace isthmus::app

@@ -29,7 +29,8 @@ const char* word_of(Level level) { return words.at(static_cast<std::size_t>(leve
 
 Level level_of(const std::string& word) {
   const auto at = std::ranges::find_if(words, [&](const char* one) { return word == one; });
-  if (at == words.end()) throw Error(ErrorKind::network, "a doctor's report has no level '" + word + "'");
+  if (at == words.end())
+    throw Error(ErrorKind::network, "a doctor's report has an unknown level '" + word + "'");
   return static_cast<Level>(at - words.begin());
 }
 
@@ -52,7 +53,8 @@ void each(const Json& json, const char* key, Read read) {
     throw Error(ErrorKind::network, std::string("a doctor's report has no list '") + key + "'");
   for (const auto& one : *at) {
     if (!one.is_object())
-      throw Error(ErrorKind::network, std::string("a doctor's list '") + key + "' is none");
+      throw Error(ErrorKind::network,
+                  std::string("in a doctor's report, an entry of '") + key + "' is not a JSON object");
     read(one);
   }
 }
@@ -72,7 +74,7 @@ Finding finding_of(const Json& json) {
 
 Json parse(const std::string& text) {
   auto json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) throw Error(ErrorKind::network, "a doctor's report is no JSON object");
+  if (!json.is_object()) throw Error(ErrorKind::network, "a doctor's report is not a JSON object");
   return json;
 }
 
@@ -101,7 +103,8 @@ std::string cut(const std::string& text, std::size_t most) {
   return text.size() <= most ? text : text.substr(0, most - 1) + "~";
 }
 
-/// Lines of at most `width`, all but the first indented, and that one by `first`.
+/// Breaks a text into lines of at most `width`. The first line is indented by `first`, the others by
+/// `indent`.
 std::string wrapped(const std::string& text, std::size_t first) {
   constexpr std::size_t indent = 5;
   std::string out, line(first, ' ');
@@ -128,7 +131,7 @@ std::vector<std::string> checks_of(const std::vector<MachineReport>& machines) {
   return checks;
 }
 
-/// The worst of a machine's findings for it; nothing where there is none.
+/// The worst level of the machine's findings for this check; nullopt without findings.
 std::optional<Level> cell_of(const MachineReport& machine, const std::string& check) {
   std::optional<Level> worst;
   for (const auto& finding : machine.findings) {
@@ -137,7 +140,7 @@ std::optional<Level> cell_of(const MachineReport& machine, const std::string& ch
   return worst;
 }
 
-/// Without the blanks that fill the last column.
+/// Ends the line without the padding of its last column.
 void end_line(std::string& out) {
   out.resize(out.find_last_not_of(' ') + 1);
   out += "\n";
@@ -173,7 +176,7 @@ std::string rate_of(double bytes_per_second) {
 
 std::string paths_of(const Diagnosis& diagnosis, bool colours) {
   if (diagnosis.paths.empty()) return {};
-  std::string out = fmt::format("{:<34}{:<6}{:>14}{:>18}\n", "who dials whom", "", "round trip", "sends");
+  std::string out = fmt::format("{:<34}{:<6}{:>14}{:>18}\n", "connection", "", "round trip", "sends");
   for (const auto& path : diagnosis.paths) {
     const auto name = path.from + " -> " + path.to;
     auto level = Level::ok;
@@ -194,7 +197,7 @@ std::string paths_of(const Diagnosis& diagnosis, bool colours) {
 
 void tell(std::string& out, const std::string& where, const Finding& finding, bool colours) {
   if (finding.level == Level::ok) return;
-  // Colours have no width: they are put on when lines are cut.
+  // Wrap first: colour codes have no width.
   const auto text = wrapped(fmt::format("{} {}: {}", word_of(finding.level), where, finding.says), 0);
   const std::string word = word_of(finding.level);
   out += coloured(word, finding.level, colours) + text.substr(word.size());

@@ -1,6 +1,6 @@
 #pragma once
-// What `isthmus doctor` has found, on one machine and on all: as JSON, which travels between them, and as a
-// table.
+// Findings of `isthmus doctor`, on one machine and on all: as JSON, which the doctors send each other, and as
+// a table.
 
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -19,28 +19,28 @@ enum class Level : std::uint8_t { ok, warn, fail };
 struct Finding {
   std::string check;  ///< its row in the table: one word
   Level level = Level::ok;
-  std::string says{};  ///< what was seen, with values
-  std::string todo{};  ///< what to do about it; empty where all is well
+  std::string says{};  ///< what was found, with values
+  std::string todo{};  ///< remedy; empty if all is well
 };
 
-/// Of one machine.
+/// Findings on one machine.
 struct MachineReport {
   std::string name;
   std::vector<Finding> findings{};
-  /// What must be equal on all; empty where it could not be found out.
+  /// Must be equal on all machines; empty if unknown.
   std::string build{}, versions{}, model{}, tokenizer{}, corpus{}, authority{};
   config::SharedItems config{};
 
-  /// Over what has been found for this check before, where that is no worse.
+  /// The table shows the worst of several findings for one check.
   void add(Finding finding);
   [[nodiscard]] bool failed(const std::string& check) const;
 };
 
 [[nodiscard]] nlohmann::ordered_json to_json(const MachineReport& report);
-/// Of another machine: throws Error(network) for what is no report. Texts are cut to lines of bounded length.
+/// Parses another machine's report. Throws Error(network) if it is invalid. Texts are cut and made printable.
 [[nodiscard]] MachineReport machine_report(const std::string& json);
 
-/// Of the whole run.
+/// Findings on the whole run.
 struct Diagnosis {
   std::vector<MachineReport> machines{};
   std::vector<outer_sync::PathTest> paths{};
@@ -48,17 +48,17 @@ struct Diagnosis {
   [[nodiscard]] int count(Level level) const;
 };
 [[nodiscard]] nlohmann::ordered_json to_json(const Diagnosis& diagnosis);
-/// Throws Error(network).
+/// Parses a diagnosis. Throws Error(network) if it is invalid.
 [[nodiscard]] Diagnosis diagnosis_of(const std::string& json);
 
-/// As `isthmus doctor` ends: 0 when nothing is red; else 2, 3 or 4 by what the first red cell is about, as
-/// with Error.
+/// Exit status of `isthmus doctor`: 0 if no check failed, otherwise that of Error by the checks that failed:
+/// 2 config or build, 3 something on a machine, 4 the rest.
 [[nodiscard]] int exit_status_of(const Diagnosis& diagnosis);
 
-/// 80 columns: a cell for each check and machine, a line for each path, and what to do about what is not
-/// well. `colours` of a terminal besides the words.
+/// Table of 80 columns: a cell for each check and machine, a line for each path, and a remedy for each
+/// problem. `colours`: for a terminal; the words stay the same.
 [[nodiscard]] std::string table_of(const Diagnosis& diagnosis, bool colours);
-/// The document where that is wanted, else the table.
+/// Prints the JSON document if one is wanted, otherwise the table.
 void print(const Diagnosis& diagnosis, JsonOutput& output);
 
 }  // namespace isthmus::app

@@ -18,7 +18,7 @@ namespace isthmus::app {
 
 namespace {
 
-/// The folder's own descriptor stands for its path, which may be longer than a socket's address.
+/// An open folder, addressed as /proc/self/fd/N: its path may be too long for a socket address.
 struct AgentFolder {
   explicit AgentFolder(const AgentPlace& place)
       : fd(open(place.agents().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)) {}
@@ -55,7 +55,7 @@ int lock_agent(const AgentPlace& place) {
   make_private_folder(place.folder);
   make_private_folder(place.agents());
   const int fd = open_lock(place, O_CREAT);
-  if (fd < 0) fail_at_agents(place, "make a lock");
+  if (fd < 0) fail_at_agents(place, "create a lock");
   if (flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
   close(fd);
   return -1;
@@ -72,13 +72,13 @@ bool agent_lives(const AgentPlace& place) {
 int listen_as_agent(const AgentPlace& place) {
   const AgentFolder folder(place);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0 || folder.fd < 0) fail_at_agents(place, "make a socket");
+  if (fd < 0 || folder.fd < 0) fail_at_agents(place, "create a socket");
   const auto address = agent_address(folder, place);
   unlink(address.sun_path);
   const auto mask = umask(0177);
   const bool bound = bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
   umask(mask);
-  if (!bound || listen(fd, 4) != 0) fail_at_agents(place, "listen at a socket");
+  if (!bound || listen(fd, 4) != 0) fail_at_agents(place, "listen on a socket");
   return fd;
 }
 

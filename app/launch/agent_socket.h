@@ -1,6 +1,6 @@
 #pragma once
-// Where a site's agent is found: RUN/agents/SITE.sock, in a folder that its owner alone can enter, and a lock
-// beside it that the agent holds for as long as it lives.
+// Files of a site's agent: the socket RUN/agents/SITE.sock, in a folder that only its owner can enter, and a
+// lock next to it that the agent holds while it runs.
 
 #include <filesystem>
 #include <string>
@@ -8,22 +8,23 @@
 namespace isthmus::app {
 
 struct AgentPlace {
-  std::filesystem::path folder;  ///< of the run
+  std::filesystem::path folder;  ///< the run's
   std::string site;
 
   [[nodiscard]] std::filesystem::path agents() const { return folder / "agents"; }
   [[nodiscard]] std::filesystem::path log() const { return agents() / (site + ".log"); }
 };
 
-/// The agent's own lock; -1 where another agent holds it. Throws Error(data) where the folder cannot be made.
+/// Takes the agent's lock and returns its descriptor; -1 if another agent holds it. Throws Error(data) if the
+/// folder cannot be made.
 [[nodiscard]] int lock_agent(const AgentPlace& place);
-/// Whether one lives.
+/// Whether the site's agent is running.
 [[nodiscard]] bool agent_lives(const AgentPlace& place);
-/// A socket that listens, of mode 0600; only whoever holds the lock may ask. Throws Error(data).
+/// A listening socket of mode 0600. Call it only while holding the lock. Throws Error(data).
 [[nodiscard]] int listen_as_agent(const AgentPlace& place);
-/// A connection to the agent; -1 where none listens.
+/// Connects to the agent; -1 if no agent listens.
 [[nodiscard]] int connect_to_agent(const AgentPlace& place);
-/// So that nobody connects any more.
+/// Removes the socket, so that no launch connects any more.
 void unlink_agent(const AgentPlace& place);
 
 }  // namespace isthmus::app

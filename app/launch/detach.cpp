@@ -42,14 +42,14 @@ std::string host() {
   return name;
 }
 
-/// When a process began, in the kernel's ticks: with its number what names it. Empty where there is none, or
-/// one that has ended and that nobody has asked for its status.
+/// Start time of a process in kernel ticks, which identifies it together with its process id. Empty if there
+/// is no such process, or only a zombie.
 std::string begin_of(pid_t pid) {
   const auto text = text_if_there(fmt::format("/proc/{}/stat", pid));
   const auto end_of_name = text.rfind(')');
   if (end_of_name == std::string::npos) return {};
   std::istringstream rest(text.substr(end_of_name + 1));
-  constexpr int field = 20;  // the 22nd of all
+  constexpr int field = 20;  // the 22nd in all
   std::string word;
   for (int i = 0; i < field; ++i) {
     rest >> word;
@@ -74,13 +74,13 @@ State state_of(const fs::path& folder) {
     json.at("pid").get_to(state.pid);
     if (json.contains("exit_status")) state.exit_status = json.at("exit_status").get<int>();
   } catch (const nlohmann::json::exception&) {
-    throw Error(ErrorKind::config, fmt::format("{} has no launch that was detached ({} says nothing of one); "
+    throw Error(ErrorKind::config, fmt::format("{} has no detached launch ({} does not describe one); "
                                                "expected the folder of a run of `isthmus launch --detach`",
                                                folder.string(), state_in(folder).string()));
   }
   if (state.host != host())
     throw Error(ErrorKind::config,
-                fmt::format("the launch of {} is on {}; attach to it there", folder.string(), state.host));
+                fmt::format("the launch of {} runs on {}; attach to it there", folder.string(), state.host));
   return state;
 }
 
@@ -118,7 +118,8 @@ struct Pipe {
   _exit(127);
 }
 
-/// Lines from the launch: its folder, then that all is started.
+/// Reads two lines from the launch: its folder, and "started" once all processes are started. Fewer if it
+/// ends before that.
 std::vector<std::string> lines_from(int fd) {
   std::string text;
   char bytes[4096];
@@ -156,7 +157,7 @@ int run_detached(std::vector<std::string> command, bool json) {
   if (pid == 0) become_detached(command, pipe.ends[1]);
   if (pid < 0) throw Error(ErrorKind::data, std::string("cannot start a process: ") + std::strerror(errno));
   close(std::exchange(pipe.ends[1], -1));
-  const SignalThread signals([pid](int, int) { kill(pid, SIGINT); });  // until it is started
+  const SignalThread signals([pid](int, int) { kill(pid, SIGINT); });  // until all is started
   const auto lines = lines_from(pipe.ends[0]);
   if (lines.size() < 2) {
     const int status = status_of(pid);
@@ -173,7 +174,7 @@ int run_detached(std::vector<std::string> command, bool json) {
                             {"log", log_in(folder).string()}});
     return 0;
   }
-  fmt::print("{} goes on without this terminal (process {}); it writes {}\n", folder.filename().string(), pid,
+  fmt::print("{} continues in the background (process {}); its log is {}\n", folder.filename().string(), pid,
              log_in(folder).string());
   say_how_to_come_back(folder);
   return 0;
@@ -194,7 +195,7 @@ void begin_log(const fs::path& folder, int started_fd) {
   close(null);
   close(log);
   const auto line = full.string() + "\n";
-  static_cast<void>(!write(started_fd, line.data(), line.size()));  // nobody may be there any more
+  static_cast<void>(!write(started_fd, line.data(), line.size()));  // the reader may have gone
 }
 
 void say_started(int started_fd) {
@@ -207,7 +208,7 @@ void say_started(int started_fd) {
 void say_ended(const fs::path& folder, int status) {
   try {
     write_state(folder, {{"exit_status", status}});
-  } catch (const Error& error) {  // a full disk does not change how it has ended
+  } catch (const Error& error) {  // a full disk must not change the exit status
     say_error(error.what());
   }
 }
@@ -230,14 +231,14 @@ class Attachment {
     const SignalThread signals([&](int, int) { leave = true; });
     if (request_.stop && state_.alive()) kill(state_.pid, SIGINT);
     while (!leave && state_.alive()) {
-      if (!show()) return exit_status(ErrorKind::data);  // nobody reads it any more
+      if (!show()) return exit_status(ErrorKind::data);  // standard output is closed
       std::this_thread::sleep_for(100ms);
       state_ = state_of(folder_);
     }
     show();
     remember();
     if (leave && state_.alive()) {
-      fmt::print("\n{} goes on\n", folder_.filename().string());
+      fmt::print("\n{} continues\n", folder_.filename().string());
       say_how_to_come_back(folder_);
       return 0;
     }
@@ -251,7 +252,7 @@ class Attachment {
     return none ? 0 : size;
   }
 
-  /// False where it cannot be written.
+  /// Prints what is new in the log. Returns false if it cannot be printed.
   bool show() {
     std::ifstream log(log_in(folder_), std::ios::binary);
     log.seekg(static_cast<std::streamoff>(at_));
@@ -264,12 +265,12 @@ class Attachment {
     return std::fflush(stdout) == 0;
   }
 
-  /// Where the next one goes on; a full disk is no reason to fail.
+  /// Stores the position for the next attach. Ignores errors such as a full disk.
   void remember() const { std::ofstream(seen_in(folder_), std::ios::binary) << at_ << "\n"; }
 
   int ended() {
     if (!state_.exit_status) {
-      say_error(fmt::format("the launch of {} was killed; go on with isthmus launch --resume {}",
+      say_error(fmt::format("the launch of {} was killed; continue with isthmus launch --resume {}",
                             folder_.filename().string(), folder_.string()));
       return exit_status(ErrorKind::network);
     }

@@ -1,10 +1,9 @@
 #pragma once
-// A launch that goes on without its terminal, and looking at it again: `launch --detach` and `isthmus
-// attach`.
+// A launch that continues without its terminal, and attaching to it: `launch --detach` and `isthmus attach`.
 //
-//   RUN/launch.log    what the launch says
+//   RUN/launch.log    output of the launch
 //   RUN/launch.json   {"host", "pid", "begin"} of the launch; "exit_status" once it has ended
-//   RUN/launch.seen   bytes of the log that were shown
+//   RUN/launch.seen   bytes of the log that attach has shown
 
 #include <filesystem>
 #include <string>
@@ -12,27 +11,27 @@
 
 namespace isthmus::app {
 
-/// Starts `command` (of a launch, to which --started-fd is added) in a session of its own, and waits until it
-/// has started its processes; says then how to come back. Exit status: 0, or that of a launch that has
-/// failed, whose log's end is shown. `json`: {"run", "folder", "pid", "log"} on standard output.
+/// Starts `command` (a launch, to which --started-fd is added) in a session of its own, waits until it has
+/// started its processes, and prints how to attach. Exit status: 0, or that of a launch that failed, after
+/// printing the end of its log. `json`: prints {"run", "folder", "pid", "log"} instead.
 [[nodiscard]] int run_detached(std::vector<std::string> command, bool json);
 
-/// In the detached launch, once it has its folder: from here on it speaks to the log there. Throws
+/// Called by the detached launch once it has its folder: redirects its output to the log there. Throws
 /// Error(data).
 void begin_log(const std::filesystem::path& folder, int started_fd);
-/// Once all is started. Nothing happens for -1.
+/// Called once all processes are started. Does nothing for -1.
 void say_started(int started_fd);
-/// At its end.
+/// Called at the end of the detached launch: records the exit status.
 void say_ended(const std::filesystem::path& folder, int status);
 
 struct AttachRequest {
   std::filesystem::path folder;  ///< of the run
-  bool stop = false;             ///< like Ctrl-C in front of the launch, then follow to the end
-  bool all = false;              ///< from the log's beginning
+  bool stop = false;             ///< interrupt the launch as Ctrl-C does, then follow it to the end
+  bool all = false;              ///< show the log from its beginning
 };
 
-/// Shows what is new in the log, and what comes. Ctrl-C leaves. Exit status: 0 when left, or stopped as
-/// asked; else that of the launch. Throws Error(config) for a folder of no detached launch.
+/// Prints new lines of the log until the launch ends; Ctrl-C detaches. Exit status: 0 after detaching or a
+/// requested stop, otherwise that of the launch. Throws Error(config) if the folder has no detached launch.
 [[nodiscard]] int run_attach(const AttachRequest& request);
 
 }  // namespace isthmus::app

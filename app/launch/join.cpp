@@ -33,7 +33,7 @@ constexpr double longest_invitation = 30 * 86400.0;
 struct Lifetime {
   config::Duration expires;
   void serialize(config::Archive& ar) {
-    ar({"--expires", &expires, config::Scope::per_site, "until an invitation ends", 1, longest_invitation});
+    ar({"--expires", &expires, config::Scope::per_site, "validity of the invitation", 1, longest_invitation});
   }
 };
 
@@ -57,21 +57,20 @@ JoinToken read_token(const std::string& argument) {
 
 bool is_anywhere(const Address& address) { return address.host == "0.0.0.0" || address.host == "::"; }
 
-/// Where peers reach this machine, as far as its connection to the coordinator tells: at the address that it
-/// has there, if the coordinator sees the same; nowhere if something in between gives it another.
+/// Guesses where peers reach this machine from its connection to the coordinator: at its own address if the
+/// coordinator sees the same one; nowhere if the address is translated in between.
 void guess_addresses(JoinRequest& request, const outer_sync::Enrolled& enrolled) {
   const auto& seen_as = enrolled.answer.seen_as;
   if (request.listen.empty()) {
     const bool direct = enrolled.own_address == seen_as;
     request.listen = direct ? Address{seen_as, 0}.to_string() : NetworkConfig::no_port;
     if (direct) {
-      fmt::print("it accepts peers at {}, at any free port; --listen and --advertise say otherwise\n",
+      fmt::print("this machine accepts peers at {}, on any free port; --listen and --advertise change that\n",
                  seen_as);
     } else {
       fmt::print(
-          "the coordinator sees this machine as {}, which is not its own address: it opens no port, and "
-          "dials "
-          "the others. Where a port is forwarded to it: --listen and --advertise\n",
+          "the coordinator sees this machine as {}, which is not its own address, so it opens no port and "
+          "dials the others. If a port is forwarded to it, pass --listen and --advertise\n",
           seen_as);
     }
   } else if (request.listen != NetworkConfig::no_port && request.advertise.empty()) {
@@ -80,7 +79,7 @@ void guess_addresses(JoinRequest& request, const outer_sync::Enrolled& enrolled)
   }
 }
 
-/// What this machine says for itself, over what the run says.
+/// The machine's own config, which extends the run's.
 std::string own_config(const JoinRequest& request, const JoinToken& token, const fs::path& folder) {
   std::vector<config::Item> items;
   const auto say = [&](const char* key, const std::string& value) {
@@ -93,7 +92,7 @@ std::string own_config(const JoinRequest& request, const JoinToken& token, const
   say("network.advertise", request.advertise);
   say("network.certs", fs::absolute(folder).string());
   say("data.path", request.data);
-  return "# What this machine says for itself; run.yaml is the run's.\n" + config::yaml_of(items);
+  return "# Settings of this machine; those of the run are in run.yaml.\n" + config::yaml_of(items);
 }
 
 void enrol(JoinRequest& request, const JoinToken& token, const fs::path& folder) {
@@ -103,12 +102,12 @@ void enrol(JoinRequest& request, const JoinToken& token, const fs::path& folder)
   guess_addresses(request, enrolled);
   replace_file(folder / "run.yaml", enrolled.answer.config, File::Mode::secret);
   replace_file(folder / "config.yaml", own_config(request, token, folder), File::Mode::secret);
-  own.complete(token, enrolled.answer);  // last: its certificate says that all is there
+  own.complete(token, enrolled.answer);  // last: the certificate marks the folder as complete
   say_line(fmt::format("{} has its certificate and the config of run {}: {}", token.name, token.run,
                        folder.string()));
 }
 
-/// What is given now goes over what the file says.
+/// Assignments from the command line, which override the config file.
 std::vector<std::string> assignments_of(const JoinRequest& request) {
   auto assignments = request.assignments;
   const auto set = [&](const char* key, const std::string& value) {
@@ -132,17 +131,19 @@ int run_invite(const InviteRequest& request) {
   check_word("the name", request.name);
   if (request.name == coordinator_name)
     throw Error(ErrorKind::config,
-                "the name is 'coordinator', which gets its certificate by `isthmus certs issue`");
+                "the name is 'coordinator'; expected another name: the coordinator's certificate comes from "
+                "`isthmus certs issue`");
   for (const auto& address : outer_sync::parse_addresses(request.coordinator, "--coordinator")) {
     if (address.port == 0 || is_anywhere(address))
       throw Error(ErrorKind::config, "--coordinator is '" + address.to_string() +
-                                         "'; expected HOST:PORT as the newcomer dials it");
+                                         "'; expected the HOST:PORT that the joining machine dials");
   }
   const auto role = role_for(request.name, request.role);
   const auto authority = Authority::open(request.folder / request.run);
   if (!fs::exists(authority.folder() / "ca.key"))
-    throw Error(ErrorKind::config, (authority.folder() / "ca.key").string() +
-                                       " is not here; invitations are made where certificates are issued");
+    throw Error(ErrorKind::config,
+                (authority.folder() / "ca.key").string() +
+                    " does not exist; create invitations on the machine that issues certificates");
   const auto seconds = std::chrono::seconds(static_cast<std::int64_t>(lifetime(request.expires).seconds));
   const auto secret =
       authority.invite(request.name, role, std::chrono::system_clock::now(), seconds, request.days);
@@ -159,7 +160,7 @@ int run_invite(const InviteRequest& request) {
                 {"token", token}});
   if (request.json) return 0;
   fmt::print(
-      "{}\n\nWho has this word becomes {} of run {}: good once, for {}. On the machine that joins:\n"
+      "{}\n\nThis token admits one machine, as {} of run {}. It is valid once, for {}. On that machine:\n"
       "    isthmus join TOKEN --data PATH\n",
       token, request.name, authority.run(), request.expires);
   return 0;
@@ -170,7 +171,7 @@ int run_join(JoinRequest request, const std::function<int(WorkerRequest)>& train
   const auto token = read_token(request.token);
   if (!train && !request.reduce_only && !request.only_enrol)
     throw Error(ErrorKind::config,
-                "this binary cannot train: give --reduce-only or --only-enrol, or start `isthmus join`");
+                "this binary cannot train: pass --reduce-only or --only-enrol, or use `isthmus join`");
   request.data = in_full(request.data);
   const auto folder = request.folder.empty() ? fs::path("certs") / token.run / token.name : request.folder;
   if (!outer_sync::tls::NewcomerFolder(folder).enrolled()) enrol(request, token, folder);
@@ -225,7 +226,7 @@ void add_join(CommandLine& commands, std::function<int(WorkerRequest)> train) {
   verb->add_option("--dir", request->folder,
                    "folder for the certificate and config; certs/RUN/NAME by default");
   verb->add_option("--site", request->site,
-                   "site whose settings apply; by default the site of the worker's name");
+                   "site that provides the settings; by default the site of the worker's name");
   verb->add_option("--listen", request->listen, "ADDRESS:PORT for peers, or none; guessed by default");
   verb->add_option("--advertise", request->advertise, "HOST:PORT that peers dial; guessed by default");
   verb->add_flag("--reduce-only", request->reduce_only, "reduce chunks only, without a model or data");

@@ -62,11 +62,11 @@ class Launch final : public LocalRun {
     check_reach(config(), experiment_);
     if (request_.resume) links_.take_up();
     if (experiment_.trainer.threads > 0 || places_.processes == 0) return;
-    // Other machines have other cores.
+    // Other machines have other cores, so with remote sites the number is not put into the config.
     (anybody_elsewhere() ? threads_here_ : experiment_.trainer.threads) = threads_each(places_.processes);
   }
 
-  /// What this launch has started ends with a start that fails; what runs besides goes on.
+  /// If starting fails, the processes started so far end. Otherwise those of agents continue.
   ~Launch() override {
     if (!ends_all_) let_go_on();
     leave_sites();
@@ -74,7 +74,7 @@ class Launch final : public LocalRun {
 
   int run() {
     if (request_.started_fd < 0) return run_here();
-    fcntl(request_.started_fd, F_SETFD, FD_CLOEXEC);  // no child keeps it open
+    fcntl(request_.started_fd, F_SETFD, FD_CLOEXEC);  // children do not inherit it
     int status = 1;
     try {
       status = run_here();
@@ -88,11 +88,11 @@ class Launch final : public LocalRun {
 
  private:
   int run_here() {
-    // For those that it starts too: a terminal or an ssh connection may be lost.
+    // Child processes inherit this: a terminal or an SSH connection may be lost.
     std::signal(SIGHUP, SIG_IGN);
     std::atomic<int> interrupts = 0;
     const SignalThread signals([&](int, int count) { interrupts = count; });
-    // First: a launch that starts nothing moves no folder.
+    // Connect first: a launch that cannot start must not move folders.
     if (!links_.connect(interrupts)) return 130;
     prepare_folder(interrupts);
     if (interrupts > 0) return 130;
@@ -107,7 +107,7 @@ class Launch final : public LocalRun {
     keep_summary();
     print_json(status);
     if (status == stopped_exit && has_begun())
-      say_error(fmt::format("to go on: isthmus launch --resume {}", experiment_.folder().string()));
+      say_error(fmt::format("to continue: isthmus launch --resume {}", experiment_.folder().string()));
     leave_sites();
     return status;
   }
@@ -117,7 +117,7 @@ class Launch final : public LocalRun {
     if (here_) here_->let_go_on();
   }
 
-  /// Before anything goes of what their threads speak to.
+  /// Call before the members that the links' threads use are destroyed.
   void leave_sites() {
     for (auto& process : processes_) process.reset();
     processes_.clear();
@@ -128,9 +128,10 @@ class Launch final : public LocalRun {
 
   void detach() {
     if (!places_.reader.empty())
-      throw Error(ErrorKind::config, "data.path is - for " + places_.reader +
-                                         ", and a launch that is detached has no "
-                                         "standard input; expected a stream like tcp://HOST:PORT");
+      throw Error(
+          ErrorKind::config,
+          "data.path is - for " + places_.reader +
+              ", but a detached launch has no standard input; expected a stream like tcp://HOST:PORT");
     begin_log(experiment_.folder(), request_.started_fd);
     logged_ = true;
   }
@@ -148,7 +149,7 @@ class Launch final : public LocalRun {
     return experiment;
   }
 
-  /// The experiment as one of its workers has it, where that is on this machine.
+  /// The experiment of a worker on this machine, with its site's settings.
   [[nodiscard]] Experiment of_worker(const std::string& name) const {
     if (experiment_.sites.empty()) return experiment_;
     return load_experiment(file(), request_.assignments, WorkerPlace{name, {}});
@@ -163,11 +164,10 @@ class Launch final : public LocalRun {
   void prepare_folder(const std::atomic<int>& interrupts) {
     if (!request_.resume) {
       if (agent_lives(agent_here()))
-        throw Error(
-            ErrorKind::config,
-            fmt::format("the run in {0} is in progress: its launch was lost, and its processes go on; "
-                        "take it up with isthmus launch --resume {0}",
-                        experiment_.folder().string()));
+        throw Error(ErrorKind::config,
+                    fmt::format("the run in {0} is in progress: its launch was lost, but its processes "
+                                "continue; take the run over with isthmus launch --resume {0}",
+                                experiment_.folder().string()));
       make_room(experiment_.folder());
     }
     lock_.emplace(experiment_.folder(), patience_with_the_killed);
@@ -181,7 +181,7 @@ class Launch final : public LocalRun {
     if (!taken_up_) replace_file(config_file(), to_yaml(experiment_));
   }
 
-  // ---- an agent on this machine: processes of a detached launch outlive it ----
+  // ---- an agent on this machine: processes of a detached launch outlive the launch ----
 
   [[nodiscard]] AgentPlace agent_here() const { return {experiment_.folder(), "launch.here"}; }
 
@@ -209,18 +209,18 @@ class Launch final : public LocalRun {
     if (here_->state() == SiteLink::State::failed) throw Error(ErrorKind::data, here_->problem());
   }
 
-  /// Who starts and ends a process; null where it is a child of this one.
+  /// The link to the agent that starts and ends a process; null if the process is a child of this one.
   [[nodiscard]] std::shared_ptr<SiteLink> link_of(const Site* site) {
     return site != nullptr && site->is_elsewhere() ? links_.to(*site) : here_;
   }
   [[nodiscard]] std::shared_ptr<SiteLink> link_of(const std::string& name) {
     if (name == tls::coordinator_name) return link_of(coordinator_site(experiment_));
     const auto* site = place_of(name).site;
-    if (site != nullptr && !is_started_here(name)) return nullptr;  // a scheduler's
+    if (site != nullptr && !is_started_here(name)) return nullptr;  // started by a scheduler
     return name == places_.reader ? nullptr : link_of(site);
   }
 
-  /// A process that an agent has; nothing where it has none.
+  /// A process that an agent already had; nullopt if none has this name.
   [[nodiscard]] std::optional<FoundProcess> found(const std::string& name) {
     const auto link = link_of(name);
     if (!link) return std::nullopt;
@@ -229,8 +229,8 @@ class Launch final : public LocalRun {
     return one == all.end() ? std::nullopt : std::optional(one->second);
   }
 
-  /// A run is taken up if a worker is still at it, or if it has ended well meanwhile. Else it is resumed, and
-  /// what is left of it ends.
+  /// The run is taken over if a worker still runs or the coordinator has ended well meanwhile. Otherwise it
+  /// is resumed, and the processes that are left end first.
   void find_what_runs() {
     if (!request_.resume) return;
     for (std::int64_t k = 0; k < experiment_.reducers; ++k) reducers_.insert(fmt::format("reducer-{}", k));
@@ -243,11 +243,11 @@ class Launch final : public LocalRun {
     if (taken_up_) {
       if (!request_.assignments.empty())
         throw Error(ErrorKind::config,
-                    "the run is in progress, and --set is for one that has ended; expected "
-                    "isthmus launch --resume without --set, or isthmus ctl set");
+                    "the run is in progress, so --set cannot be used; use isthmus launch --resume without "
+                    "--set, or isthmus ctl set");
       port_ = static_cast<std::uint16_t>(
-          std::strtoul(text_if_there(port_file()).c_str(), nullptr, 10));  // 0 where there is none
-      say_error(fmt::format("{} is in progress; taking it up", experiment_.run.name));
+          std::strtoul(text_if_there(port_file()).c_str(), nullptr, 10));  // 0 if unknown
+      say_error(fmt::format("{} is in progress; taking it over", experiment_.run.name));
       return;
     }
     if (coordinator && !coordinator->status) end_found(tls::coordinator_name);
@@ -267,7 +267,8 @@ class Launch final : public LocalRun {
     return taken_up_ && found(name) ? link_of(name)->adopt(name, log) : nullptr;
   }
 
-  /// Empty where certificates say who is who, or nothing does. Sites are sent it before there is a folder.
+  /// The run's secret; empty with certificates or without any authentication. Sites receive it before the run
+  /// folder exists.
   [[nodiscard]] std::string find_secret() const {
     const auto& network = experiment_.network;
     if (!network.certs.empty() || network.insecure) return {};
@@ -281,10 +282,10 @@ class Launch final : public LocalRun {
 
   std::filesystem::path config_file() const { return experiment_.folder() / "config.yaml"; }
 
-  /// Settings with which a run could not be resumed must not stand in the way of the next try.
+  /// Undoes the settings of a failed resume, so that they do not affect the next one.
   void restore_config() const { replace_file(config_file(), config_before_); }
 
-  /// Grows as soon as replicas of this machine are in the run.
+  /// Bytes of metrics of all local replicas; grows once one of them trains.
   std::uintmax_t metrics_size() const {
     std::uintmax_t sum = 0;
     for (const auto& name : worker_names(experiment_)) {
@@ -297,31 +298,33 @@ class Launch final : public LocalRun {
 
   bool has_begun() const { return taken_up_ || metrics_size() > metrics_before_ || links_.begun(); }
 
-  /// Said at once, and not after all replicas have loaded their data. Of sites elsewhere the coordinator says
-  /// it.
+  /// Reports a missing common checkpoint before the replicas load their data. With remote sites, the
+  /// coordinator reports it.
   void check_checkpoints() const {
-    if (!experiment_.worker.words().empty()) return;  // where that program keeps its own is not known
+    if (!experiment_.worker.words().empty())
+      return;  // it is unknown where that program keeps its checkpoints
     std::vector<std::vector<std::uint64_t>> steps;
     for (const auto& [name, place] : places_.of) {
       if (place.site != nullptr && place.site->is_elsewhere()) return;
       auto theirs = trainer::checkpoint_steps(experiment_.folder() / name / "checkpoints", 0);
-      // Who has none takes the state from the others, where the method knows newcomers.
+      // A replica without checkpoints copies the state from the others; data-parallel runs do not support
+      // that.
       if (!theirs.empty() || experiment_.outer.data_parallel()) steps.push_back(std::move(theirs));
     }
     if (trainer::latest_common_step(steps)) return;
-    throw Error(ErrorKind::data, fmt::format("{} has no checkpoint that all {} replicas have; start without "
-                                             "--resume",
-                                             experiment_.folder().string(), experiment_.replicas));
+    throw Error(ErrorKind::data,
+                fmt::format("{} has no checkpoint that is common to all {} replicas; start without --resume",
+                            experiment_.folder().string(), experiment_.replicas));
   }
 
-  /// Of a coordinator that is elsewhere.
+  /// Stores the summary of a coordinator on another machine.
   void keep_summary() {
     const auto* site = coordinator_site(experiment_);
     if (site == nullptr || processes_.empty() || !links_.loss(*site).empty()) return;
     const auto text = links_.to(*site)->summary();
     try {
       if (!text.empty()) replace_file(experiment_.folder() / "summary.json", text);
-    } catch (const Error& error) {  // the run has ended as it has
+    } catch (const Error& error) {  // must not change the exit status
       say_error(error.what());
     }
   }
@@ -344,7 +347,8 @@ class Launch final : public LocalRun {
       const auto kind = site.launch.kind();
       if (kind == Kind::slurm || kind == Kind::kubernetes)
         say_error(
-            fmt::format("site {} is {}'s: the run waits for {}; launch --render {} writes what starts them",
+            fmt::format("site {} is started by {}: the run waits for {}; launch --render {} writes the files "
+                        "that start them",
                         site.name, to_string(kind), joined(site.workers(), ", "), to_string(kind)));
     }
     for (std::int64_t k = 0; k < experiment_.reducers; ++k) {
@@ -374,7 +378,7 @@ class Launch final : public LocalRun {
     return experiment_.folder() / name / "worker.log";
   }
 
-  /// One that only reduces, and the coordinator, stand at no site.
+  /// Reducers and the coordinator belong to no site.
   [[nodiscard]] Place place_of(const std::string& name) const {
     const auto found = places_.of.find(name);
     return found == places_.of.end() ? Place{} : found->second;
@@ -388,7 +392,7 @@ class Launch final : public LocalRun {
     return anybody_elsewhere() ? coordinator_listen(address) : address;
   }
 
-  /// False where it does not listen: then its end is seen, and said, by `watch`.
+  /// Returns false if the coordinator does not listen; `watch` then reports its end.
   bool start_any_coordinator(bool resume, const std::string& address, const std::atomic<int>& interrupts) {
     const auto* site = coordinator_site(experiment_);
     const auto listen = listen_address(address);
@@ -416,7 +420,7 @@ class Launch final : public LocalRun {
     return port.has_value();
   }
 
-  /// For a launch that takes the run up. The coordinator is there: a full disk is no reason to end it.
+  /// Stores the port for a launch that takes the run over. A full disk is reported and ignored.
   void keep_port() const {
     try {
       replace_file(port_file(), fmt::format("{}\n", port_));
@@ -437,7 +441,7 @@ class Launch final : public LocalRun {
     return command;
   }
 
-  /// `again`: it was in the run before.
+  /// `again`: the worker was in the run before.
   std::unique_ptr<RunProcess> start_worker(const std::string& name, bool again = false) {
     std::filesystem::create_directories(experiment_.folder() / name);
     const auto log = log_of(name);
@@ -446,7 +450,7 @@ class Launch final : public LocalRun {
     auto command = worker_command(name);
     if (offers_checkpoints(name, again)) command.emplace_back("--resume");
     if (const auto link = link_of(name)) {
-      const auto program = static_cast<std::ptrdiff_t>(request_.program.size());  // is the agent's too
+      const auto program = static_cast<std::ptrdiff_t>(request_.program.size());  // the agent adds its own
       return link->start({.name = name,
                           .folder = experiment_.run.name + "/" + name,
                           .arguments = {command.begin() + program, command.end()},
@@ -476,9 +480,9 @@ class Launch final : public LocalRun {
     return link->start(start);
   }
 
-  /// Who comes to a run that is in progress takes the state from the others. If nobody has it any more, all
-  /// go back to the newest checkpoint that they have in common, so a worker that is started again keeps its
-  /// folder and offers its checkpoints. What a worker.command takes for --resume is its own affair.
+  /// A worker that joins a run in progress copies the state from the others. If no member has the state any
+  /// more, all return to their newest common checkpoint, so a restarted worker keeps its folder and offers
+  /// its checkpoints. A worker.command decides itself what --resume means.
   [[nodiscard]] bool offers_checkpoints(const std::string& worker, bool again) const {
     const bool own_program = !experiment_.worker.words().empty();
     const bool resumes = request_.resume && !taken_up_;
@@ -486,7 +490,7 @@ class Launch final : public LocalRun {
     const bool has_gone_on = metrics_before_ > 0 || links_.begun();
     return resumes || again || (request_.resume && has_gone_on);
   }
-  /// What an agent adds to its command when it starts it again.
+  /// Arguments that an agent adds when it restarts the worker.
   [[nodiscard]] std::vector<std::string> words_again(const std::string& worker) const {
     return offers_checkpoints(worker, true) ? std::vector<std::string>{"--resume"}
                                             : std::vector<std::string>();
@@ -511,8 +515,7 @@ class Launch final : public LocalRun {
 
   // ---- while it runs ----
 
-  /// A run that has begun goes on without a worker that is lost, and without its coordinator too, for a
-  /// while.
+  /// A run that has begun continues without a lost worker and, for a while, without its coordinator.
   void keep_going() override {
     if (!elastic()) return;
     if (coordinator_returns()) return restart_coordinator();
@@ -527,16 +530,16 @@ class Launch final : public LocalRun {
     if (answer == Restarts::Answer::later) {
       if (!std::exchange(waits_for_coordinator_, true))
         say_error(
-            fmt::format("the coordinator {}; the workers go on without it, and it is started again soon",
+            fmt::format("the coordinator {}; the workers continue without it, and it will be restarted soon",
                         fate(coordinator)));
       return;
     }
-    say_error(fmt::format("the coordinator {}; starting it again", fate(coordinator)));
+    say_error(fmt::format("the coordinator {}; restarting it", fate(coordinator)));
     waits_for_coordinator_ = false;
-    // It takes up the run that is going on, and does not resume an older one.
+    // Without --resume: it continues the current run instead of resuming a checkpoint.
     try {
       static_cast<void>(start_any_coordinator(false, coordinator_address_again(), *interrupts_));
-    } catch (const std::exception& error) {  // the one that has ended stays; the next try is later
+    } catch (const std::exception& error) {  // keep the ended process and try again later
       say_error(fmt::format("the coordinator could not be started: {}", error.what()));
     }
   }
@@ -548,7 +551,7 @@ class Launch final : public LocalRun {
       const auto answer = restarts_->ask(worker->name(), *cause, Clock::now());
       if (answer == Restarts::Answer::later) return;
       if (answer == Restarts::Answer::now) {
-        say_error(fmt::format("{} {}; starting it again", worker->name(), fate(*worker)));
+        say_error(fmt::format("{} {}; restarting it", worker->name(), fate(*worker)));
         try {
           worker = start_worker(worker->name(), true);
         } catch (const std::exception& error) {
@@ -558,10 +561,10 @@ class Launch final : public LocalRun {
       }
     }
     describe(*worker, status);
-    say_error(fmt::format("the others go on; to bring it back: {}", way_back(worker->name())));
+    say_error(fmt::format("the others continue; to bring it back: {}", way_back(worker->name())));
   }
 
-  /// If the run is not over: then the coordinator has left its state.
+  /// True if the run is not over, which its state file shows.
   bool coordinator_returns() const override {
     const auto status = elastic() ? processes_.front()->poll() : std::nullopt;
     if (!status || !Restarts::coordinator_returns(*status)) return false;
@@ -576,7 +579,7 @@ class Launch final : public LocalRun {
     return coordinator_address(experiment_.network.coordinator, port_);
   }
 
-  /// How a process has ended; of one that was lost with its site's connection, why that was.
+  /// How a process ended; if its site's connection was lost, the reason for that.
   std::string fate(RunProcess& process) const {
     const auto* site = process.name() == tls::coordinator_name ? coordinator_site(experiment_)
                                                                : place_of(process.name()).site;
@@ -596,14 +599,14 @@ class Launch final : public LocalRun {
     return command;
   }
 
-  /// Whether a loss does not end the run: it has begun, and its method knows members that come and go.
+  /// Whether the run survives the loss of a member: it has begun, and its method lets members join and leave.
   bool elastic() const override { return !experiment_.outer.data_parallel() && has_begun(); }
 
   bool trains(const RunProcess& process) const override { return !reducers_.contains(process.name()); }
   bool more_will_train() const override {
     return std::ranges::any_of(places_.of, [&](const auto& place) { return !is_started_here(place.first); });
   }
-  /// Also when all have died: they go back to their checkpoints.
+  /// True even if all workers have died: they resume from their checkpoints.
   [[nodiscard]] bool comes_back(RunProcess& process) const override {
     const auto status = process.poll();
     return elastic() && status && !told(process) && Restarts::cause_of(*status).has_value();
@@ -631,13 +634,13 @@ class Launch final : public LocalRun {
   }
 
   const LaunchRequest& request_;
-  JsonOutput output_;  ///< before all that speaks
+  JsonOutput output_;  ///< first, because it redirects standard output
   Experiment experiment_;
   Places places_;
-  std::set<std::string> reducers_;  ///< by name
+  std::set<std::string> reducers_;  ///< names
   std::optional<Restarts> restarts_;
-  bool waits_for_coordinator_ = false;  ///< that was said
-  std::int64_t threads_here_ = 0;       ///< of each rank of workers of this machine; 0: as the config says
+  bool waits_for_coordinator_ = false;  ///< already reported
+  std::int64_t threads_here_ = 0;       ///< for each rank of this machine's workers; 0: as configured
   std::uint16_t port_ = 0;              ///< the coordinator's
   static constexpr std::size_t max_secret = 4096;
   std::string secret_ = find_secret();
@@ -646,10 +649,10 @@ class Launch final : public LocalRun {
   std::uintmax_t metrics_before_ = 0;
   bool logged_ = false;
   bool taken_up_ = false;  ///< the run was in progress
-  bool ends_all_ = false;  ///< what agents have ends with this launch, however that ends
+  bool ends_all_ = false;  ///< the agents' processes end with this launch
   const std::atomic<int>* interrupts_ = nullptr;
   SiteLinks links_;
-  std::shared_ptr<SiteLink> here_;  ///< to an agent on this machine; null: processes here are children
+  std::shared_ptr<SiteLink> here_;  ///< link to an agent on this machine; null: processes here are children
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 #pragma once
-// `isthmus launch`: starts a coordinator, one worker per replica and those that only reduce, the same
-// processes that one would start by hand, on this machine and, by ssh, at sites that say so; and makes sure
-// that none is left behind.
+// `isthmus launch`: starts a coordinator, a worker for each replica, and the reducers, on this machine and,
+// over SSH, at sites that ask for it. It starts the same processes as by hand, and leaves none behind.
 
 #include <filesystem>
 #include <string>
@@ -10,16 +9,16 @@
 namespace isthmus::app {
 
 struct LaunchRequest {
-  std::filesystem::path config;  ///< the experiment's file; when resuming, a run folder
+  std::filesystem::path config;  ///< the experiment's file; to resume, a run folder
   std::vector<std::string> assignments;
   bool resume = false;
-  bool json = false;    ///< one document on standard output at the end, all else on standard error
-  int started_fd = -1;  ///< of a launch that has been detached: gets a line once all is started
-  std::vector<std::string> program;  ///< this binary: the first words of a command
+  bool json = false;    ///< print one document to standard output at the end, all else to standard error
+  int started_fd = -1;  ///< detached launch only: receives a line once all processes are started
+  std::vector<std::string> program;  ///< command that starts this binary
 };
 
-/// Exit status: 0 finished, 130 stopped by Ctrl-C, otherwise that of the process that knows what went wrong;
-/// 4 when one was killed.
+/// Exit status: 0 finished, 130 stopped by Ctrl-C, 4 a process was killed, otherwise that of the process that
+/// caused the failure.
 [[nodiscard]] int run_launch(const LaunchRequest& request);
 
 }  // namespace isthmus::app

@@ -84,15 +84,17 @@ void add_attach(CommandLine& commands) {
 
 void add_tether(CommandLine& commands) {
   auto request = std::make_shared<TetherRequest>();
-  auto* verb = commands.app().add_subcommand("tether", "what launch starts at another site")->group("");
-  verb->add_option("--folder", request->folder, "of runs")->required();
-  verb->add_option("--run", request->run, "its name")->required();
-  verb->add_option("--site", request->site, "its name")->required();
+  auto* verb =
+      commands.app().add_subcommand("tether", "connect a launch with the agent of a site")->group("");
+  verb->add_option("--folder", request->folder, "folder of runs")->required();
+  verb->add_option("--run", request->run, "name of the run")->required();
+  verb->add_option("--site", request->site, "name of the site")->required();
   verb->add_option("--silence", request->silence,
-                   "seconds after which the site's agent takes the launch for lost")
+                   "seconds without the launch after which the agent ends its processes")
       ->capture_default_str();
-  verb->add_option("--grace", request->grace, "seconds that workers have to end then")->capture_default_str();
-  verb->add_option("--started-fd", request->started_fd, "makes it the agent: gets a line once it listens");
+  verb->add_option("--grace", request->grace, "seconds that the processes then have to end")
+      ->capture_default_str();
+  verb->add_option("--started-fd", request->started_fd, "run as the agent; receives a line once it listens");
   verb->footer("Example: isthmus tether --folder runs --run two-sites --site eu");
   commands.on(*verb, [&commands, request] {
     request->build = commands.build();

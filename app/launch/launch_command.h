@@ -1,5 +1,5 @@
 #pragma once
-// The verbs `launch` and `attach`, and `tether`, which launch starts at other sites.
+// The commands `launch`, `attach`, and `tether`, which launch starts at other sites.
 
 #include "cli/commands.h"
 

@@ -15,8 +15,8 @@ void find_reader(Places& places, const std::string& name, const data::DataConfig
   if (!own.reads_standard_input()) return;
   if (!places.reader.empty()) {
     throw Error(ErrorKind::config,
-                fmt::format("data.path is - for {} and {}; expected a stream of its own for each worker, "
-                            "like tcp://HOST:PORT or unix:///PATH: standard input is one",
+                fmt::format("data.path is - for {} and {}; expected a separate stream for each worker, like "
+                            "tcp://HOST:PORT or unix:///PATH: only one worker can read standard input",
                             places.reader, name));
   }
   places.reader = name;

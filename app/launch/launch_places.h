@@ -1,5 +1,5 @@
 #pragma once
-// Which workers a launch begins with, and what those of this machine get of it.
+// The workers that a launch starts with, and the GPUs and input of those on this machine.
 
 #include <cstdint>
 #include <map>
@@ -10,21 +10,21 @@
 
 namespace isthmus::app {
 
-/// Of one worker.
+/// Where one worker runs.
 struct Place {
   const Site* site = nullptr;     ///< null without sites
   std::size_t index = 0;          ///< among the site's workers
-  std::vector<std::string> gpus;  ///< of this machine
+  std::vector<std::string> gpus;  ///< on this machine
 };
 
 struct Places {
-  std::map<std::string, Place> of;  ///< by worker
-  std::string reader;               ///< the worker whose stream is this process's standard input, if one is
-  std::int64_t processes = 0;       ///< ranks of the workers of this machine
+  std::map<std::string, Place> of;  ///< by name of the worker
+  std::string reader;               ///< the worker that reads this process's standard input, if any
+  std::int64_t processes = 0;       ///< ranks of all workers on this machine
 };
 
-/// Sites are those of `experiment`, which must outlive it. Throws Error(config) where two workers would read
-/// standard input, and where there are too few GPUs.
+/// Refers to the sites of `experiment`, which must outlive the result. Throws Error(config) if two workers
+/// would read standard input, or if there are too few GPUs.
 [[nodiscard]] Places find_places(const Experiment& experiment, const LaunchConfig& config);
 
 }  // namespace isthmus::app

@@ -31,9 +31,9 @@ bool sets(const Site& site, std::string_view key) {
 std::string text_of(const fs::path& file) {
   auto text = text_if_there(file);
   if (text.empty())
-    throw Error(ErrorKind::data, "cannot read the certificate " + file.string() +
-                                     "; make it with `isthmus certs issue RUN NAME`, or name its folder in "
-                                     "network.certs");
+    throw Error(ErrorKind::data,
+                "cannot read the certificate " + file.string() +
+                    "; issue it with `isthmus certs issue RUN NAME`, or set network.certs to its folder");
   return text;
 }
 
@@ -41,7 +41,7 @@ void add_certificate(std::vector<SiteFile>& files, const std::string& certs, con
                      const std::string& name) {
   const fs::path own = own_certificates(certs, name);
   for (const auto* part : {"ca.pem", "cert.pem", "ca.crl"}) {
-    if (std::string_view(part) == "ca.crl" && !may_be_there(own / part)) continue;  // nobody was revoked
+    if (std::string_view(part) == "ca.crl" && !may_be_there(own / part)) continue;  // none is revoked
     files.push_back({fmt::format("{}/{}/{}/{}", run, certs_name, name, part), text_of(own / part), true});
   }
 }
@@ -123,7 +123,7 @@ std::string nth_address(const std::string& address, std::size_t index) {
   const auto port = parsed.port + index;
   if (port > 65535)
     throw Error(ErrorKind::config,
-                fmt::format("worker {} of a site would have port {}; expected a lower one than {}", index + 1,
+                fmt::format("worker {} of a site would get port {}; choose a port lower than {}", index + 1,
                             port, parsed.port));
   parsed.port = static_cast<std::uint16_t>(port);
   return parsed.to_string();
@@ -171,16 +171,16 @@ void check_reach(const LaunchConfig& config, const Experiment& experiment) {
     const auto there = load_experiment(config.file, config.assignments, WorkerPlace{{}, site.name});
     const auto coordinator = parse_addresses(there.network.coordinator, "network.coordinator").front();
     if (coordinator.is_loopback() && !site.launch.coordinator)
-      throw Error(ErrorKind::config,
-                  fmt::format("network.coordinator is '{}', and {}; expected HOST:PORT by which "
-                              "that machine reaches the coordinator",
-                              there.network.coordinator, at));
+      throw Error(ErrorKind::config, fmt::format("network.coordinator is '{}', and {}; expected a HOST:PORT "
+                                                 "at which that machine reaches the coordinator",
+                                                 there.network.coordinator, at));
     if (!there.network.listens() || experiment.replicas == 1) continue;
     if (parse_address(there.network.listen, "network.listen").is_loopback())
-      throw Error(ErrorKind::config,
-                  fmt::format("network.listen is '{}', and {}; expected ADDRESS:PORT, as 0.0.0.0:7001, and "
-                              "network.advertise beside it by which the others dial it; or none",
-                              there.network.listen, at));
+      throw Error(
+          ErrorKind::config,
+          fmt::format("network.listen is '{}', and {}; expected ADDRESS:PORT, for example 0.0.0.0:7001, and "
+                      "the address that the others dial as network.advertise; or none",
+                      there.network.listen, at));
   }
 }
 

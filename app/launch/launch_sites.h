@@ -1,5 +1,5 @@
 #pragma once
-// What `launch` sends to a site, and by which addresses its parts find each other.
+// Files and commands that `launch` sends to a site, and the addresses by which processes find each other.
 
 #include <filesystem>
 #include <string>
@@ -10,53 +10,53 @@
 
 namespace isthmus::app {
 
-/// A config file with what was assigned over it.
+/// A config file and the assignments on top of it.
 struct LaunchConfig {
   std::filesystem::path file;
   std::vector<std::string> assignments;
 };
 
-/// The experiment as it is at a site on another machine, without sites: what the site sets by relative paths
-/// starts from the folder of runs there, all other paths are as they are here. Its runs and certificates are
-/// in that folder.
+/// The experiment for a site on another machine, without its sites. Relative paths that the site sets start
+/// from the folder of runs there; other paths stay as they are here. Runs and certificates are in that
+/// folder.
 [[nodiscard]] Experiment experiment_there(const LaunchConfig& config, const Site& site,
                                           const std::filesystem::path& folder, const std::string& run);
 
-/// Config and certificates of the site's workers, and of the coordinator if it is there: RUN/SITE.yaml and
-/// RUN/certs/NAME/..., or, without certificates, RUN/run.secret, which holds `secret` (none if empty). Throws
-/// Error(data) for a certificate that is not here.
+/// Config and certificates for the site's workers, and for the coordinator if it runs there: RUN/SITE.yaml
+/// and RUN/certs/NAME/... or, without certificates, `secret` as RUN/run.secret (no file if empty). Throws
+/// Error(data) if a certificate is missing here.
 [[nodiscard]] std::vector<SiteFile> files_of(const LaunchConfig& config, const Experiment& here,
                                              const Site& site, const SiteFacts& facts,
                                              const std::string& secret);
 
-/// Where `files_of` has put the config.
+/// Path at the site of the config that `files_of` writes.
 [[nodiscard]] std::string config_there(const SiteFacts& facts, const std::string& run, const Site& site);
-/// What stands in the place of worker `index` of a site, as the site's tether starts it: by `verb`, a command
-/// and its flags but for the config, with the worker's name, ports and GPUs. Where it dials the coordinator
-/// and where its logs are is left out. Throws Error(config) where the site has too few GPUs.
+/// The process that takes the place of worker `index` at a site, for the site's agent to start. `verb`: a
+/// command with its flags, except the config; name, ports and GPUs are added here, the coordinator's address
+/// and the log by the caller. Throws Error(config) if the site has too few GPUs.
 [[nodiscard]] SiteStart start_there(std::vector<std::string> verb, const LaunchConfig& config,
                                     const std::string& run, const Site& site, std::size_t index,
                                     const SiteFacts& facts);
 
-/// Flags of worker `index` where it cannot have the ports that its site sets.
+/// Adds port flags for worker `index`, unless it uses the ports of its site's config.
 void add_ports(std::vector<std::string>& command, const outer_sync::NetworkConfig& network,
                std::size_t index);
-/// Worker `index` of a site listens that many ports above what the site sets.
+/// The address with its port raised by `index`, for worker `index` of a site.
 [[nodiscard]] std::string nth_address(const std::string& address, std::size_t index);
 
-/// Where a coordinator must listen that others dial by `network.coordinator`: on any address with its port,
-/// on loopback where that is one.
+/// Where the coordinator must listen if others dial `network.coordinator`: at that port of any address; a
+/// loopback address stays.
 [[nodiscard]] std::string coordinator_listen(const std::string& coordinator);
-/// What is dialled where `port` was chosen by the coordinator.
+/// The address to dial: `coordinator`, with `port` if its port is 0.
 [[nodiscard]] std::string coordinator_address(const std::string& coordinator, std::uint16_t port);
 
-/// By which workers of a site dial the coordinator, whose port that is; null stands for this machine. On its
-/// own machine by loopback: it may not be reachable there by its outer address.
+/// Address at which workers of a site (null: this machine) dial the coordinator at `port`. On the
+/// coordinator's own machine it is a loopback address: the outer one may not be reachable there.
 [[nodiscard]] std::string address_at(const Experiment& experiment, const Site* site, std::uint16_t port);
 
-/// The site that has the coordinator; null where it is beside the launch.
+/// The site that runs the coordinator; null if it runs next to the launch.
 [[nodiscard]] const Site* coordinator_site(const Experiment& experiment);
-/// Throws Error(config) where sites on other machines could not reach the coordinator or each other.
+/// Throws Error(config) if sites on other machines could not reach the coordinator or each other.
 void check_reach(const LaunchConfig& config, const Experiment& experiment);
 
 }  // namespace isthmus::app

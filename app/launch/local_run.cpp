@@ -23,12 +23,12 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto children_polled_every = 20ms;
-/// After one process has ended, the others get this long to notice and end by themselves.
+/// After one process has failed, the others get this long to notice and end by themselves.
 constexpr auto aftermath = 3s;
-/// A signal to a process at a site is lost with the connection that it was sent on.
+/// Kills are repeated: a signal to a site is lost if its connection breaks.
 constexpr auto killed_again_after = 1s;
 
-/// What a child may still need of the pipe's two ends.
+/// A pipe on which a child reports.
 struct ReportPipe {
   ReportPipe() {
     if (pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorKind::data, "cannot make a pipe");
@@ -38,7 +38,7 @@ struct ReportPipe {
     if (ends[1] >= 0) close(ends[1]);
   }
   void close_writer() { close(std::exchange(ends[1], -1)); }
-  /// What was written until all writers closed it.
+  /// Reads until all writers have closed the pipe.
   [[nodiscard]] std::string read_all() const {
     std::string text;
     char buffer[64];
@@ -86,13 +86,13 @@ int LocalRun::watch(const std::atomic<int>& interrupts, std::chrono::duration<do
       const auto limit = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace - 500ms);
       kill_at = seen > 1 ? Clock::now() : limit;
     }
-    const bool alone = seen > 0 && !processes_.front()->running();  // workers that wait for no coordinator
+    const bool alone = seen > 0 && !processes_.front()->running();  // the coordinator has ended
     if (!ending && (alone || (seen == 0 && somebody_failed()))) {
       ending = true;
       for (const auto& process : processes_) process->signal(SIGTERM);
       if (!kill_at) kill_at = Clock::now() + aftermath;
     }
-    // Whoever was suspended or cut off when the run ended would wait for a coordinator.
+    // A process that was suspended or cut off when the run ended would wait for the coordinator forever.
     if (!kill_at && !processes_.front()->running() && !coordinator_returns())
       kill_at = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace);
     if (kill_at && Clock::now() >= *kill_at) {
@@ -117,8 +117,8 @@ bool LocalRun::somebody_failed() {
   return ended_badly(processes_.front()) || nobody_will_train();
 }
 
-/// All that train have ended for good. If that was well, the coordinator ends a moment later; else they were
-/// asked to leave, and it waits for others without limit.
+/// Whether all trainers have ended for good. If one of them ended well, the coordinator ends a moment later.
+/// Otherwise they were asked to leave, and the coordinator would wait for others without limit.
 bool LocalRun::nobody_will_train() {
   bool well = false, will = more_will_train();
   for (const auto& process : processes_) {
@@ -159,7 +159,7 @@ LocalRun::Failure LocalRun::failure_of(RunProcess& process) const {
 
 int LocalRun::verdict(bool interrupted) {
   std::fflush(stdout);
-  // What became of the others was said when it happened.
+  // The ends of the others were reported when they happened.
   if (elastic() && !interrupted && processes_.front()->poll() == 0) {
     for (auto& process : processes_) {
       const bool failed = failure_of(*process) == Failure::has_a_reason;
@@ -181,7 +181,7 @@ int LocalRun::verdict(bool interrupted) {
   return status;
 }
 
-/// 130 if somebody stopped the run past this process.
+/// 130 if the run was stopped from elsewhere, for example by `isthmus ctl stop`.
 int LocalRun::exit_status_of_the_sound() {
   return std::ranges::all_of(processes_, [](const auto& process) { return process->poll() == 0; }) ? 0 : 130;
 }

@@ -18,10 +18,10 @@ using Kind = LauncherConfig::Kind;
 
 namespace {
 
-/// Of a folder that only its own machine knows: paths in it are relative to the config's place.
+/// Placeholder for a folder that only its own machine knows; paths in it become relative to the config.
 constexpr const char* unknown_folder = "/isthmus-folder";
 
-/// Those with a launcher of that kind. Where no site has any launcher: all, and without sites one of all
+/// Sites with a launcher of that kind. If no site has any launcher: all sites, or without sites one with all
 /// replicas.
 std::vector<Site> sites_to_render(const Experiment& experiment, Kind kind) {
   auto sites = experiment.sites;
@@ -32,22 +32,22 @@ std::vector<Site> sites_to_render(const Experiment& experiment, Kind kind) {
     std::erase_if(sites, [&](const Site& site) { return site.launch.kind() != kind; });
   if (!sites.empty()) return sites;
   throw Error(ErrorKind::config,
-              fmt::format("no site has a launcher of {}; expected one with launch: {{{}}}", to_string(kind),
+              fmt::format("no site is started by {}; expected a site with launch: {{{}}}", to_string(kind),
                           kind == Kind::slurm ? "slurm: [--partition=gpu]" : "image: NAME"));
 }
 
-/// Only a fixed address can be written down.
+/// The scripts need a fixed address.
 std::string fixed_coordinator(const Experiment& experiment) {
   const auto& text = experiment.network.coordinator;
   const auto address = outer_sync::parse_addresses(text, "network.coordinator").front();
   if (address.port != 0 && !address.is_loopback()) return text;
   throw Error(ErrorKind::config,
-              fmt::format("network.coordinator is '{}'; expected HOST:PORT by which all sites "
-                          "reach the coordinator, to write it into scripts",
+              fmt::format("network.coordinator is '{}'; expected a fixed HOST:PORT at which all sites reach "
+                          "the coordinator: it is written into the scripts",
                           text));
 }
 
-/// Paths relative to where the files are.
+/// Replaces the placeholder, so that paths are relative to the files.
 std::string without_folder(const std::string& text) {
   std::string out;
   std::size_t begin = 0;
@@ -93,7 +93,7 @@ int run_render(const RenderRequest& request) {
   const auto folder = request.to.empty() ? fs::path(all.run.name + "-" + request.kind) : request.to;
   std::vector<RenderedFile> files;
   std::vector<std::string> steps;
-  // Without other launchers everything runs there, the coordinator too.
+  // If all sites are rendered and none has the coordinator, it runs at the first one.
   const bool alone = sites.size() == std::max<std::size_t>(1, all.sites.size()) &&
                      std::ranges::none_of(sites, [](const Site& site) { return site.launch.coordinator; });
   for (const auto& site : sites) {
@@ -109,7 +109,7 @@ int run_render(const RenderRequest& request) {
     files.insert(files.end(), own.begin(), own.end());
     if (slurm) {
       if (const auto hint = certificates_hint(all, one); !hint.empty()) steps.push_back(hint);
-      if (coordinates) steps.push_back("where " + coordinator + " leads: " + slurm_coordinator(all));
+      if (coordinates) steps.push_back("on the machine at " + coordinator + ": " + slurm_coordinator(all));
       steps.push_back(fmt::format("cd {} && sbatch {}.sbatch", folder.string(), site.name));
     } else {
       for (auto& command : secret_commands(one, all.network.certs, coordinates))

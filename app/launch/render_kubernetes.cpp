@@ -1,5 +1,4 @@
-// Manifests for Kubernetes: a ConfigMap for a site, a Job for each worker, and a Service by which it is
-// dialled.
+// Manifests for Kubernetes: a ConfigMap for the site, and a Job and a Service for each worker.
 
 #include <fmt/format.h>
 
@@ -20,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* coordinator_name = outer_sync::tls::coordinator_name;
 
-/// A name as Kubernetes wants it: letters, digits and '-', at most 63.
+/// A valid Kubernetes name: letters, digits and '-', at most 63.
 std::string object_name(const std::string& run, const std::string& part) {
   auto name = run + "-" + part;
   for (auto& c : name) {
@@ -30,9 +29,8 @@ std::string object_name(const std::string& run, const std::string& part) {
   if (name.front() >= '0' && name.front() <= '9') name.insert(0, "run-");
   if (name.size() <= 63 && name.back() != '-') return name;
   throw Error(ErrorKind::config,
-              fmt::format("run.name and {} make the name '{}'; expected at most 63 letters, digits "
-                          "and '-' together, ending with a letter or digit: Kubernetes takes no "
-                          "longer one",
+              fmt::format("run.name and {} give the Kubernetes name '{}'; expected at most 63 letters, "
+                          "digits and '-' together, ending with a letter or digit",
                           part, name));
 }
 
@@ -40,22 +38,22 @@ std::string object_name(const std::string& run, const std::string& part) {
 struct Pod {
   std::string name, object;
   std::vector<std::string> arguments;
-  std::uint16_t port = 0;  ///< that others dial; 0 none
+  std::uint16_t port = 0;  ///< dialled by others; 0: none
   std::int64_t gpus = 0;
   bool from_outside = false;  ///< dialled by other sites
   std::int64_t tries = 0;
   std::string kept{};  ///< a worker's folder on the site's volume; empty: nothing outlives its pod
 };
 
-/// Of a pod's Job: another one when the same manifests are applied once more after they were deleted.
+/// Identifies a pod's Job. It changes when the manifests are deleted and applied again.
 constexpr const char* job_label = "batch.kubernetes.io/controller-uid";
 
 Json labels(const Pod& pod) {
   return {{"app.kubernetes.io/name", "isthmus"}, {"app.kubernetes.io/instance", pod.object}};
 }
 
-/// Sets $again. A pod that comes after another one of its Job offers the checkpoints that were written since
-/// the first one began: the run needs them if all replicas have lost its state.
+/// Sets $again: a later pod of a Job offers the checkpoints written since the first pod began. The run needs
+/// them if all replicas have lost its state.
 std::string script_that_sets_again(const std::string& folder) {
   return fmt::format("folder={} again=\n", shell_word(folder)) +
          R"~(if [ -z "$JOB" ] || [ "$(cat "$folder.job" 2>/dev/null)" != "$JOB" ]; then
@@ -73,8 +71,8 @@ std::string script_of(const RenderedSite& site, const Pod& pod) {
   std::vector<std::string> words;
   for (const auto& word : pod.arguments) words.push_back(shell_word(word));
   const auto command = fmt::format("{} {}", shell_word(site.site.launch.program), joined(words, " "));
-  // A coordinator that is asked to end stops the run for all. One whose machine is drained is killed instead,
-  // and the next pod takes the run up where the volume has kept its state.
+  // A coordinator that receives SIGTERM stops the run for all. When its machine is drained, kill it instead:
+  // the next pod continues the run if the volume has kept its state.
   if (pod.name == coordinator_name)
     return script + fmt::format("{} &\nchild=$!\ntrap 'kill -KILL $child' TERM\nwait $child\n", command);
   if (pod.kept.empty()) return script + fmt::format("exec {}\n", command);
@@ -89,7 +87,7 @@ Json volumes(const RenderedSite& site, const Pod& pod) {
     list.push_back({{"name", "data"}, {"emptyDir", Json::object()}});
   else
     list.push_back({{"name", "data"}, {"persistentVolumeClaim", {{"claimName", site.site.launch.volume}}}});
-  list.push_back({{"name", "shm"}, {"emptyDir", {{"medium", "Memory"}}}});  // NCCL's, between ranks
+  list.push_back({{"name", "shm"}, {"emptyDir", {{"medium", "Memory"}}}});  // for NCCL, between ranks
   if (!site.there.network.certs.empty())
     list.push_back({{"name", "certs"}, {"secret", {{"secretName", pod.object}, {"defaultMode", 0400}}}});
   return list;
@@ -119,8 +117,8 @@ Json job(const RenderedSite& site, const Pod& pod) {
   json["metadata"] = {
       {"name", pod.object}, {"namespace", site.site.launch.cluster_namespace}, {"labels", labels(pod)}};
   json["spec"]["backoffLimit"] = pod.tries;
-  // A preemption or a drained machine is no try that has failed. A wrong config and a divergence stay what
-  // they are.
+  // Preemptions and drained machines do not count as failures. A wrong config or a divergence fails the Job
+  // at once.
   const std::vector<int> for_good = {exit_status(ErrorKind::config), exit_status(ErrorKind::divergence)};
   json["spec"]["podFailurePolicy"]["rules"] = {
       {{"action", "Ignore"}, {"onPodConditions", {{{"type", "DisruptionTarget"}, {"status", "True"}}}}},
@@ -141,7 +139,7 @@ Json service(const RenderedSite& site, const Pod& pod) {
   json["metadata"] = {
       {"name", pod.object}, {"namespace", site.site.launch.cluster_namespace}, {"labels", labels(pod)}};
   json["spec"]["type"] = pod.from_outside ? "LoadBalancer" : "ClusterIP";
-  // Else all who connect have one address, and strangers take the share of everybody.
+  // Otherwise all peers connect from one address and share its limit for unauthenticated connections.
   if (pod.from_outside) json["spec"]["externalTrafficPolicy"] = "Local";
   json["spec"]["selector"] = labels(pod);
   json["spec"]["ports"].push_back({{"name", "isthmus"}, {"port", pod.port}, {"targetPort", pod.port}});
@@ -203,7 +201,7 @@ std::vector<Pod> pods(const RenderedSite& site, bool with_coordinator) {
   return out;
 }
 
-/// Block style, as people write manifests; texts in double quotes, several lines as a block.
+/// Block style, as in hand-written manifests; strings in double quotes, several lines as a block.
 void append_yaml(std::string& out, const Json& json, std::size_t depth) {
   const std::string indent(2 * depth, ' ');
   for (const auto& [key, value] : json.items()) {

@@ -1,4 +1,4 @@
-// Batch scripts for Slurm: one job for a site, a task for each of its workers.
+// Batch scripts for Slurm: a job for each site, with a task for each of its workers.
 
 #include <fmt/format.h>
 
@@ -41,7 +41,7 @@ std::string directives(const RenderedSite& site) {
   return text;
 }
 
-/// As it stands between double quotes, where the shell is to change nothing of it.
+/// Escapes a text for double quotes, so that the shell changes nothing in it.
 std::string quotable(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -51,8 +51,8 @@ std::string quotable(const std::string& text) {
   return out;
 }
 
-/// The address that a task's worker listens at and is dialled by. Only the node knows its name, unless the
-/// site says one.
+/// Flags for the address that a task's worker listens at and advertises. Only the node knows its host name,
+/// unless the site sets one.
 std::string ports(const RenderedSite& site) {
   const auto& network = site.there.network;
   if (!network.listens()) return {};
@@ -70,13 +70,13 @@ std::string ports(const RenderedSite& site) {
   return words + fmt::format(" --advertise \"{}\"", with_port(advertised.host, advertised.port));
 }
 
-/// Slurm signals the batch shell alone (--signal=B:USR1), since srun kills its tasks where it gets a SIGTERM
-/// itself. After a preemption Slurm requeues the job, and after scancel nobody does: the workers have their
-/// SIGTERM from it then, and a second one would end them at once.
+/// Slurm signals only the batch shell (--signal=B:USR1), because srun kills its tasks when it receives
+/// SIGTERM itself. On TERM the script sends nothing: Slurm has signalled the workers already, and a second
+/// SIGTERM would end them at once. Slurm requeues the job after a preemption; after scancel it stays ended.
 constexpr auto stays_until_they_have_left = R"(time_is_over=no woken=yes
 trap 'woken=yes time_is_over=yes; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
 trap 'woken=yes' TERM
-# A worker that ends takes no other with it.
+# The end of one worker does not end the others.
 srun --kill-on-bad-exit=0 --label bash -c "$task" &
 while [[ $woken = yes ]]; do
   woken=no status=0
@@ -97,8 +97,9 @@ std::vector<RenderedFile> slurm_files(const RenderedSite& site) {
   const auto workers = site.site.workers();
   std::string script = "#!/bin/bash\n";
   script += fmt::format(
-      "# The workers of site {} of the run {}: {}. Submit it in this folder. Before its time is over they\n"
-      "# leave the run, with a checkpoint, and the job is requeued; then they come back into the run.\n",
+      "# The workers of site {} of the run {}: {}. Submit this script in its folder. Before its time is "
+      "over,\n"
+      "# the workers write a checkpoint and leave, the job is requeued, and they join the run again.\n",
       site.site.name, site.there.run.name, joined(workers, ", "));
   script += directives(site);
   script += "set -euo pipefail\ncd \"${SLURM_SUBMIT_DIR:?expected to be submitted with sbatch}\"\n";
@@ -108,11 +109,11 @@ std::vector<RenderedFile> slurm_files(const RenderedSite& site) {
   std::vector<std::string> quoted;
   quoted.reserve(workers.size());
   for (const auto& worker : workers) quoted.push_back(shell_word(worker));
-  script += "# What each task does, expanded by the task's own shell.\n";
+  script += "# The command of each task, expanded by the task's own shell.\n";
   script += fmt::format("task=$(\n  cat <<'TASK'\nnames=({})\nname=${{names[$SLURM_PROCID]}}\n",
                         joined(quoted, " "));
   script += fmt::format(
-      "again=()  # where it was in the run before: needed if all replicas have left it\n"
+      "again=()  # offer checkpoints after a requeue: needed if all replicas have left the run\n"
       "if [[ -n ${{SLURM_RESTART_COUNT:-}} && -d {}/$name/checkpoints ]]; then again=(--resume); fi\n",
       shell_word(site.there.folder().string()));
   script += fmt::format(

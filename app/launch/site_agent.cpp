@@ -39,17 +39,17 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto tick = 100ms;
-/// An earlier life of a worker, which has not ended yet, holds its folder.
+/// Wait for an earlier process of the worker, which may still hold its folder.
 constexpr auto patience = 60s;
-/// An agent that nobody has connected to.
+/// An agent ends if no launch connects within this time.
 constexpr auto patience_for_the_first = 30s;
 constexpr std::size_t max_unsent = std::size_t{1} << 20;
 constexpr std::size_t longest_line = 4096;
-/// Of what a process has said while no launch was there, the end is sent.
+/// A process may write output while no launch is connected; at most this much of its end is sent later.
 constexpr off_t max_replayed = off_t{1} << 18;
 
-/// A launch. One that does not read must hold up neither workers nor the watch over them: lines of output
-/// that do not fit are left out.
+/// Connection to a launch. A launch that does not read must not delay the workers or their supervision:
+/// output lines that do not fit are dropped.
 class AgentConnection {
  public:
   explicit AgentConnection(int fd) : fd_(fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
@@ -80,7 +80,7 @@ class AgentConnection {
       unsent_.erase(0, static_cast<std::size_t>(n));
     }
   }
-  /// At the end: for as long as somebody may still read.
+  /// Sends the rest at the end, as long as the launch may still read.
   void finish() {
     for (int tries = 0; tries < 20 && !unsent_.empty(); ++tries) {
       pollfd writable{fd_, POLLOUT, 0};
@@ -88,7 +88,7 @@ class AgentConnection {
       flush();
     }
   }
-  /// False when the other end has gone.
+  /// Returns false when the launch has closed the connection.
   [[nodiscard]] bool receive() {
     char bytes[1 << 16];
     const auto n = read(fd_, bytes, sizeof bytes);
@@ -104,19 +104,20 @@ class AgentConnection {
   LineBuffer input_;
 };
 
-/// A worker or the coordinator. Its output goes to a file, which nothing can hold up, and is read there.
+/// A worker or the coordinator. Its output goes to a file, so that nothing can block it, and is read from
+/// there.
 struct AgentChild {
   Process::Options options;
-  std::vector<std::string> again;  ///< words for its command when it is started again
+  std::vector<std::string> again;  ///< arguments added when the process is restarted
   fs::path metrics;
   std::uintmax_t metrics_before = 0;
-  std::int64_t life = 0;  ///< as the launch counts
+  std::int64_t life = 0;  ///< number of this start, counted by the launch
   Clock::time_point wait_until;
   bool coordinates = false;
-  int port = -1;  ///< where a coordinator says its port
+  int port = -1;  ///< descriptor on which the coordinator reports its port
   bool begun = false;
   bool killed = false;    ///< by a launch
-  bool said_end = false;  ///< to the launch that is there
+  bool said_end = false;  ///< reported to the connected launch
   bool said_begun = false;
   std::optional<int> status;
   std::unique_ptr<Process> process;
@@ -142,7 +143,7 @@ std::uintmax_t bytes_in(const fs::path& file) {
   return no_file ? 0 : size;
 }
 
-/// Below the folder, and nowhere else.
+/// A path below the folder. Throws Error(data) for any other.
 fs::path inside(const fs::path& folder, const std::string& path) {
   const auto relative = fs::path(path).lexically_normal();
   if (path.empty() || relative.is_absolute() || relative.begin()->string() == "..")
@@ -177,9 +178,9 @@ class SiteAgent {
     }
     unlink_agent(request_.place());
     if (!leaving_ && std::exchange(connected_, false))
-      connection_.reset();  // nobody takes what ends now for an end of its own
+      connection_.reset();  // the launch must not mistake the following ends for failures
     end_all();
-    // Whoever waits for this process waits for its end of the connection: the process's own end closes it.
+    // Keep the connection open: the launch waits until the end of this process closes it.
     static_cast<void>(connection_.release());
     return 0;
   }
@@ -207,7 +208,7 @@ class SiteAgent {
     if (waiting[0].revents != 0) welcome();
   }
 
-  /// The newest launch is the one that counts.
+  /// The newest launch replaces the connected one.
   void welcome() {
     const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     if (fd < 0) return;
@@ -253,7 +254,8 @@ class SiteAgent {
   void listen_to_launch() {
     if (!connection_->receive()) {
       connected_ = false;
-      if (!children_.empty()) connection_.reset();  // else this process ends, and its connection with it
+      if (!children_.empty())
+        connection_.reset();  // without children this process ends, which closes the connection
       return;
     }
     heard_ = Clock::now();
@@ -274,12 +276,12 @@ class SiteAgent {
       if (what == "start") start(message);
       if (what == "signal") pass_on(message);
       if (what == "leave") leaving_ = true;
-    } catch (const std::exception& error) {  // those who run go on
+    } catch (const std::exception& error) {  // running processes continue
       connection_->say({{"failed", error.what()}});
     }
   }
 
-  /// A certificate is readable to nobody else, not even for a moment.
+  /// No other user may read a certificate, not even for a moment.
   void write_file(const Message& message) const {
     const auto file = inside(request_.folder, text_in(message, "path"));
     fs::create_directories(file.parent_path());
@@ -288,7 +290,8 @@ class SiteAgent {
     replace_file(file, text_in(message, "text"), secret ? File::Mode::secret : File::Mode::replace);
   }
 
-  /// One that runs already, as after a connection that was lost with the answer, goes on.
+  /// A process that already runs continues: the launch sends a start again if the connection broke before the
+  /// answer.
   void start(const Message& message) {
     const auto name = text_in(message, "name");
     const auto life = number_in(message, "life", 0);
@@ -323,7 +326,7 @@ class SiteAgent {
     child.killed = child.killed || number == SIGKILL;
     if (child.process) {
       child.process->signal(number);
-    } else if (child.running()) {  // it never was
+    } else if (child.running()) {  // it was not started yet
       child.status = 128 + number;
     }
   }
@@ -339,7 +342,7 @@ class SiteAgent {
     if (!child.running() && !connected_) restart_alone(child);
     if (child.running() && !child.process) begin(child);
     if (child.running() && child.process)
-      child.status = child.process->poll();  // before its output is read: it is all there
+      child.status = child.process->poll();  // polled before reading, so that the output is complete
     if (child.port >= 0) read_port(child);
     const auto size = bytes_in(child.metrics);
     child.begun = child.begun || (child.process && size > 0 && size != child.metrics_before);
@@ -366,7 +369,7 @@ class SiteAgent {
       child.metrics_before = bytes_in(child.metrics);
       const auto read_from = bytes_in(options.log);
       child.process = std::make_unique<Process>(options);
-      if (child.log < 0) {  // else it goes on where it was
+      if (child.log < 0) {  // otherwise reading continues at the same place
         child.log = open(options.log.c_str(), O_RDONLY | O_CLOEXEC);
         if (child.log >= 0) lseek(child.log, static_cast<off_t>(read_from), SEEK_SET);
       }
@@ -378,7 +381,7 @@ class SiteAgent {
     if (ends[1] >= 0) close(ends[1]);
   }
 
-  /// No launch is there to decide it. A coordinator takes up the run that goes on, at its port.
+  /// Restarts a process while no launch is connected. A coordinator continues its run at the same port.
   void restart_alone(AgentChild& child) {
     const int status = *child.status;
     auto cause = Restarts::cause_of(status);
@@ -389,7 +392,7 @@ class SiteAgent {
     if (!cause || child.killed) return;
     const auto answer = restarts_.ask(child.options.name, *cause, Clock::now());
     if (answer != Restarts::Answer::now) return;
-    say_error(fmt::format("{} ended with status {}; starting it again", child.options.name, status));
+    say_error(fmt::format("{} ended with status {}; restarting it", child.options.name, status));
     auto& words = child.options.command;
     if (child.coordinates) {
       std::erase(words, "--resume");
@@ -440,11 +443,11 @@ class SiteAgent {
     connection_->output(child.options.name, child.unread.rest());
   }
 
-  /// Asked first, so that a worker may say goodbye to the run, and killed then. A coordinator that is asked
-  /// stops the run, which another one may take up.
+  /// Sends workers SIGTERM, so that they can leave the run, and kills the rest later. A coordinator is killed
+  /// at once: SIGTERM would make it stop the run, which another coordinator may continue.
   void end_all() {
     for (auto& [name, child] : children_) {
-      child->killed = true;  // not started again
+      child->killed = true;  // no restart
       if (child->process) child->process->signal(child->coordinates ? SIGKILL : SIGTERM);
       if (!child->process && child->running()) child->status = 128 + SIGTERM;
     }
@@ -463,7 +466,7 @@ class SiteAgent {
   std::unique_ptr<AgentConnection> connection_;
   bool connected_ = false, had_connection_ = false, leaving_ = false;
   Clock::time_point heard_ = Clock::now();
-  int port_ = 0;  ///< the coordinator's, once it has said it
+  int port_ = 0;  ///< the coordinator's, once known
   Restarts restarts_{std::numeric_limits<std::int64_t>::max()};
   std::map<std::string, std::unique_ptr<AgentChild>> children_;
 };

@@ -26,7 +26,7 @@ namespace {
 
 constexpr auto alive_every = 3s;
 constexpr int ssh_failed = 255;
-/// After its standard input has ended, ssh, the tether and the agent get this long.
+/// Time for ssh, the tether and the agent to end after standard input has closed.
 constexpr auto farewell = 15s;
 
 struct Ends {
@@ -46,7 +46,7 @@ struct Ends {
   int ends[2] = {-1, -1};
 };
 
-/// "~/x" is the home's; anything else stands for itself.
+/// "~/x" starts from the home folder; any other path is taken literally.
 std::string path_word(const std::string& path) {
   return path.starts_with("~/") ? "\"$HOME\"/" + shell_word(path.substr(2)) : shell_word(path);
 }
@@ -60,7 +60,7 @@ std::string shell_word(const std::string& text) {
 }
 
 std::vector<std::string> ssh_command(const LauncherConfig& launcher, const AgentWish& wish) {
-  // ssh takes the first of several values: the first three are nobody's to change.
+  // ssh uses the first of several values, so the config cannot override the first three.
   std::vector<std::string> command = {"ssh", "-T", "-a", "-x"};
   const auto option = [&](const std::string& text) { command.insert(command.end(), {"-o", text}); };
   for (const auto* fixed : {"BatchMode=yes", "StrictHostKeyChecking=yes", "ControlMaster=no"}) option(fixed);
@@ -95,7 +95,7 @@ std::string tether_script(const LauncherConfig& launcher, const AgentWish& wish)
   return script;
 }
 
-/// A process there, as the launch sees it.
+/// A process at the site, as the launch sees it.
 class SiteProcess final : public RunProcess {
  public:
   SiteProcess(std::shared_ptr<SiteLink> link, std::string name, std::filesystem::path log)
@@ -106,7 +106,7 @@ class SiteProcess final : public RunProcess {
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] const std::filesystem::path& log() const override { return log_; }
   void signal(int number) override { link_->signal(name_, number); }
-  /// Kept, for another process may have its name later.
+  /// The status is kept, because another process may get this name later.
   [[nodiscard]] std::optional<int> poll() override {
     if (!status_) status_ = link_->status_of(name_);
     return status_;
@@ -219,7 +219,7 @@ void SiteLink::say(const Message& message) {
   static_cast<void>(write(wake_, &one, sizeof one));
 }
 
-/// Nobody can wait for the end of one that is away; if the site comes back it is killed then.
+/// While the site is away, a killed process counts as ended; it is killed when the site returns.
 void SiteLink::signal(const std::string& name, int number) {
   {
     const std::lock_guard lock(mutex_);
@@ -239,7 +239,7 @@ std::optional<int> SiteLink::status_of(const std::string& name) const {
 // ---- the thread ----
 
 void SiteLink::follow() {
-  sigset_t pipe;  // ssh that has ended is noticed by what a write returns
+  sigset_t pipe;  // the result of write shows when ssh has ended
   sigemptyset(&pipe);
   sigaddset(&pipe, SIGPIPE);
   pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
@@ -247,7 +247,7 @@ void SiteLink::follow() {
     try {
       dial();
       converse();
-    } catch (const Error& error) {  // no descriptors or processes here, for a while
+    } catch (const Error& error) {  // for example no free descriptors or processes on this machine
       last_error_ = error.what();
     }
     failures = connected_ ? 0 : failures + 1;
@@ -277,15 +277,15 @@ void SiteLink::dial() {
   errors_ = err.take(0);
 }
 
-/// Until ssh has ended.
+/// Exchanges messages until ssh has ended.
 void SiteLink::converse() {
   do {
     say_what_is_due();
     wait_for_bytes();
     take_errors();
     take_output();
-    const bool no_use = state() == State::failed;  // nothing of it is of use any more
-    // One that is away is dialled a last time, to be told.
+    const bool no_use = state() == State::failed;  // the site was given up
+    // A site that is away is dialled once more, so that its agent receives the order to end.
     const bool done = no_use || (closing_ && (left_ || lets_go_on_ || state() == State::connecting));
     if (done && input_ >= 0 && all_sent()) close(std::exchange(input_, -1));
     if ((closing_ || no_use) && !kill_at_) kill_at_ = Clock::now() + farewell;
@@ -313,14 +313,14 @@ void SiteLink::hang_up() {
   unsent_.clear();
 }
 
-/// Whether the connection that has ended is to be made again.
+/// Whether to dial again after the connection has ended.
 bool SiteLink::goes_away() {
   const int status = ssh_ ? ssh_->poll().value_or(ssh_failed) : ssh_failed;
   const auto state = SiteLink::state();
   if (state == State::failed) return false;
   if (state == State::connecting) {
-    // The shell there and the program have a reason of their own.
-    const bool lost = status > 128;  // 255 is its own
+    // The remote shell and the program print a reason of their own.
+    const bool lost = status > 128;  // 255 is ssh's own
     const auto how = lost ? std::string("the connection ended") : fmt::format("ended with status {}", status);
     lose(last_error_.empty() ? how : last_error_,
          lost ? exit_status(ErrorKind::network) : exit_status(ErrorKind::data));
@@ -333,7 +333,8 @@ bool SiteLink::goes_away() {
     return false;
   }
   if (state == State::ready)
-    show(fmt::format("is away ({}): {}; its processes go on, and it is dialled again", options_.place, why));
+    show(fmt::format("is away ({}): {}; its processes continue, and it is dialled again", options_.place,
+                     why));
   const std::lock_guard lock(mutex_);
   state_ = State::away;
   return true;
@@ -376,7 +377,7 @@ void SiteLink::wait_for_bytes() {
   }
 }
 
-/// ssh's own words, the shell's and the set-up lines'.
+/// Reads standard error: from ssh, the remote shell and the set-up lines.
 void SiteLink::take_errors() {
   char bytes[4096];
   while (errors_ >= 0) {
@@ -387,7 +388,7 @@ void SiteLink::take_errors() {
   }
   while (const auto line = error_lines_.next()) {
     if (line->empty()) continue;
-    if (state() == State::connecting) show(*line);  // later it is said once, when the connection has ended
+    if (state() == State::connecting) show(*line);  // later only the last line is reported
     last_error_ = printable(*line);
   }
   if (error_lines_.pending() > sizeof bytes) static_cast<void>(error_lines_.rest());
@@ -402,26 +403,26 @@ void SiteLink::take_output() {
       said_.add({bytes, static_cast<std::size_t>(n)});
       while (const auto line = said_.next()) handle(*line);
       if (said_.pending() <= longest_message) continue;
-      lose("it said a line of more than 4 MiB", exit_status(ErrorKind::network));
+      lose("it sent a line of more than 4 MiB", exit_status(ErrorKind::network));
       ssh_->signal(SIGKILL);
     }
     open = n < 0 && (errno == EAGAIN || errno == EINTR);
     break;
   }
-  // Nothing more will come; ssh that lingers would make this loop spin.
+  // The stream has ended; while ssh lingers, polling it would spin.
   if (!open && output_ >= 0) close(std::exchange(output_, -1));
 }
 
 void SiteLink::handle(const std::string& line) {
   const auto message = message_of(line);
-  if (!message) {  // a login's greeting
+  if (!message) {  // for example a login greeting
     if (!line.empty() && connections_ == 1) show(line);
     return;
   }
   if (message->contains("tether")) welcome(*message);
   if (flag_in(*message, "ready")) became_ready();
   if (flag_in(*message, "replaced"))
-    lose("another launch has taken its processes up", exit_status(ErrorKind::network));
+    lose("another launch has taken over its processes", exit_status(ErrorKind::network));
   if (const auto why = text_in(*message, "failed"); !why.empty()) {
     if (state() == State::connecting) {
       lose(printable(why), exit_status(ErrorKind::data));
@@ -443,7 +444,7 @@ void SiteLink::handle_of_end(const Message& message) {
   const auto ended = processes_.find(text_in(message, "ended"));
   const auto status = number_in(message, "status", exit_status(ErrorKind::data));
   if (ended == processes_.end() || status < 0 || status > 255) return;
-  if (number_in(message, "life", 0) != ended->second.life) return;  // of an earlier one
+  if (number_in(message, "life", 0) != ended->second.life) return;  // of an earlier start
   ended->second.status = static_cast<int>(status);
   if (message.contains("run_goes_on")) run_goes_on_ = flag_in(message, "run_goes_on");
 }
@@ -451,11 +452,10 @@ void SiteLink::handle_of_end(const Message& message) {
 void SiteLink::welcome(const Message& hello) {
   const auto version = number_in(hello, "tether", 0);
   if (version != tether_protocol)
-    return lose(
-        fmt::format("its isthmus ({}) speaks version {} of the launch's protocol; expected {}: the same "
-                    "build at all sites",
-                    printable(text_in(hello, "build")), version, tether_protocol),
-        exit_status(ErrorKind::data));
+    return lose(fmt::format("its isthmus ({}) uses version {} of the launch protocol; expected {}: use the "
+                            "same build at all sites",
+                            printable(text_in(hello, "build")), version, tether_protocol),
+                exit_status(ErrorKind::data));
   SiteFacts facts{.folder = text_in(hello, "folder"),
                   .cores = std::max<std::int64_t>(1, number_in(hello, "cores", 1)),
                   .gpus = texts_in(hello, "gpus"),
@@ -476,13 +476,12 @@ void SiteLink::welcome(const Message& hello) {
   }
   if (any_runs && connections_ == 1 && !options_.take_up)
     return lose(
-        "the run is in progress there; take it up with `isthmus launch --resume RUN`, and end it, if that is "
-        "what you want, by Ctrl-C there",
+        "the run is in progress there; take it over with `isthmus launch --resume RUN`, where Ctrl-C ends it",
         exit_status(ErrorKind::data));
   std::string text;
   try {
-    if (!facts.folder.is_absolute()) throw Error(ErrorKind::network, "it names no folder");
-    if (connections_ == 1 || !any_runs) {  // else they are there
+    if (!facts.folder.is_absolute()) throw Error(ErrorKind::network, "it reports no folder");
+    if (connections_ == 1 || !any_runs) {  // otherwise the files are there already
       for (const auto& file : options_.files(facts))
         text += line_of({{"do", "write"}, {"path", file.path}, {"text", file.text}, {"secret", file.secret}});
     }
@@ -508,8 +507,8 @@ void SiteLink::became_ready() {
   for (const auto& message : std::exchange(waiting_, {})) unsent_ += line_of(message);
 }
 
-/// What the agent does not know has gone with an earlier agent, or was never started, for the connection was
-/// lost with the message.
+/// Processes that the agent does not know were lost with an earlier agent, or never started because the
+/// connection was lost with the message.
 void SiteLink::lose_what_is_gone() {
   for (auto& process : processes_) {
     const auto& name = process.first;
@@ -535,7 +534,7 @@ void SiteLink::output(const std::string& name, const std::string& text) {
   options_.show(name, text);
 }
 
-/// For good.
+/// Gives the site up for good.
 void SiteLink::lose(std::string why, int status) {
   const std::lock_guard lock(mutex_);
   if (state_ == State::failed) return;

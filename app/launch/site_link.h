@@ -1,7 +1,7 @@
 #pragma once
 // The connection to a site: the system's ssh, and behind it `isthmus tether` and the site's agent, which owns
-// that site's processes. A thread of its own follows what they say, says that this launch is there, and dials
-// again for as long as it takes when the connection is lost: the processes go on meanwhile.
+// that site's processes. A thread of its own handles messages, shows the agent that this launch is alive, and
+// redials without limit when the connection is lost; the processes continue meanwhile.
 
 #include <atomic>
 #include <chrono>
@@ -21,9 +21,9 @@
 
 namespace isthmus::app {
 
-/// A machine as its tether describes it.
+/// A machine as its agent describes it.
 struct SiteFacts {
-  std::filesystem::path folder;  ///< of runs, in full
+  std::filesystem::path folder;  ///< of runs, absolute
   std::int64_t cores = 1;
   std::vector<std::string> gpus;
   std::string build;
@@ -35,35 +35,35 @@ struct SiteFile {
   bool secret = false;
 };
 
-/// A process to be started there.
+/// A process to start at the site.
 struct SiteStart {
   std::string name;
-  std::string folder;  ///< below the folder of runs: where its log is
+  std::string folder;  ///< below the folder of runs; the log is there
   std::vector<std::string> arguments;
   std::vector<std::string> environment = {};
-  std::vector<std::string> again = {};  ///< added to the arguments when the agent starts it again
-  std::filesystem::path log = {};       ///< here: what it says is added to it; empty: it is shown alone
+  std::vector<std::string> again = {};  ///< arguments added when the agent restarts the process
+  std::filesystem::path log = {};       ///< gets the output, on this machine; empty: it is only shown
   bool coordinates = false;
 };
 
-/// Which agent the tether is to find or start.
+/// The agent that the tether finds or starts.
 struct AgentWish {
   std::string run, site;
-  double silence = 30;  ///< seconds without a launch after which it ends its processes and itself
+  double silence = 30;  ///< seconds without a launch after which the agent ends its processes and itself
   double grace = 60;    ///< seconds from SIGTERM to SIGKILL then
 };
 
-/// A process that the agent had when the link first connected.
+/// A process that the agent already had when the link connected.
 struct FoundProcess {
   std::int64_t life = 0;
-  std::optional<int> status;  ///< nothing while it runs
+  std::optional<int> status;  ///< nullopt while it runs
 };
 
-/// ssh and its arguments for a launcher of that kind.
+/// The ssh command for this launcher.
 [[nodiscard]] std::vector<std::string> ssh_command(const LauncherConfig& launcher, const AgentWish& wish);
-/// What the shell there is given: environment, set-up lines, then `isthmus tether`.
+/// Script for the remote shell: environment, set-up lines, then `isthmus tether`.
 [[nodiscard]] std::string tether_script(const LauncherConfig& launcher, const AgentWish& wish);
-/// In single quotes, for a shell.
+/// Quotes a text for a shell.
 [[nodiscard]] std::string shell_word(const std::string& text);
 
 class SiteLink : public std::enable_shared_from_this<SiteLink> {
@@ -72,21 +72,21 @@ class SiteLink : public std::enable_shared_from_this<SiteLink> {
     std::string site;
     std::string place;                 ///< for messages, as user@host
     std::vector<std::string> command;  ///< ssh, or the tether itself on this machine
-    bool take_up = false;              ///< processes that run there already are welcome
+    bool take_up = false;              ///< accept processes that already run there
     bool dials_again = true;
-    bool same_disk = false;  ///< their logs are where this launch would write them
-    /// What is written there before anything is started; on the link's thread. May throw Error.
+    bool same_disk = false;  ///< the site's logs are where this launch would write them
+    /// Files to write there before anything is started; called on the link's thread. May throw Error.
     std::function<std::vector<SiteFile>(const SiteFacts&)> files;
-    /// Gets whole lines of what is said there, on the link's thread.
+    /// Receives whole lines of output from the site, on the link's thread.
     std::function<void(const std::string& who, const std::string& line)> show;
   };
-  /// away: it was ready, and is dialled again. What is to be started or signalled waits for that, and its
-  /// processes count as running. failed: for good.
+  /// away: was ready, and is being redialled; starts and signals wait for that, and its processes count as
+  /// running. failed: given up for good.
   enum class State { connecting, ready, away, failed };
 
-  /// Begins to connect; starts are kept until it is ready.
+  /// Begins to connect; starts are queued until it is ready.
   explicit SiteLink(Options options);
-  /// Ends what still runs there, unless it was told to let it go on.
+  /// Ends what still runs there, unless `let_go_on` was called.
   ~SiteLink();
   SiteLink(const SiteLink&) = delete;
   SiteLink& operator=(const SiteLink&) = delete;
@@ -94,28 +94,28 @@ class SiteLink : public std::enable_shared_from_this<SiteLink> {
   [[nodiscard]] State state() const;
   /// "eu (me@eu.example): ssh: connect to host ..."
   [[nodiscard]] std::string problem() const;
-  /// 4 where the machine could not be reached or was lost, else 3.
+  /// 4 if the machine could not be reached or was lost, otherwise 3.
   [[nodiscard]] int problem_status() const;
   [[nodiscard]] SiteFacts facts() const;
-  /// Of the coordinator that was started there, once it listens.
+  /// Port of the coordinator that was started there, once it listens.
   [[nodiscard]] std::optional<std::uint16_t> port() const;
-  /// Blocks until it listens, has ended, is away, or somebody interrupts.
+  /// Blocks until the coordinator listens or has ended, the site is away, or an interrupt.
   [[nodiscard]] std::optional<std::uint16_t> await_port(RunProcess& coordinator,
                                                         const std::atomic<int>& interrupts) const;
-  /// The summary of a run whose coordinator has ended there, as JSON; empty before.
+  /// JSON summary of the run, once its coordinator has ended there; empty before.
   [[nodiscard]] std::string summary() const;
-  /// The coordinator that has ended there has left a run that goes on.
+  /// Whether the coordinator that ended there left an unfinished run.
   [[nodiscard]] bool run_goes_on() const;
-  /// Begins what the destructor waits for.
+  /// Begins to close; the destructor waits for the end.
   void close_soon();
-  /// From now on its processes outlive this link.
+  /// From now on the site's processes outlive this link.
   void let_go_on() { lets_go_on_ = true; }
   [[nodiscard]] bool lets_go_on() const { return lets_go_on_; }
-  /// By name, once it is ready.
+  /// Processes that the agent already had, by name; once the link is ready.
   [[nodiscard]] std::map<std::string, FoundProcess> found() const;
-  /// Takes up one of these, whose log is here.
+  /// Takes over one of these processes; `log` is its log on this machine.
   [[nodiscard]] std::unique_ptr<RunProcess> adopt(const std::string& name, const std::filesystem::path& log);
-  /// One of its workers has made a step.
+  /// Whether one of its workers has made a step.
   [[nodiscard]] bool begun() const;
 
   [[nodiscard]] std::unique_ptr<RunProcess> start(const SiteStart& start);
@@ -163,17 +163,17 @@ class SiteLink : public std::enable_shared_from_this<SiteLink> {
   std::string summary_;
   std::atomic<bool> closing_ = false, lets_go_on_ = false;
   std::map<std::string, Remote> processes_;
-  std::map<std::string, FoundProcess> found_;  ///< by the newest connection
+  std::map<std::string, FoundProcess> found_;  ///< as of the newest connection
   std::int64_t lives_ = 0;                     ///< the highest life of any process
   std::string unsent_;
   std::vector<Message> waiting_;  ///< for the next connection
 
-  // Of one connection.
+  // State of one connection.
   bool connected_ = false;  ///< it has become ready
   bool left_ = false;
   std::optional<std::chrono::steady_clock::time_point> kill_at_;
   std::chrono::steady_clock::time_point alive_at_;
-  int input_ = -1, output_ = -1, errors_ = -1;  ///< ours of ssh's
+  int input_ = -1, output_ = -1, errors_ = -1;  ///< our ends of ssh's pipes
   LineBuffer said_, error_lines_;
   std::unique_ptr<Process> ssh_;
 

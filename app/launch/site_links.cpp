@@ -62,7 +62,7 @@ bool SiteLinks::connect(const std::atomic<int>& interrupts) {
 }
 
 void SiteLinks::show_on_standard_output(const std::string& who, const std::string& line) {
-  const char* clear = isatty(STDOUT_FILENO) == 1 ? "\r\x1b[K" : "";  // of a progress line
+  const char* clear = isatty(STDOUT_FILENO) == 1 ? "\r\x1b[K" : "";  // a progress line
   const auto from = who == outer_sync::tls::coordinator_name ? std::string() : who + " | ";
   say_to(stdout, clear + from + printable(line) + "\n");
 }
@@ -72,7 +72,7 @@ std::shared_ptr<SiteLink> SiteLinks::to(const Site& site) { return links_.at(sit
 SiteFacts SiteLinks::facts(const Site& site) {
   auto facts = links_.at(site.name)->facts();
   if (facts.folder.empty())
-    throw Error(ErrorKind::network, "site " + site.name + " has not said yet where its folder is");
+    throw Error(ErrorKind::network, "site " + site.name + " has not reported its folder yet");
   return facts;
 }
 

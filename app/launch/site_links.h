@@ -15,35 +15,35 @@ namespace isthmus::app {
 
 class SiteLinks {
  public:
-  /// What a site gets before anything is started there.
+  /// Files for a site, written before anything is started there.
   using Files = std::function<std::vector<SiteFile>(const Site&, const SiteFacts&)>;
-  /// Gets whole lines of what is said at a site, and by whom, on threads of the links.
+  /// Receives whole lines of output and the name of the process or site, on the links' threads.
   using Show = std::function<void(const std::string& who, const std::string& line)>;
-  /// Under the name of a process or a site; the coordinator's as if it were here.
+  /// Prefixes lines with the process or site; the coordinator's lines look as if it were local.
   static void show_on_standard_output(const std::string& who, const std::string& line);
-  /// Sites are those of `experiment`, which must outlive it.
+  /// Refers to the sites of `experiment`, which must outlive this.
   SiteLinks(const Experiment& experiment, Files files, Show show = show_on_standard_output);
   ~SiteLinks() { leave(); }
   SiteLinks(const SiteLinks&) = delete;
   SiteLinks& operator=(const SiteLinks&) = delete;
 
-  /// Processes that run at the sites already are welcome. Before `connect`.
+  /// Accepts processes that already run at the sites. Call it before `connect`.
   void take_up() { take_up_ = true; }
-  /// Agents of another name, which are no part of the run and end soon after their connection.
+  /// Uses agents of another name, which are not part of the run and end soon after their connection.
   void stay_apart(std::string suffix) { apart_ = std::move(suffix); }
-  /// All or none: returns when every site is ready, and false when it was interrupted before. Throws
-  /// Error(network) or Error(data) with what is wrong at which sites.
+  /// Connects to all sites or none: returns when every site is ready, or false on an interrupt. Throws
+  /// Error(network) or Error(data) with the problems by site.
   [[nodiscard]] bool connect(const std::atomic<int>& interrupts);
   [[nodiscard]] std::shared_ptr<SiteLink> to(const Site& site);
-  /// As the site was when it was last reached. Throws Error(network) where it never was.
+  /// The site's facts when it was last reached. Throws Error(network) if it never was.
   [[nodiscard]] SiteFacts facts(const Site& site);
-  /// A worker has made a step, at any of them.
+  /// Whether a worker at any site has made a step.
   [[nodiscard]] bool begun() const;
-  /// Whether the coordinator that has ended at a site has left a run that goes on.
+  /// Whether the coordinator that ended at a site left an unfinished run.
   [[nodiscard]] bool run_goes_on(const Site& site) const;
-  /// Why a site is lost; empty where it is not, or is on this machine.
+  /// Why a site is lost; empty if it is not lost, or is on this machine.
   [[nodiscard]] std::string loss(const Site& site) const;
-  /// Ends all connections together, and with them what still runs there, unless that is to go on.
+  /// Ends all connections at the same time, and the processes there unless `let_go_on` was called.
   void leave();
   void let_go_on();
 

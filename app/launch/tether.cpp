@@ -26,7 +26,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// An agent that ends its workers holds its place for as long as that takes.
+/// An agent keeps its lock until it has ended its workers.
 constexpr auto patience_with_agents = 90s;
 
 [[noreturn]] void become_agent(const std::vector<char*>& arguments, const char* log, int started_fd) {
@@ -44,7 +44,7 @@ constexpr auto patience_with_agents = 90s;
   _exit(127);
 }
 
-/// Blocks until it listens or has ended; somebody else's agent may be there by then.
+/// Blocks until the agent listens or has ended; the agent of another launch may be running by then.
 void start_agent(const TetherRequest& request) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorKind::data, "cannot make a pipe");
@@ -81,20 +81,20 @@ int connection_to_agent(const TetherRequest& request) {
       close(lock);
       start_agent(request);
     } else if (Clock::now() > until) {
-      throw Error(ErrorKind::data,
-                  fmt::format("the agent of {} at {} neither answers nor ends", request.run, request.site));
+      throw Error(ErrorKind::data, fmt::format("the agent of run {} at site {} neither answers nor ends",
+                                               request.run, request.site));
     }
     std::this_thread::sleep_for(50ms);
   }
 }
 
-/// One direction.
+/// Copies bytes in one direction.
 class Pump {
  public:
   Pump(int from, int to) : from_(from), to_(to) {}
   [[nodiscard]] pollfd input() const { return {open_ && held_.empty() ? from_ : -1, POLLIN, 0}; }
   [[nodiscard]] pollfd output() const { return {held_.empty() ? -1 : to_, POLLOUT, 0}; }
-  /// False once it has carried the last byte.
+  /// False once the last byte is written.
   [[nodiscard]] bool open() const { return open_ || !held_.empty(); }
   void take() {
     char bytes[1 << 16];

@@ -1,7 +1,7 @@
 #pragma once
-// `isthmus tether`: what `launch` starts at a site, over ssh or on its own machine. It finds the site's agent
-// or starts it (site_agent.h), and carries bytes between it and standard input and output until one of them
-// ends. The agent is a process of its own and goes on.
+// `isthmus tether`: started by `launch` at a site, over SSH or on its own machine. It finds or starts the
+// site's agent (site_agent.h) and copies bytes between the agent and standard input and output until one of
+// them ends. The agent is a separate process and continues.
 
 #include <filesystem>
 #include <string>
@@ -12,18 +12,19 @@
 namespace isthmus::app {
 
 struct TetherRequest {
-  std::filesystem::path folder;  ///< of runs; made if need be
+  std::filesystem::path folder;  ///< of runs; created if needed
   std::string run, site;
-  double silence = 43200;  ///< seconds without a word of the launch after which its processes end
+  double silence = 43200;  ///< seconds without the launch after which the agent ends its processes
   double grace = 60;       ///< seconds from SIGTERM to SIGKILL then
-  int started_fd = -1;     ///< of the agent itself: gets "ok\n" once it listens
+  int started_fd = -1;     ///< for the agent itself: receives "ok\n" once it listens
   std::string build = {};  ///< of this binary
-  std::vector<std::string> program = {};  ///< this binary: the first words of a command
+  std::vector<std::string> program = {};  ///< command that starts this binary
 
   [[nodiscard]] AgentPlace place() const { return {folder / run, site}; }
 };
 
-/// Exit status: 0 when either end has gone, 3 where there can be no agent, which is also said in a message.
+/// Exit status: 0 when either end has closed, 3 if no agent can be reached; the reason is sent as a message
+/// too.
 [[nodiscard]] int run_tether(TetherRequest request);
 
 }  // namespace isthmus::app

@@ -8,8 +8,8 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-/// The character that stands for a byte in byte-level BPE: itself where it is printable, else the next one
-/// from U+0100 on. All of them take two bytes of UTF-8 at most.
+/// The character that represents a byte in byte-level BPE: the byte itself if it is printable, otherwise the
+/// next character from U+0100 on. At most two bytes of UTF-8.
 std::string character_of(int byte) {
   const auto printable = [](int b) { return (b > 32 && b < 127) || (b > 160 && b != 173); };
   int code = byte;

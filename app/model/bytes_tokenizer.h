@@ -1,5 +1,5 @@
 #pragma once
-// The tokenizer `bytes` for those who read tokenizer.json.
+// The `bytes` tokenizer as a tokenizer.json.
 
 #include <string>
 
@@ -7,8 +7,8 @@ namespace isthmus::app {
 
 inline constexpr const char* bytes_separator = "<|endoftext|>";
 
-/// The file: a token for each byte, with the same ids. 0, which no text holds, ends documents, so that there
-/// is none for the byte 0.
+/// The contents of the file: one token per byte, with the same ids. Id 0 ends documents, so the byte 0, which
+/// texts do not contain, has no token.
 [[nodiscard]] std::string bytes_tokenizer();
 
 }  // namespace isthmus::app

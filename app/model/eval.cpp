@@ -22,11 +22,11 @@ namespace {
 
 struct Evaluation {
   trainer::LossSum sum;
-  double text_bytes = 0;  ///< that the predicted tokens stand for; 0 where they are no text
+  double text_bytes = 0;  ///< length of the predicted tokens' text; 0 if they are not text
 };
 
-/// Every token of a corpus but each data set's first, once: windows one behind the other, of which the last
-/// of a set may be shorter.
+/// Evaluates each token of a corpus once, except the first of each data set, in consecutive windows. The last
+/// window of a set may be shorter.
 class WholeCorpus {
  public:
   WholeCorpus(ModelSetup& setup, const Experiment& experiment)
@@ -98,12 +98,12 @@ Evaluation evaluate(TrainedModel& model, const fs::path& all_of) {
     data.heldout = 0;
   }
   if (data.path.empty() && data.mixture.empty())
-    throw Error(ErrorKind::config, "there is no run whose held-out text could be used; expected --data PATH");
+    throw Error(ErrorKind::config, "this model comes without a run's held-out text; pass --data PATH");
   ModelSetup setup(model.experiment);
   for (const auto& note : setup.corpus.notes()) fmt::print("{}\n", note);
   if (!all_of.empty()) return WholeCorpus(setup, model.experiment).evaluate(model.parameters);
   if (setup.heldout.sequences() == 0)
-    throw Error(ErrorKind::config, "data.heldout is 0: the run holds no text out; expected --data PATH");
+    throw Error(ErrorKind::config, "data.heldout is 0, so the run has no held-out text; pass --data PATH");
   const auto sum = setup.evaluate(model.parameters);
   return {sum, setup.bytes_per_token(model.experiment) * static_cast<double>(sum.tokens)};
 }

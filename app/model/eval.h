@@ -9,8 +9,8 @@ namespace isthmus::app {
 
 struct EvalRequest {
   std::filesystem::path model;
-  std::filesystem::path data;  ///< all of it; empty: the run's held-out part, as the run evaluates it
-  std::filesystem::path out;   ///< file that gets the figures as JSON; may be empty
+  std::filesystem::path data;  ///< text to evaluate; empty: the held-out part, as in the run
+  std::filesystem::path out;   ///< file for the figures as JSON; may be empty
   bool json = false;
   std::vector<std::string> assignments;
 };

@@ -18,10 +18,10 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-/// Returns what is said of it.
+/// Returns a description for the user.
 std::string write_tokenizer(const TrainedModel& model, const fs::path& folder) {
   const auto& name = model.experiment.data.tokenizer;
-  if (name.starts_with("vocab:")) return "no tokenizer: the run knows the number of its ids alone";
+  if (name.starts_with("vocab:")) return "no tokenizer: the run only knows the size of its vocabulary";
   Json settings = {{"model_max_length", model.experiment.data.seq_len}};
   const auto end_token = [&] { return model.tokenizer->decode(std::vector{model.tokenizer->separator()}); };
   if (name == "bytes") {

@@ -1,5 +1,5 @@
 #pragma once
-// `isthmus export`: a run's model for `transformers` and whatever else reads Hugging Face's layout.
+// `isthmus export`: writes a run's model in Hugging Face's layout, for `transformers` and others.
 
 #include <filesystem>
 #include <string>

@@ -14,7 +14,7 @@ int run_sample(const SampleRequest& request) {
   const auto model = load_trained_model(request.model, request.assignments);
   if (model.experiment.data.tokenizer.starts_with("vocab:"))
     throw Error(ErrorKind::config, "data.tokenizer is " + model.experiment.data.tokenizer +
-                                       "; expected one that knows text, by --set data.tokenizer=FILE");
+                                       "; sampling needs a text tokenizer: pass --set data.tokenizer=FILE");
   const Hardware hardware(model.experiment);
   trainer::Inference inference(model.table, hardware.device, hardware.precision,
                                model.experiment.data.seq_len, model.mask_separator());
@@ -25,11 +25,11 @@ int run_sample(const SampleRequest& request) {
   const std::vector<std::int64_t> ids(prompt.begin(), prompt.end());
   const auto more = trainer::sample(inference, ids, request.options);
   auto text = model.tokenizer->decode(std::vector<std::uint32_t>(more.begin(), more.end()));
-  if (json.wanted()) {  // which escapes what terminals take for commands
+  if (json.wanted()) {  // JSON escapes control characters
     json.print({{"model", model.origin}, {"prompt", request.prompt}, {"text", text}});
     return 0;
   }
-  // A model may have learnt what terminals take for commands.
+  // Replace control characters: a terminal would execute them.
   for (auto& c : text) {
     const auto code = static_cast<unsigned char>(c);
     if ((code < 32 && c != '\n' && c != '\t') || code == 127) c = '?';

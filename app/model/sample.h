@@ -1,5 +1,5 @@
 #pragma once
-// `isthmus sample`: text from a trained model.
+// `isthmus sample`: generates text with a trained model.
 
 #include <filesystem>
 #include <string>
@@ -17,7 +17,7 @@ struct SampleRequest {
   std::vector<std::string> assignments;
 };
 
-/// Prints the prompt and what follows it. Returns the exit status; throws Error(config) or Error(data).
+/// Prints the prompt and its continuation. Returns the exit status; throws Error(config) or Error(data).
 [[nodiscard]] int run_sample(const SampleRequest& request);
 
 }  // namespace isthmus::app

@@ -31,7 +31,7 @@ struct Check {
 
 // ---- ranks ----
 
-/// A folder that is gone at the end.
+/// Temporary folder; the destructor removes it.
 class Folder {
  public:
   Folder() {
@@ -72,13 +72,13 @@ class RankChecks {
       error = relative_distance(site.gradients(), expected);
     });
     constexpr double rounding = 1e-5;
-    return {error < rounding, fmt::format("{:.1e} apart, of their length", error)};
+    return {error < rounding, fmt::format("relative difference {:.1e}", error)};
   }
 
-  /// After steps without ZeRO-1.
+  /// Trains without ZeRO-1. Throws if the ranks' parameters differ.
   Finding equal_parameters() {
     plain_.reset();
-    with_ranks(false, [&](trainer::SiteReplica& site) { plain_ = train(site); });  // copy_state() compares
+    with_ranks(false, [&](trainer::SiteReplica& site) { plain_ = train(site); });  // state() compares
     return {true, fmt::format("{} steps", steps)};
   }
 
@@ -89,7 +89,7 @@ class RankChecks {
     const bool same = sharded->parameters == plain_->parameters &&
                       sharded->first_moment == plain_->first_moment &&
                       sharded->second_moment == plain_->second_moment;
-    return {same, same ? "every bit" : "other bits"};
+    return {same, same ? "all bits equal" : "bits differ"};
   }
 
  private:
@@ -131,7 +131,7 @@ class RankChecks {
 
 // ---- the table ----
 
-/// Exit status.
+/// Prints the findings. Returns the exit status.
 int report(const std::vector<Check>& checks, JsonOutput& json) {
   int status = 0;
   auto findings = nlohmann::ordered_json::array();
@@ -177,28 +177,28 @@ int run_selftest(const SelftestRequest& request) {
   const auto gpus = on_gpus ? gpus_asked(request.gpus) : 0;
   if (on_gpus && gpus == 0)
     throw Error(ErrorKind::config,
-                "--gpus is all, and there is none that this build can use (isthmus --version "
-                "says what it was built for); leave --gpus out to check the CPU");
+                "--gpus is all, but this build can use no GPU here (isthmus --version shows what it was "
+                "built for); leave --gpus out to check the CPU");
   const auto ranks = request.ranks > 0 ? request.ranks : on_gpus ? gpus : 2;
-  std::vector<Check> checks = {
-      {"codecs on the CPU: bytes of known values", check_cpu_codecs,
-       "this machine's replicas would disagree with others: build with scripts/setup.sh's compiler, without "
-       "-ffast-math and without -ffp-contract"}};
+  std::vector<Check> checks = {{"codecs on the CPU: bytes of known values", check_cpu_codecs,
+                                "this machine's replicas would disagree with the others: build with "
+                                "scripts/setup.sh's compiler, without "
+                                "-ffast-math and without -ffp-contract"}};
   for (int gpu = 0; gpu < gpus; ++gpu) {
     checks.push_back({fmt::format("codecs on GPU {}: the CPU's bytes and outer step", gpu),
                       [gpu] { return check_gpu_codecs(gpu); },
-                      "do not train on this GPU with others: say device: cpu, and report the codecs named"});
+                      "do not train with others on this GPU: set device: cpu, and report the codecs named"});
     for (const std::string architecture : {"gpt2", "llama"}) {
       checks.push_back({fmt::format("a step of {} on GPU {}: the CPU's gradient", architecture, gpu),
                         [gpu, architecture] { return check_gpu_gradient(gpu, architecture); },
-                        "do not train on this GPU; report its name and driver"});
+                        "do not train on this GPU; report the GPU's name and driver"});
     }
     checks.push_back({fmt::format("steps in bf16 on GPU {}: the same bits twice", gpu),
                       [gpu] { return check_gpu_repeats(gpu); },
-                      "runs will not repeat to the bit here; report its name and driver"});
+                      "runs will not repeat bit for bit here; report the GPU's name and driver"});
     checks.push_back({fmt::format("steps in bf16 on GPU {}: a NaN is reported", gpu),
                       [gpu] { return check_gpu_reports_nan(gpu); },
-                      "a run that diverges would go on here unseen; report its name and driver"});
+                      "a diverging run would continue here unnoticed; report the GPU's name and driver"});
   }
   std::optional<RankChecks> with_ranks;
   if (ranks > 1) {
@@ -206,7 +206,7 @@ int run_selftest(const SelftestRequest& request) {
     const auto where = on_gpus ? "GPUs" : "CPU processes";
     checks.push_back({fmt::format("{} ranks on {}: gradients of one rank", ranks, where),
                       [&] { return with_ranks->gradients(); },
-                      "train with replica.ranks: 1; on GPUs see whether NCCL's own tests pass"});
+                      "train with replica.ranks: 1; on GPUs, check whether NCCL's own tests pass"});
     checks.push_back({fmt::format("{} ranks on {}: equal parameters on all", ranks, where),
                       [&] { return with_ranks->equal_parameters(); },
                       "train with replica.ranks: 1, and report this machine's GPUs and driver"});

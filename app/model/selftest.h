@@ -1,6 +1,6 @@
 #pragma once
-// `isthmus selftest`: what no build can know of the machine that it will run on. Several ranks against one,
-// ZeRO-1 against none, and the codecs' bytes, on a GPU too.
+// `isthmus selftest`: checks what only the machine itself can show: several ranks against one, ZeRO-1 against
+// plain training, and the bytes of the codecs, on GPUs too.
 
 #include <cstdint>
 #include <string>
@@ -9,14 +9,14 @@
 namespace isthmus::app {
 
 struct SelftestRequest {
-  std::string gpus;  ///< "all" or how many; empty: on the CPU
+  std::string gpus;  ///< "all" or a number; empty: use the CPU
   bool json = false;
-  std::int64_t ranks = 0;                 ///< 0: as many as GPUs, or two
+  std::int64_t ranks = 0;                 ///< 0: one for each GPU, or two on the CPU
   std::vector<std::string> program = {};  ///< as in WorkerRequest
 };
 
-/// Prints a table, and what to do where something has failed. Exit status: 0 all is well, 5 something gives
-/// other values than it must, 4 a rank is lost.
+/// Prints a table, with advice for each failure. Exit status: 0 all is well, 5 a value differs from the
+/// expected one, 4 a rank was lost.
 [[nodiscard]] int run_selftest(const SelftestRequest& request);
 
 }  // namespace isthmus::app

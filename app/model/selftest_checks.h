@@ -1,6 +1,6 @@
 #pragma once
-// The checks of `isthmus selftest`, by what they look at. Each throws what went wrong, or tells whether it
-// is right, with a figure to show.
+// The checks of `isthmus selftest`, by subject. Each throws an error or returns whether the result is right,
+// with a figure to print.
 
 #include <cstdint>
 #include <span>
@@ -19,22 +19,23 @@ struct Finding {
   std::string figure;
 };
 
-/// A small Llama, or `architecture`, on the CPU or on GPUs; `overrides` as --set takes them.
+/// Settings of a small Llama on the CPU or on GPUs; `overrides` as for --set.
 [[nodiscard]] Experiment selftest_experiment(std::int64_t ranks, bool gpus,
                                              const std::vector<std::string>& overrides = {});
 
-/// Bytes of known values and the parameters made of them: those that every machine gets.
+/// Compares the codecs' bytes for known values, and the parameters after an outer step with them, with those
+/// of all other machines.
 [[nodiscard]] Finding check_cpu_codecs();
-/// The same on a GPU, against the CPU.
+/// The same on a GPU, compared with the CPU.
 [[nodiscard]] Finding check_gpu_codecs(int gpu);
 
 /// |a - b| / |b|
 [[nodiscard]] double relative_distance(std::span<const float> a, std::span<const float> b);
-/// The gradient of one step in fp32, against the CPU's.
+/// Compares the gradient of one step in fp32 with the CPU's.
 [[nodiscard]] Finding check_gpu_gradient(int gpu, const std::string& architecture);
-/// Steps in bf16 with trainer.deterministic, twice.
+/// Makes the same steps in bf16 with trainer.deterministic twice and compares the bits.
 [[nodiscard]] Finding check_gpu_repeats(int gpu);
-/// One parameter that is not finite has to end the step.
+/// Checks that a parameter that is not finite makes the step fail.
 [[nodiscard]] Finding check_gpu_reports_nan(int gpu);
 
 }  // namespace isthmus::app

@@ -37,17 +37,16 @@ std::vector<std::byte> encoded(const quant::CodecSpec& spec, std::span<const flo
   return bytes;
 }
 
-/// The parameters that an outer step by these bytes makes of `theta`.
+/// Parameters after an outer step from `theta` with these bytes.
 std::vector<float> applied(const quant::CodecSpec& spec, std::span<const std::byte> bytes,
                            std::vector<float> theta) {
   std::vector<float> velocity(theta.size()), local(theta.size());
   if (!quant::decode_apply(spec, bytes, {}, theta, velocity, local))
-    throw Error(ErrorKind::divergence,
-                std::string(to_string(spec.kind)) + " does not decode what it has encoded");
+    throw Error(ErrorKind::divergence, std::string(to_string(spec.kind)) + " cannot decode its own output");
   return theta;
 }
 
-/// Of the bytes of every codec, and of the parameters that an outer step makes of them.
+/// Digest of the bytes of every codec and of the parameters after an outer step with them.
 Digest codec_digest() {
   const auto values = known_values();
   Hasher hasher;
@@ -66,7 +65,7 @@ Digest codec_digest() {
 /// The digest on every CPU tried so far.
 constexpr std::string_view known_digest = "92140f3b00726cbfafe3be307d8e28d50ae393e130a8f6b3bcb71719fe790c61";
 
-/// The same values on a GPU, and what its passes make of them.
+/// The same values on a GPU, encoded and applied there.
 class GpuValues {
  public:
   GpuValues(int gpu, const std::vector<float>& values)
@@ -133,7 +132,7 @@ Finding check_gpu_codecs(int gpu) {
       if (!same) wrong += std::string(wrong.empty() ? "" : ", ") + std::string(name);
     }
   }
-  return {wrong.empty(), wrong.empty() ? "as the CPU's" : "others: " + wrong};
+  return {wrong.empty(), wrong.empty() ? "same as the CPU" : "different: " + wrong};
 }
 
 }  // namespace isthmus::app

@@ -55,7 +55,7 @@ Experiment selftest_experiment(std::int64_t ranks, bool gpus, const std::vector<
       "inner: {{batch: {}, precision: fp32, clip: 0.1}}\nreplica: {{ranks: {}}}\n"
       "trainer: {{threads: {}, deterministic: true}}\n",
       gpus ? "cuda" : "cpu", 4 * ranks, ranks, threads_each(ranks));
-  return load_experiment(config::Source::from_text(text, "the self-test's"), overrides, {},
+  return load_experiment(config::Source::from_text(text, "the self-test's config"), overrides, {},
                          Purpose::inference);
 }
 
@@ -74,7 +74,7 @@ Finding check_gpu_gradient(int gpu, const std::string& architecture) {
   const auto got = SmallReplica(selftest_experiment(1, true, model), gpu).gradient();
   const double error = relative_distance(got, expected);
   constexpr double rounding = 1e-4;
-  return {error < rounding, fmt::format("{:.1e} apart, relative to their length", error)};
+  return {error < rounding, fmt::format("relative difference {:.1e}", error)};
 }
 
 Finding check_gpu_repeats(int gpu) {
@@ -85,12 +85,12 @@ Finding check_gpu_repeats(int gpu) {
     return replica.get().state().parameters;
   };
   const bool same = train() == train();
-  return {same, same ? fmt::format("{} steps, every bit", steps) : "other bits"};
+  return {same, same ? fmt::format("{} steps, all bits equal", steps) : "bits differ"};
 }
 
 Finding check_gpu_reports_nan(int gpu) {
   SmallReplica replica(selftest_experiment(1, true, in_bf16()), gpu);
-  // In the middle of the model, so that the NaN has to come through norms, products and the loss.
+  // In the middle of the model, so that the NaN must pass through norms, products and the loss.
   const outer_sync::Range middle{replica.get().table().parameters() / 2, 1};
   replica.get().modify(middle).front() = std::numeric_limits<float>::infinity();
   replica.get().modified(middle);

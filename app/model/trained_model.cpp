@@ -34,7 +34,7 @@ struct CheckpointAt {
   fs::path file;
 };
 
-/// Of a run's replicas, or of one replica; the newest first, and of one step by name.
+/// Checkpoints of a run's replicas or of one replica, newest first; those of one step by replica name.
 std::vector<CheckpointAt> checkpoints_of(const fs::path& folder) {
   std::vector<fs::path> replicas = {folder};
   std::error_code no_folder;
@@ -49,13 +49,13 @@ std::vector<CheckpointAt> checkpoints_of(const fs::path& folder) {
   return all;
 }
 
-/// The newest that is sound: the others are said, so that nobody takes an older model for the newest.
+/// The newest sound checkpoint. Reports damaged ones, so that an older model is not mistaken for the newest.
 trainer::Checkpoint newest_checkpoint(const fs::path& folder) {
   std::optional<Error> newest_failed;
   for (const auto& [step, file] : checkpoints_of(folder)) {
     try {
       auto checkpoint = trainer::read_checkpoint(file);
-      if (newest_failed) say_error(fmt::format("isthmus: {} is taken in its place", file.string()));
+      if (newest_failed) say_error(fmt::format("isthmus: using {} instead", file.string()));
       return checkpoint;
     } catch (const Error& error) {
       say_error(fmt::format("isthmus: {}", error.what()));
@@ -65,7 +65,7 @@ trainer::Checkpoint newest_checkpoint(const fs::path& folder) {
   if (newest_failed) throw *newest_failed;
   throw Error(ErrorKind::data, folder.string() +
                                    " holds no model; expected the folder of a run that has written a "
-                                   "checkpoint, or one with a config.json");
+                                   "checkpoint, or a folder with a config.json");
 }
 
 TrainedModel of_run(const fs::path& folder, const std::vector<std::string>& assignments) {
@@ -78,8 +78,8 @@ TrainedModel of_run(const fs::path& folder, const std::vector<std::string>& assi
   auto table = table_of(experiment, *tokenizer);
   if (table.fingerprint() != checkpoint.model)
     throw Error(ErrorKind::data, checkpoint.file.string() +
-                                     " is of another model than its settings and the tokenizer " +
-                                     experiment.data.tokenizer + " give");
+                                     " holds a different model than its settings and the tokenizer " +
+                                     experiment.data.tokenizer + " describe");
   const auto global =
       outer_sync::saved_global_parameters(checkpoint.section(trainer::agreed_section), table.layout());
   return {.experiment = std::move(experiment),
@@ -89,7 +89,7 @@ TrainedModel of_run(const fs::path& folder, const std::vector<std::string>& assi
           .origin = checkpoint.file.string()};
 }
 
-/// Whether `isthmus export` wrote it of a run on bytes.
+/// Whether this is the file that `isthmus export` writes for a run on bytes.
 bool is_bytes_tokenizer(const fs::path& file) {
   const auto expected = bytes_tokenizer();
   const File open(file, File::Mode::read);
@@ -98,7 +98,7 @@ bool is_bytes_tokenizer(const fs::path& file) {
          text == expected;
 }
 
-/// Beside the model, unless it is named.
+/// Value of data.tokenizer for the tokenizer file in the model's folder.
 std::string tokenizer_beside(const fs::path& folder) {
   for (const auto* name : {"tokenizer.json", "tokenizer.model"}) {
     const auto file = folder / name;
@@ -111,7 +111,7 @@ std::string tokenizer_beside(const fs::path& folder) {
 }
 
 TrainedModel of_pretrained(const fs::path& folder, const std::vector<std::string>& assignments) {
-  constexpr std::int64_t longest = 2048;  // tokens; more only where they are asked for
+  constexpr std::int64_t longest = 2048;  // tokens, unless --set data.seq_len asks for more
   const auto shape = trainer::read_pretrained_shape(folder);
   auto source = config::Source::from_text("", "no file");
   source.put({"data.seq_len",

@@ -13,8 +13,9 @@ namespace isthmus::app {
 void check_automatic(const Experiment& experiment) {
   const auto& method = experiment.outer.method;
   if (method == "streaming_diloco") return;
-  throw Error(ErrorKind::config, "outer.auto.utilization is set and outer.method is " + method +
-                                     "; expected streaming_diloco, whose settings it chooses");
+  throw Error(ErrorKind::config,
+              "outer.auto.utilization is set and outer.method is " + method +
+                  "; expected streaming_diloco, the only method that outer.auto configures");
 }
 
 void choose_settings(Experiment& experiment, Experiment general) {
@@ -32,16 +33,15 @@ void choose_settings(Experiment& experiment, Experiment general) {
   request.links = wanted.links;
   if (wanted.step_time.seconds > 0) request.step_time = fmt::format("{}s", wanted.step_time.seconds);
   auto input = plan_input(request);
-  // A site's own device must not change what all agree on.
+  // All sites must choose alike, so the speeds must not depend on a site's own device.
   input.setting.speeds = usual_speeds("cpu");
   const auto found = find_choices(request, input);
   const auto* best = outer_sync::plan::best(found);
   if (best == nullptr) {
-    throw Error(
-        ErrorKind::config,
-        fmt::format("outer.auto.utilization is {}: no setting that was tried reaches it over {}; expected a "
-                    "lower one, or faster links (`isthmus plan` says what holds it back)",
-                    wanted.utilization, input.links.source));
+    throw Error(ErrorKind::config,
+                fmt::format("outer.auto.utilization is {}: none of the settings tried reaches it over {}; "
+                            "lower it, or use faster links (`isthmus plan` shows the bottleneck)",
+                            wanted.utilization, input.links.source));
   }
   outer.sync_every = best->outer.sync_every;
   outer.num_fragments = best->outer.num_fragments;
@@ -51,7 +51,7 @@ void choose_settings(Experiment& experiment, Experiment general) {
   outer.resolve();
   experiment.auto_note = fmt::format(
       "outer.auto: sync_every {}, num_fragments {}, sync_delay {}, codec {}: {:.2f} % of the time computing, "
-      "by steps of {:.4g} s and {}",
+      "with steps of {:.4g} s and {}",
       outer_sync::plan::last_sync_every(outer), outer.num_fragments, outer.sync_delay, outer.codec,
       100 * best->prediction.utilization, input.step_seconds, input.links.source);
 }

@@ -1,12 +1,12 @@
 #pragma once
-// The verb `plan`, which both binaries have.
+// The command `plan`, which both binaries have.
 
 #include "cli/commands.h"
 #include "plan/plan.h"
 
 namespace isthmus::app {
 
-/// `measure` makes a training step for --probe; null in a binary without a trainer.
+/// `measure` times a training step for --probe; null in a binary without a trainer.
 void add_plan(CommandLine& commands, MeasureStep measure);
 
 }  // namespace isthmus::app

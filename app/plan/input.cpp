@@ -20,7 +20,7 @@ namespace {
 /// Forward and backward: 6 operations for each parameter and token (Kaplan et al., arXiv 2001.08361).
 constexpr double operations = 6;
 
-/// As `bench outer` cuts them.
+/// Cuts parameters into fragments as `bench outer` does.
 FragmentLayout even_layout(const Experiment& experiment, std::uint64_t parameters, std::int64_t fragments) {
   OuterBenchRequest bench;
   bench.experiment = experiment;
@@ -62,27 +62,28 @@ void take_step_time(const PlanRequest& request, PlanInput& input) {
   } else if (request.flops > 0) {
     input.step_seconds =
         operations * static_cast<double>(input.parameters) * tokens / (request.flops * request.mfu);
-    input.step_source = fmt::format("6 x parameters x {:.0f} tokens at {:.3g} FLOP/s and {:.0f} % of them",
-                                    tokens, request.flops, 100 * request.mfu);
+    input.step_source =
+        fmt::format("6 x parameters x {:.0f} tokens at {:.3g} FLOP/s and {:.0f} % utilization", tokens,
+                    request.flops, 100 * request.mfu);
   } else if (request.probe && request.measure_step && request.params.empty()) {
     input.step_seconds = request.measure_step(experiment, vocab_of(request));
     input.step_source = "measured on this machine";
   } else if (std::ranges::all_of(input.links.sites,
                                  [](const auto& site) { return site.step_time.seconds > 0; })) {
     input.step_seconds = std::ranges::max(input.links.sites, {}, slowest).step_time.seconds;
-    input.step_source = "the slowest of the links";
+    input.step_source = "the slowest site's";
   } else {
     throw Error(
         ErrorKind::config,
         request.probe && !request.measure_step
             ? "--probe: this binary has no trainer to measure a step with; give --step-time 500ms or --flops "
               "312T"
-            : "the time of a step is not known; expected --step-time 500ms, --flops 312T (with --mfu), "
+            : "the time of a step is unknown; expected --step-time 500ms, --flops 312T (with --mfu), "
               "step_time of every site in the links file, or --probe");
   }
 }
 
-/// inner.batch of each replica, as its site has it.
+/// inner.batch of each replica, with its site's settings.
 std::vector<double> batches(const Experiment& experiment, std::size_t replicas) {
   std::vector<double> out;
   for (const auto& site : experiment.sites) {
@@ -96,7 +97,7 @@ std::vector<double> batches(const Experiment& experiment, std::size_t replicas) 
   return out;
 }
 
-/// Who is paced by time makes as many steps as fit into the median one's.
+/// With outer.pace: time, a replica makes as many inner steps as fit into the median replica's step.
 void take_pace(PlanInput& input) {
   using outer_sync::methods::Pace;
   auto& replicas = input.setting.network.replicas;
@@ -128,13 +129,13 @@ PlanInput plan_input(const PlanRequest& request) {
   PlanInput input;
   input.experiment = request.experiment;
   if (input.experiment.reducers > 0)
-    throw Error(ErrorKind::config, fmt::format("reducers is {}; expected 0: plan knows replicas alone",
+    throw Error(ErrorKind::config, fmt::format("reducers is {}; expected 0: plan supports replicas only",
                                                input.experiment.reducers));
   input.links = request.links.empty() ? links_of(input.experiment) : read_links(request.links);
   if (const auto replicas = input.links.replicas(); replicas != input.experiment.replicas) {
     if (!input.experiment.sites.empty())
       throw Error(ErrorKind::config,
-                  fmt::format("{} has {} replicas and the config's sites have {}; expected as many",
+                  fmt::format("{} has {} replicas and the config's sites have {}; expected equal numbers",
                               input.links.source, replicas, input.experiment.replicas));
     input.experiment.replicas = replicas;
     input.experiment.outer.take_replicas(replicas);

@@ -34,12 +34,12 @@ std::optional<Prediction> predicted(const OuterConfig& outer, const PlanInput& i
   try {
     resolved.resolve();
   } catch (const Error&) {
-    return {};  // a codec whose unit does not divide the chunks, a delay that is too long
+    return {};  // the codec's unit does not divide the chunks, or the delay is too long
   }
   return outer_sync::plan::predict(resolved, input.cut(resolved.num_fragments), setting);
 }
 
-/// One line of the tables.
+/// One row of the tables.
 ordered_json row_of(const OuterConfig& outer, const Prediction& p, const PlanRequest& request,
                     const PlanInput& input) {
   const auto steps = static_cast<double>(input.experiment.run.steps);
@@ -88,7 +88,7 @@ ordered_json codecs_json(const PlanRequest& request, const PlanInput& input) {
   return rows;
 }
 
-/// Of one sync interval: which fragment is sent and applied at which step of it.
+/// Steps of one sync interval at which each fragment is sent and applied.
 ordered_json timetable_json(const OuterConfig& outer, const Prediction& p) {
   ordered_json rows = ordered_json::array();
   if (outer.data_parallel() || p.timetable.rounds.empty()) return rows;
@@ -113,7 +113,7 @@ std::string site_of(const Links& links, std::size_t replica) {
   return "?";
 }
 
-/// What holds the configured run back, a line each.
+/// The bottlenecks of the configured run, one line each.
 std::vector<std::string> limits_of(const PlanInput& input, const Prediction& p, double wanted) {
   std::vector<std::string> out;
   const auto& replicas = input.setting.network.replicas;
@@ -122,9 +122,8 @@ std::vector<std::string> limits_of(const PlanInput& input, const Prediction& p, 
   const auto& fastest = *std::ranges::min_element(replicas, {}, step);
   if (fastest.step_seconds < wanted * slowest.step_seconds) {
     out.push_back(fmt::format(
-        "steps: {} takes {:.4g} s, {} {:.4g} s, and the fast wait for the slow: set outer.pace: time, or "
-        "batches so "
-        "that a step lasts equally long",
+        "steps: {} takes {:.4g} s and {} takes {:.4g} s, so faster sites wait for slower ones: set "
+        "outer.pace: time, or choose batches with equal step times",
         site_of(input.links, static_cast<std::size_t>(&slowest - replicas.data())), slowest.step_seconds,
         site_of(input.links, static_cast<std::size_t>(&fastest - replicas.data())), fastest.step_seconds));
   }
@@ -139,9 +138,10 @@ std::vector<std::string> limits_of(const PlanInput& input, const Prediction& p, 
   constexpr double busy = 0.9;
   if (full(fullest) > busy) {
     const bool outwards = times.sent / replicas[fullest].up >= times.received / replicas[fullest].down;
-    out.push_back(fmt::format(
-        "link: the line of {} {} is full {:.0f} % of the time: a longer sync_every, or fewer bits",
-        site_of(input.links, fullest), outwards ? "outwards" : "inwards", 100 * full(fullest)));
+    out.push_back(
+        fmt::format("link: the link of {} ({}) is full {:.0f} % of the time: use a longer sync_every or a "
+                    "codec with fewer bits",
+                    site_of(input.links, fullest), outwards ? "outbound" : "inbound", 100 * full(fullest)));
   }
   double late = 0, seconds = 0;
   for (const auto& round : p.timetable.rounds) {
@@ -151,7 +151,7 @@ std::vector<std::string> limits_of(const PlanInput& input, const Prediction& p, 
   if (late < 0) {
     out.push_back(
         fmt::format("delay: a fragment takes up to {:.3g} s from send to result, {:.3g} s more than "
-                    "sync_delay {} leaves it: a longer sync_delay, or more fragments",
+                    "sync_delay {} allows: use a longer sync_delay or more fragments",
                     seconds, -late, input.experiment.outer.sync_delay));
   }
   return out;
@@ -171,7 +171,7 @@ void check_fit(std::vector<std::string>& out, const char* what, const std::strin
   config::Reader reader(source);
   room.serialize(reader);
   if (need <= static_cast<std::uint64_t>(room.size.bytes)) return;
-  out.push_back(fmt::format("{} does not fit in {}: it takes {}; {}", what + 2,
+  out.push_back(fmt::format("{} does not fit in {}: the plan needs {}; use {}", what + 2,
                             format_bytes(static_cast<double>(room.size.bytes)),
                             format_bytes(static_cast<double>(need)), mend));
 }
@@ -179,14 +179,14 @@ void check_fit(std::vector<std::string>& out, const char* what, const std::strin
 std::vector<std::string> memory_limits(const PlanRequest& request, const PlanMemory& memory) {
   std::vector<std::string> out;
   check_fit(out, "--device-memory", request.device_memory, memory.device,
-            "a smaller model, replica.zero over more ranks (moments), error_feedback: false (residuals)");
+            "a smaller model, replica.zero over more ranks (moments) or error_feedback: false (residuals)");
   check_fit(out, "--host-memory", request.host_memory, memory.host,
             "fewer replicas on a machine, or a smaller model");
   check_fit(out, "--disk", request.disk, memory.disk, "a smaller run.keep_checkpoints or outer.log_budget");
   return out;
 }
 
-/// The search is for what lines and delays take: who computes slower is waited for whatever is chosen.
+/// The search optimizes for links and delays only: with any settings, faster replicas wait for the slowest.
 Setting as_slow_as_the_slowest(Setting setting) {
   double slowest = 0;
   for (const auto& replica : setting.network.replicas) slowest = std::max(slowest, replica.step_seconds);
@@ -281,7 +281,7 @@ ordered_json plan_json(const PlanRequest& request, const PlanInput& input) {
                                  {"reduce", input.setting.speeds.reduce},
                                  {"apply", input.setting.speeds.apply}};
   json["configured"] = row_of(outer, prediction, request, input);
-  json["configured"]["owners"] = outer.data_parallel() ? "ring, all own alike" : cut.reason;
+  json["configured"]["owners"] = outer.data_parallel() ? "ring with equal shares" : cut.reason;
   json["methods"] = methods_json(request, input);
   json["codecs"] = codecs_json(request, input);
   json["timetable"] = timetable_json(outer, prediction);

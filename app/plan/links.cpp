@@ -20,9 +20,9 @@ using config::Source;
 
 namespace {
 
-/// What one TCP connection has in flight at most (docs/architecture.md, "Network").
+/// Maximum bytes in flight on one TCP connection (docs/architecture.md, "Network").
 constexpr double lane_window = 2.9e6;
-/// Of a packet on an Ethernet line, what is TCP's payload; of that, what is not TLS's own.
+/// Share of an Ethernet link's bytes that is TCP payload, times the share of that which is not TLS overhead.
 constexpr double payload_of_line = 1448.0 / 1514 * (16384.0 / (16384 + 22));
 
 std::string part(const std::string& key, std::size_t number) {
@@ -44,8 +44,8 @@ std::size_t index_of(const std::vector<LinkSite>& sites, const std::string& name
   if (found != sites.end()) return static_cast<std::size_t>(found - sites.begin());
   std::vector<std::string> names;
   for (const auto& site : sites) names.push_back(site.name);
-  config_error(fmt::format("{}: {} names a site '{}'; did you mean {}?", entry.place, entry.key, name,
-                           config::nearest(name, names)));
+  config_error(fmt::format("{}: {} names an unknown site '{}'; did you mean {}?", entry.place, entry.key,
+                           name, config::nearest(name, names)));
 }
 
 LinkSite named(const std::string& name) {
@@ -68,7 +68,7 @@ struct PairKey {
 struct GeneralKeys {
   config::Duration other_rtt{-1}, local_rtt{0.001};
   void serialize(config::Archive& ar) {
-    ar({"other_rtt", &other_rtt, Scope::per_site, "round trip of pairs that are not named", 0, 60});
+    ar({"other_rtt", &other_rtt, Scope::per_site, "round trip of all other pairs of sites", 0, 60});
     ar({"local_rtt", &local_rtt, Scope::per_site, "round trip within a site", 0, 60});
   }
 };
@@ -87,7 +87,7 @@ std::vector<LinkSite> sites_of(Source& source) {
     own.put(std::move(entry));
   }
   if (sites.empty())
-    config_error("a links file names no sites; expected `sites: {eu: {up: 100Mbps}, us: {up: 50Mbps}}`");
+    config_error("the links file names no sites; expected `sites: {eu: {up: 100Mbps}, us: {up: 50Mbps}}`");
   config::Reader reader(own);
   for (auto& site : sites) SiteKeys{site}.serialize(reader);
   reader.finish();
@@ -108,7 +108,7 @@ Links from_file(const std::filesystem::path& file) {
   std::vector<bool> said(count * count, false);
   for (const auto& entry : pairs) {
     if (parts(entry.key) != 3)
-      config_error(fmt::format("{}: {} names no pair of sites; expected `rtt: {{eu: {{us: 90ms}}}}`",
+      config_error(fmt::format("{}: {} is not a pair of sites; expected `rtt: {{eu: {{us: 90ms}}}}`",
                                entry.place, entry.key));
     const auto from = index_of(links.sites, part(entry.key, 1), entry);
     const auto to = index_of(links.sites, part(entry.key, 2), entry);
@@ -135,7 +135,7 @@ Links from_file(const std::filesystem::path& file) {
   return links;
 }
 
-// ---- what an earlier run has measured ----
+// ---- measurements of an earlier run ----
 
 using nlohmann::json;
 
@@ -177,8 +177,8 @@ Links from_run(const std::filesystem::path& folder) {
   const auto record = newest(file, "round_trip_ms");
   if (record.is_null()) {
     throw Error(ErrorKind::data, file.string() +
-                                     " has no round_trip_ms; expected the folder of a run whose "
-                                     "coordinator has written what members measured of their paths");
+                                     " has no round_trip_ms; expected the folder of a run in which the "
+                                     "coordinator recorded the members' path measurements");
   }
   const auto& trips =
       record.contains("shortest_round_trip_ms") ? record["shortest_round_trip_ms"] : record["round_trip_ms"];
@@ -203,7 +203,7 @@ Links from_run(const std::filesystem::path& folder) {
       if (places.contains(name)) links.rtt[places[from] * count + places[name]] = number(value) / 1000;
     }
   }
-  // All paths of a member leave by its one line.
+  // All paths of a member share its link.
   const auto rates = record.value("bytes_per_second", json::object());
   for (const auto& [from, to] : rates.items()) {
     if (!to.is_object() || !places.contains(from)) continue;
@@ -214,23 +214,22 @@ Links from_run(const std::filesystem::path& folder) {
   return links;
 }
 
-// ---- what doctors have measured ----
+// ---- measurements of `isthmus doctor` ----
 
 [[noreturn]] void no_diagnosis(const std::filesystem::path& file, const std::string& why) {
-  throw Error(ErrorKind::data,
-              file.string() + " " + why +
-                  "; expected what `isthmus doctor CONFIG --listen ADDRESS:PORT --json` prints "
-                  "with a doctor in each worker's place");
+  throw Error(ErrorKind::data, file.string() + " " + why +
+                                   "; expected the output of `isthmus doctor CONFIG --listen ADDRESS:PORT "
+                                   "--json` with a doctor for each worker");
 }
 
-/// Pairs are measured one after the other, so the fastest of a machine's paths is what its line carries.
+/// Pairs are measured one after the other, so a machine's fastest path shows the rate of its link.
 Links from_doctor(const std::filesystem::path& file) {
   constexpr std::size_t most = 1024;
   Diagnosis diagnosis;
   try {
     diagnosis = diagnosis_of(read_text(file));
   } catch (const Error& error) {
-    no_diagnosis(file, std::string("is no diagnosis: ") + error.what());
+    no_diagnosis(file, std::string("is not a diagnosis: ") + error.what());
   }
   Links links;
   links.source = file.string();
@@ -242,7 +241,7 @@ Links from_doctor(const std::filesystem::path& file) {
         links.sites.push_back(named(name));
     }
   }
-  if (places.size() < 2) no_diagnosis(file, "tells of no two machines that have dialled each other");
+  if (places.size() < 2) no_diagnosis(file, "contains no two machines that dialled each other");
   const auto count = links.sites.size();
   links.rtt.assign(count * count, 0);
   for (const auto& path : diagnosis.paths) {
@@ -274,10 +273,10 @@ Links from_doctor(const std::filesystem::path& file) {
 }  // namespace
 
 void LinkSite::serialize(config::Archive& ar) {
-  ar({"replicas", &replicas, Scope::per_site, "replicas here, each with a line of its own", 1, 1024});
-  ar({"up", &up, Scope::per_site, "what the line carries outwards", 1e3, 1e13});
-  ar({"down", &down, Scope::per_site, "what the line carries inwards", 1e3, 1e13});
-  ar({"step_time", &step_time, Scope::per_site, "of an inner step", 1e-4, 86400});
+  ar({"replicas", &replicas, Scope::per_site, "replicas at this site, each with its own link", 1, 1024});
+  ar({"up", &up, Scope::per_site, "outbound rate of the link", 1e3, 1e13});
+  ar({"down", &down, Scope::per_site, "inbound rate of the link", 1e3, 1e13});
+  ar({"step_time", &step_time, Scope::per_site, "time of an inner step", 1e-4, 86400});
 }
 
 std::int64_t Links::replicas() const {
@@ -303,7 +302,7 @@ Links links_of(const Experiment& experiment) {
   links.source = "network.emulate and network.rate";
   std::vector<double> one_way;
   const auto add = [&](std::string name, std::int64_t replicas, const outer_sync::NetworkConfig& network) {
-    // An emulated rate is that of each path: together they are as many lines as there are peers.
+    // An emulated rate applies to each path, so a replica's total is that rate times the number of its peers.
     const auto peers = static_cast<double>(std::max<std::int64_t>(1, experiment.replicas - 1));
     double up = network.emulate.rate.bits_per_second * peers;
     if (network.rate.bits_per_second > 0)
@@ -311,7 +310,7 @@ Links links_of(const Experiment& experiment) {
     links.uplinks_known = links.uplinks_known || network.rate.bits_per_second > 0;
     links.sites.push_back(
         {.name = std::move(name), .replicas = replicas, .up = {up}, .down = {}, .step_time = {}});
-    // The last chunk of a round is late by the whole jitter, now and then by a round trip.
+    // A round's last chunk is delayed by the full jitter and, after a loss, by a round trip.
     one_way.push_back(network.emulate.rtt.seconds / 2 + network.emulate.jitter.seconds +
                       network.emulate.loss * network.emulate.rtt.seconds);
   };
@@ -351,7 +350,7 @@ outer_sync::plan::Network network_of(const Links& links, std::int64_t lanes, dou
                             {step, rate(site.up), rate(site.down)});
     site_of.insert(site_of.end(), static_cast<std::size_t>(site.replicas), i);
   }
-  // Few are followed one by one; of many those of a site stand in one place.
+  // Up to `few` replicas get a place each; of more replicas, those of one site share a place.
   constexpr std::size_t few = 64;
   const bool each = site_of.size() <= few;
   for (std::uint32_t m = 0; m < site_of.size(); ++m)
@@ -371,7 +370,7 @@ outer_sync::plan::Network network_of(const Links& links, std::int64_t lanes, dou
       bounded = bounded || network.path.back() < rate(links.sites[from].up);
     }
   }
-  if (!bounded) network.path.clear();  // lanes bound a path only where its line could carry more
+  if (!bounded) network.path.clear();  // lanes limit a path only if its link could carry more
   return network;
 }
 

@@ -1,13 +1,13 @@
 #pragma once
-// What `isthmus plan` knows of lines and machines: from a links file, from what an earlier run has measured,
-// or from the config (network.emulate, network.rate).
+// Links and machines for `isthmus plan`: from a links file, from measurements of an earlier run or of
+// `isthmus doctor`, or from the config (network.emulate, network.rate).
 //
 //   sites:
-//     eu: {replicas: 2, up: 1Gbps, down: 1Gbps, step_time: 500ms}   # of each replica
+//     eu: {replicas: 2, up: 1Gbps, down: 1Gbps, step_time: 500ms}   # for each replica
 //     us: {up: 200Mbps, step_time: 650ms}
 //   rtt:
-//     eu: {us: 90ms}        # both ways, unless us: {eu: ...} says otherwise
-//   other_rtt: 100ms        # of pairs that are not named
+//     eu: {us: 90ms}        # both ways, unless us: {eu: ...} is given
+//   other_rtt: 100ms        # all other pairs
 //   local_rtt: 1ms          # between replicas of one site
 
 #include <cstdint>
@@ -23,32 +23,31 @@ namespace isthmus::app {
 struct LinkSite {
   std::string name;
   std::int64_t replicas = 1;
-  config::Rate up, down;       ///< of each replica's line; auto: no limit
-  config::Duration step_time;  ///< 0: the general one
+  config::Rate up, down;       ///< of each replica's link; auto: no limit
+  config::Duration step_time;  ///< 0: use the general step time
   void serialize(config::Archive& ar);
 };
 
-/// Links of all replicas, by site.
+/// The links of all replicas, by site.
 struct Links {
   std::vector<LinkSite> sites;
-  std::vector<double> rtt;     ///< seconds, from site i to site j at [i S + j]; by the diagonal within a site
-  bool packets = true;         ///< rates are those of a line, whose packets have headers
-  bool uplinks_known = false;  ///< the coordinator knows them too
-  std::string source;          ///< for people
+  std::vector<double> rtt;     ///< seconds, from site i to site j at [i S + j]; on the diagonal within a site
+  bool packets = true;         ///< rates are link rates, which include packet headers
+  bool uplinks_known = false;  ///< the coordinator knows the uplink rates too
+  std::string source;          ///< human-readable
 
   [[nodiscard]] std::int64_t replicas() const;
 };
 
-/// A links file; what `isthmus doctor --json` has said of all machines, where the name ends in .json; or the
-/// folder of a run: its `metrics.jsonl` has what members have measured of their paths, its `summary.json` the
-/// time of a step. Throws Error(config) naming place, value and what was expected; Error(data) where the
-/// folder or the document has no such figures.
+/// Reads a links file; the output of `isthmus doctor --json` if the name ends in .json; or a run's folder,
+/// where `metrics.jsonl` has path measurements and `summary.json` step times. Throws Error(config) naming
+/// place, value and what was expected; Error(data) if the folder or document has no such figures.
 [[nodiscard]] Links read_links(const std::filesystem::path& path);
-/// Of network.emulate and network.rate, at each site.
+/// Links from network.emulate and network.rate at each site.
 [[nodiscard]] Links links_of(const Experiment& experiment);
 
-/// As the simulation takes them. `lanes` connections to each peer, which have a bounded window;
-/// `step_seconds` where a site has no step_time of its own.
+/// Converts links for the simulation. `lanes`: connections to each peer, each with a bounded window.
+/// `step_seconds`: for sites without a step_time.
 [[nodiscard]] outer_sync::plan::Network network_of(const Links& links, std::int64_t lanes,
                                                    double step_seconds);
 

@@ -26,8 +26,8 @@ PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentL
                     (experiment.inner.precision == "auto" && experiment.device.device == "cuda");
   PlanMemory m;
   m.one_memory = experiment.device.device != "cuda";
-  // In bf16 the masters have a twin, and the gradient half the size; several gradients are summed in fp32
-  // (docs/models.md, "Memory").
+  // In bf16 the master parameters have a bf16 copy and the gradient is half as large. Several gradients are
+  // summed in fp32 (docs/models.md, "Memory").
   const bool summed = experiment.trainer.micro_batch > 0 || experiment.replica.ranks > 1;
   const auto computed = bf16 ? vector / 2 : vector;
   m.parameters = vector + (bf16 ? computed : 0);
@@ -35,7 +35,7 @@ PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentL
   m.evaluation = computed;
   m.moments = 2 * vector;
   if (experiment.replica.zero) m.moments /= static_cast<std::uint64_t>(experiment.replica.ranks);
-  // A data-parallel run has an outer loop too, which makes no rounds.
+  // A data-parallel run has an outer loop too, but no rounds.
   const auto bound = outer_sync::memory_bound(outer, layout, mesh_of(experiment, layout), 0);
   const auto state = bound.state;
   m.global_parameters = m.outer_momentum = vector;
@@ -50,15 +50,15 @@ PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentL
     m.staging = room.on_device();
     pinned = room.on_host();
   }
-  // Parameters, both moments, and the outer loop's state.
+  // Parameters, both moments and the outer loop's state.
   m.checkpoint = 3 * vector + state;
   m.checkpoint_buffer = m.checkpoint + (m.one_memory ? 0 : 2 * vector);
   const auto& run = experiment.run;
   const auto kept = run.keep_checkpoints;
-  // How many come by time nobody knows: as many as are kept.
+  // The number written by time is unknown: assume as many as are kept.
   const auto by_time = run.checkpoint_interval.seconds > 0 ? std::max<std::int64_t>(kept, 1) : 1;
   const auto made = run.checkpoint_every > 0 ? run.steps / run.checkpoint_every + 1 : by_time;
-  // One more while it is written.
+  // Plus the one being written.
   m.checkpoints = m.checkpoint * static_cast<std::uint64_t>(kept > 0 ? std::min(kept, made) + 1 : made);
   m.log = outer.log.empty() ? 0 : static_cast<std::uint64_t>(outer.log_budget.bytes);
   const auto trained = m.parameters + m.gradient + m.moments;
@@ -68,7 +68,7 @@ PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentL
     m.device += trained * static_cast<std::uint64_t>(experiment.replica.ranks - 1);
     m.host += m.device;
   } else {
-    // Pinned: parameters come and go through the one, encoded chunks through the other.
+    // Pinned buffers: one for parameters, one for encoded chunks.
     m.host += vector + pinned;
   }
   m.disk = m.checkpoints + m.log;

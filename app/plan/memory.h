@@ -1,5 +1,5 @@
 #pragma once
-// What a replica of a plan holds, and where.
+// Memory and disk of one replica in a plan.
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -9,19 +9,19 @@
 
 namespace isthmus::app {
 
-/// In bytes, of one replica; `layout` is the one of the config. Activations are not in it: they depend on
-/// trainer.micro_batch, and a run says what it takes.
+/// Bytes of one replica; `layout` is the config's. Excludes activations: they depend on trainer.micro_batch,
+/// and a run reports their size.
 struct PlanMemory {
   std::uint64_t parameters = 0, gradient = 0, moments = 0;                 ///< on the device of each rank
-  std::uint64_t global_parameters = 0, outer_momentum = 0, residuals = 0;  ///< the outer loop's, of rank 0
-  std::uint64_t evaluation = 0;  ///< the copy that losses of global parameters are computed with, of rank 0
+  std::uint64_t global_parameters = 0, outer_momentum = 0, residuals = 0;  ///< the outer loop's, at rank 0
+  std::uint64_t evaluation = 0;              ///< copy for evaluating global parameters, at rank 0
   std::uint64_t chunks = 0, max_chunks = 0;  ///< in host memory: usually, and at worst
-  /// On a GPU, for encoded chunks that come and go; the host pins as much, but for one decoded batch.
+  /// GPU buffers for encoded chunks in transit; the host pins as much, except for one decoded batch.
   std::uint64_t staging = 0;
   std::uint64_t checkpoint_buffer = 0;           ///< in host memory, from the first checkpoint on
-  std::uint64_t device = 0, host = 0, disk = 0;  ///< sums; the same memory, where the device is the CPU
+  std::uint64_t device = 0, host = 0, disk = 0;  ///< sums; host includes device if the device is the CPU
   std::uint64_t checkpoint = 0, checkpoints = 0, log = 0;  ///< on disk: one, all that are kept, the round log
-  bool one_memory = true;                                  ///< device and host are the same
+  bool one_memory = true;                                  ///< the device is the CPU
 };
 
 [[nodiscard]] PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentLayout& layout);

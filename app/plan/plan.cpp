@@ -45,7 +45,7 @@ std::string head(const ordered_json& j) {
                                  j["replicas"].get<std::int64_t>(), format_count(number(j, "parameters")),
                                  j["steps"].get<std::int64_t>(), number(j, "step_seconds"),
                                  j["step_source"].get<std::string>());
-  text += fmt::format("links of {}\n", j["links"]["source"].get<std::string>());
+  text += fmt::format("links: {}\n", j["links"]["source"].get<std::string>());
   constexpr std::size_t shown = 8;
   const auto& sites = j["links"]["sites"];
   for (std::size_t i = 0; i < std::min(shown, sites.size()); ++i) {
@@ -90,10 +90,10 @@ std::string memory(const ordered_json& j) {
   text += fmt::format("  {:>20} global parameters {}, outer momentum {}, residuals {},\n", "",
                       bytes("global_parameters"), bytes("outer_momentum"), bytes("residuals"));
   text +=
-      fmt::format("  {:>20} a copy for evaluations {}{}\n", "", bytes("evaluation"),
-                  number(m, "staging") > 0 ? fmt::format(", chunks on their way {}", bytes("staging")) : "");
+      fmt::format("  {:>20} copy for evaluations {}{}\n", "", bytes("evaluation"),
+                  number(m, "staging") > 0 ? fmt::format(", chunks in transit {}", bytes("staging")) : "");
   text += fmt::format("  host    {:>9}   {}chunks {} (at worst {}), checkpoint {}\n", bytes("host"),
-                      m["device_is_host"].get<bool>() ? "with the device's; " : "", bytes("chunks"),
+                      m["device_is_host"].get<bool>() ? "including the device's; " : "", bytes("chunks"),
                       bytes("chunks_at_worst"), bytes("checkpoint_buffer"));
   text += fmt::format("  disk    {:>9}   checkpoints {} of {} each, log {}\n", bytes("disk"),
                       bytes("checkpoints"), bytes("checkpoint"), bytes("log"));
@@ -111,7 +111,9 @@ std::string traffic(const ordered_json& j) {
                         number(c, "traffic_cost"));
   if (const auto warmup = j["warmup_steps"].get<std::int64_t>(); warmup > 0)
     text += fmt::format(
-        "\n  not in it: the {} steps of the synchronous warm-up, which exchange all at each step", warmup);
+        "\n  not included: the {} steps of the synchronous warm-up, which exchange all gradients at each "
+        "step",
+        warmup);
   return text + "\n";
 }
 
@@ -120,10 +122,10 @@ std::string recommendation(const ordered_json& j) {
   const double wanted = 100 * number(r, "wanted_utilization");
   if (!r.contains("best"))
     return fmt::format(
-        "\nno setting that was tried reaches {:.4g} %: faster lines, a larger batch (longer steps), or a "
+        "\nnone of the settings tried reaches {:.4g} %: use faster links, a larger batch (longer steps) or a "
         "smaller model\n",
         wanted);
-  std::string text = fmt::format("\nfor {:.4g} % of the time computing, by codec", wanted) + table_head("");
+  std::string text = fmt::format("\nto compute {:.4g} % of the time, by codec", wanted) + table_head("");
   for (const auto& row : r["choices"]) text += table_row(row, true);
   text += "recommended:";
   for (const auto& assignment : r["set"]) text += " --set " + assignment.get<std::string>() + " \\\n   ";
@@ -158,7 +160,8 @@ int run_paper_table(bool as_json) {
   using outer_sync::plan::paper_levels;
   int same = 0, max_points_apart = 0;
   ordered_json json;
-  std::string text = "Gbit/s for a part of the time computing: Streaming DiLoCo's Table 4 / ours\n\n";
+  std::string text =
+      "Gbit/s needed for a share of the time computing: Table 4 of Streaming DiLoCo / ours\n\n";
   text += fmt::format("  {:<5}{:<13}", "", "");
   for (const double level : paper_levels)
     text += fmt::format(" {:>11}", fmt::format("{:.0f} %", 100 * level));
@@ -182,8 +185,9 @@ int run_paper_table(bool as_json) {
   json["same"] = same;
   json["most_points_apart"] = max_points_apart;
   text += fmt::format(
-      "\n{} of 75 cells at the same of 50 points from 0.1 to 1000; the others (*) {} away at most\n", same,
-      max_points_apart);
+      "\n{} of 75 cells agree, on a grid of 50 points from 0.1 to 1000; the others (*) differ by at most {} "
+      "points\n",
+      same, max_points_apart);
   JsonOutput output(as_json);
   output.print(json);
   if (!as_json) fmt::print("{}", text);

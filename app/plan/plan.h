@@ -1,5 +1,5 @@
 #pragma once
-// `isthmus plan`: what a run would do with its lines, its memory and its disks, before anything is paid for.
+// `isthmus plan`: predicts how a run would use its links, memory and disks.
 
 #include <functional>
 #include <map>
@@ -19,21 +19,21 @@ using MeasureStep = std::function<double(const Experiment&, std::int64_t vocab)>
 
 struct PlanRequest {
   Experiment experiment;
-  std::string params;      ///< in place of the config's model: "200M"
-  std::int64_t vocab = 0;  ///< in place of the tokenizer's
+  std::string params;      ///< overrides the config's model: "200M"
+  std::int64_t vocab = 0;  ///< overrides the tokenizer's
   std::string step_time;   ///< "500ms"
-  double flops = 0;        ///< of a replica's devices together, per second; with mfu in place of step_time
+  double flops = 0;        ///< per second, of all devices of a replica; with mfu, replaces step_time
   double mfu = 0.4;
   std::string links;  ///< file, or folder of a run
   bool probe = false;
   double utilization = 0.99;
-  double price = 0;                              ///< of a GB that leaves a replica
-  std::string device_memory, host_memory, disk;  ///< "24GB"; empty: not compared
+  double price = 0;                              ///< per GB that a replica sends
+  std::string device_memory, host_memory, disk;  ///< "24GB"; empty: not checked
   bool json = false;
   MeasureStep measure_step;  ///< null in a binary without a trainer
 };
 
-/// What is planned with: the request after everything was looked up or measured.
+/// The request after everything was looked up or measured.
 struct PlanInput {
   Experiment experiment;
   std::uint64_t parameters = 0;
@@ -42,26 +42,26 @@ struct PlanInput {
   double step_seconds = 0;
   std::string step_source;
   Links links;
-  outer_sync::plan::Setting setting;  ///< its network as the replicas' agreed clock goes
+  outer_sync::plan::Setting setting;  ///< its step times are those of agreed steps
   std::shared_ptr<std::map<std::int64_t, outer_sync::plan::Cut>> cuts =
-      std::make_shared<std::map<std::int64_t, outer_sync::plan::Cut>>();  ///< made so far, by num_fragments
+      std::make_shared<std::map<std::int64_t, outer_sync::plan::Cut>>();  ///< cache, by num_fragments
   [[nodiscard]] const outer_sync::plan::Cut& cut(std::int64_t num_fragments) const;
-  std::vector<double> own_step_seconds;  ///< of each replica
-  std::vector<double> tokens_per_step;   ///< of each replica, in an agreed step
+  std::vector<double> own_step_seconds;  ///< of each replica's inner step
+  std::vector<double> tokens_per_step;   ///< of each replica, per agreed step
 };
 
-/// Throws Error(config) for what is missing or cannot be.
+/// Throws Error(config) for missing or invalid values.
 [[nodiscard]] PlanInput plan_input(const PlanRequest& request);
-/// Everything that `plan` says.
+/// Everything that `plan` prints.
 [[nodiscard]] nlohmann::ordered_json plan_json(const PlanRequest& request, const PlanInput& input);
 
-/// For the wanted utilisation: one setting of each codec that can do it.
+/// Settings that reach the wanted utilization: one for each codec that can.
 [[nodiscard]] std::vector<outer_sync::plan::Choice> find_choices(const PlanRequest& request,
                                                                  const PlanInput& input);
 
-/// Prints it. Exit status 0, or Error's.
+/// Prints the plan. Exit status 0, or Error's.
 int run_plan(const PlanRequest& request);
-/// Prints the table of the Streaming DiLoCo paper beside ours.
+/// Prints the table of the Streaming DiLoCo paper next to ours.
 int run_paper_table(bool json);
 
 }  // namespace isthmus::app

@@ -15,13 +15,13 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-/// Elements per second of the best of some repeats: others on this machine only make it slower.
+/// Elements per second in the fastest of several repeats: other load only makes repeats slower.
 double speed_of(std::size_t elements, const std::function<bool()>& pass) {
   constexpr double budget = 0.15;
   double best = 1e9, spent = 0;
   while (spent < budget) {
     const auto begin = Clock::now();
-    if (!pass()) throw Error(ErrorKind::divergence, "--probe: what a codec has encoded does not decode");
+    if (!pass()) throw Error(ErrorKind::divergence, "--probe: the codec cannot decode its own output");
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     best = std::min(best, seconds);
     spent += seconds;
@@ -32,7 +32,7 @@ double speed_of(std::size_t elements, const std::function<bool()>& pass) {
 }  // namespace
 
 outer_sync::plan::Speeds measure_speeds(const quant::CodecSpec& spec) {
-  constexpr std::size_t elements = 1 << 22;  // more than caches hold
+  constexpr std::size_t elements = 1 << 22;  // larger than the caches
   std::vector<float> global(elements), local(elements, 0.0F), velocity(elements, 0.0F),
       residual(elements, 0.0F);
   for (std::size_t i = 0; i < elements; ++i)

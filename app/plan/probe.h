@@ -1,5 +1,5 @@
 #pragma once
-// What of a plan can be measured on this machine.
+// Measurements for a plan on this machine.
 
 #include <string>
 
@@ -8,10 +8,10 @@
 
 namespace isthmus::app {
 
-/// Encoding, reducing and applying with this codec on one thread, for half a second in all.
+/// Measures encoding, reducing and applying with this codec on one thread; takes half a second.
 [[nodiscard]] outer_sync::plan::Speeds measure_speeds(const quant::CodecSpec& spec);
-/// What is assumed where nothing was measured: what `bench outer` has shown of one core (docs/results.md), on
-/// "cuda" what a GPU's memory makes of it.
+/// Speeds assumed without measurements: those of `bench outer` on one core (docs/results.md); for "cuda",
+/// derived from GPU memory bandwidth.
 [[nodiscard]] outer_sync::plan::Speeds usual_speeds(const std::string& device);
 
 }  // namespace isthmus::app

@@ -18,7 +18,7 @@ int run_certs(const CertsRequest& request) {
     case CertsRequest::Task::init:
       (void)Authority::create(folder, request.run);
       fmt::print(
-          "{0}: the authority of run {1}. Keep ca.key here; who has it can join the run.\n"
+          "{0}: the authority of run {1}. Keep ca.key here and secret: anyone with it can join the run.\n"
           "Next: isthmus certs issue {1} {2}, and the same for every replica.\n",
           folder.string(), request.run, outer_sync::tls::coordinator_name);
       json.print({{"run", request.run}, {"folder", folder.string()}});
@@ -27,9 +27,8 @@ int run_certs(const CertsRequest& request) {
       const auto role = outer_sync::tls::role_for(request.name, request.role);
       const auto own = Authority::open(folder).issue(request.name, request.days, role);
       fmt::print(
-          "{0}: what {1} needs as {3} of the run, good for {2} days. Copy that folder to its machine and "
-          "name it "
-          "in network.certs there.\n",
+          "{0}: the certificate of {1} as {3} of the run, valid for {2} days. Copy this folder to its "
+          "machine and set network.certs to it there.\n",
           own.string(), request.name, request.days, to_string(role));
       json.print({{"run", request.run},
                   {"name", request.name},
@@ -41,9 +40,8 @@ int run_certs(const CertsRequest& request) {
     case CertsRequest::Task::revoke:
       Authority::open(folder).revoke(request.name);
       fmt::print(
-          "{0}: the certificates issued to {1} so far are revoked, and its invitations have ended. Copy "
-          "ca.crl "
-          "beside cert.pem on every machine of the run; no restart is needed.\n",
+          "{0}: the certificates issued to {1} so far are revoked, and its invitations are void. Copy ca.crl "
+          "next to cert.pem on every machine of the run; no restart is needed.\n",
           (folder / "ca.crl").string(), request.name);
       json.print(
           {{"run", request.run}, {"name", request.name}, {"revoked_in", (folder / "ca.crl").string()}});

@@ -8,36 +8,36 @@
 
 namespace isthmus::app {
 
-/// Of `--role`.
+/// Help text of `--role`.
 inline constexpr const char* role_help =
-    "role in the run: trainer (may also reduce and observe), reducer or observer; by default trainer, or the "
-    "role of the names coordinator and operator";
+    "role in the run: trainer (may also reduce and observe), reducer or observer; default: trainer; the "
+    "names coordinator and operator have roles of their own";
 
 struct CertsRequest {
   bool json = false;
   enum class Task { init, issue, revoke };
   Task task = Task::init;
-  std::filesystem::path folder;  ///< that has a folder for each run
+  std::filesystem::path folder;  ///< parent folder of the runs' certificates
   std::string run, name;
   int days = 0;
-  std::string role;  ///< of `issue`; the usual one of the name if empty
+  std::string role;  ///< for `issue`; empty: the default role of the name
 };
 
 /// Returns the exit status. Throws Error(config) or Error(data).
 int run_certs(const CertsRequest& request);
 
-/// The folder of the certificate of process `name`: `certs` itself if there is one in it, else certs/`name`.
-/// Empty if `certs` is.
+/// Folder with the certificate of process `name`: `certs` itself if it holds one, otherwise certs/`name`.
+/// Empty if `certs` is empty.
 [[nodiscard]] std::string own_certificates(const std::string& certs, const std::string& name);
 
-/// By what this process shows in its run who it is: `network.certs` becomes its own folder of certificates,
-/// or `network.secret`, where there are none, the file of the run's secret.
+/// Sets how this process identifies itself in its run: `network.certs` becomes its own folder of certificates
+/// or, without certificates, `network.secret` the file of the run's secret.
 void take_identity(const std::string& name, Experiment& experiment);
 /// The same for a process that is neither the coordinator nor an operator. Throws Error(config) for a name
-/// that it may not have.
+/// that it must not have.
 void take_replica_name(const std::string& name, Experiment& experiment);
 
-/// In a run's folder.
+/// File name in the run's folder.
 inline constexpr const char* secret_file = "run.secret";
 
 }  // namespace isthmus::app

@@ -1,5 +1,5 @@
 #pragma once
-// What the exit status of a verb says: the one table that help, docs and completion are made from.
+// Meaning of the exit statuses: the table behind the help, the docs and shell completion.
 
 #include <array>
 #include <string_view>
@@ -21,14 +21,11 @@ inline constexpr std::array<ExitCode, 8> exit_codes = {{
     {3, "data or files", "a corpus, checkpoint or other file is missing, damaged, or cannot be written"},
     {4, "network or a lost peer", "a peer is lost, refuses, or cannot be reached"},
     {5, "replicas or values diverged",
-     "replicas disagree, or a value is not what it must be, or not finite, or a gate of `compare --certify` "
-     "has "
-     "not passed"},
+     "replicas disagree, a value is wrong or not finite, or a gate of `compare --certify` did not pass"},
     {stopped_exit, "stopped",
-     "the run was stopped, by Ctrl-C or `isthmus ctl stop`, with a checkpoint where it had begun; of a "
-     "worker: it "
-     "has left the run after Ctrl-C, and the others go on"},
-    {143, "left", "a worker has left the run after SIGTERM; the others go on"},
+     "the run was stopped by Ctrl-C or `isthmus ctl stop`, with a checkpoint if it had begun; for a worker: "
+     "it left the run after Ctrl-C, and the others continue"},
+    {143, "left", "a worker left the run after SIGTERM; the others continue"},
 }};
 
 }  // namespace isthmus::app

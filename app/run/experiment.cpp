@@ -29,54 +29,55 @@ void RunConfig::serialize(config::Archive& ar) {
   ar({"checkpoint_every", &checkpoint_every, Scope::live, "steps between checkpoints; 0 only at the end", 0,
       1e12});
   ar({"checkpoint_interval", &checkpoint_interval, Scope::per_site,
-      "the coordinator's: all write a checkpoint when so much time has passed since the last one that all "
-      "have; 0 never",
-      0, 1e8});
+      "coordinator only: all replicas write a checkpoint this long after their newest common one; 0 never", 0,
+      1e8});
   ar({"keep_checkpoints", &keep_checkpoints, Scope::agreed,
-      "checkpoints that each replica keeps, the newest, 2 or more; older ones go once all replicas have a "
-      "newer one; 0 keeps all",
+      "newest checkpoints that each replica keeps, 2 or more; older ones are deleted once all replicas have "
+      "a newer one; 0 keeps all",
       0, 1e9});
   ar({"keep_every", &keep_every, Scope::agreed,
-      "also keep checkpoints whose step is a multiple of this; 0 none", 0, 1e12});
+      "also keep checkpoints of steps that are a multiple of this; 0 none", 0, 1e12});
   ar({"sample_tokens", &sample_tokens, Scope::agreed, "tokens of text generated at the end; 0 none", 0,
       100000});
-  ar({"trace_steps", &trace_steps, Scope::per_site, "steps, from the first, that trace.json shows", 0, 1e6});
+  ar({"trace_steps", &trace_steps, Scope::per_site, "first steps to record in trace.json", 0, 1e6});
   ar({"record_outer_gradients", &record_outer_gradients, Scope::per_site,
       "write every Nth outer gradient of each fragment to the replica's folder, for comparing codecs; 0 none",
       0, 1e9});
   ar({"restarts", &restarts, Scope::per_site,
-      "times that `launch` starts each worker again that was killed or crashed while the others went on; one "
-      "that lost its connections is started again without limit",
+      "maximum times that `launch` restarts each worker that was killed or crashed while the others "
+      "continued; a worker that lost its connections is restarted without limit",
       0, 1e6});
   ar({"on_event", &on_event, Scope::per_site,
-      "command that the coordinator gives to sh when something happens to the run: the event is JSON on its "
-      "standard input, $1 its kind; empty for none"});
+      "shell command that the coordinator runs for each event of the run: the event is JSON on its standard "
+      "input, $1 is its kind; empty: none"});
   ar({"gather", &gather, Scope::per_site,
-      "a worker's metrics and log lines go into the coordinator's run folder too"});
+      "copy workers' metrics and log lines to the coordinator's run folder"});
   ar({"gather_limit", &gather_limit, Scope::per_site,
-      "the coordinator's: what each member's lines may take there; then it keeps no further metrics of that "
-      "member, and the newer part of its log. Those of all members may take 16 times that",
+      "coordinator only: maximum size of one member's gathered lines; beyond it, further metrics of that "
+      "member are dropped and only the newer part of its log is kept. All members together may use 16 times "
+      "that",
       0, 1e18});
   ar({"disk_low", &disk_low, Scope::per_site,
       "free space on the disk of a run folder below which the coordinator warns", 0, 1e18});
   ar({"stop_grace", &stop_grace, Scope::per_site,
-      "time from Ctrl-C, or the loss of the launch, until what still runs is killed", 0.5, 86400});
+      "time from Ctrl-C, or the loss of the launch, until processes that still run are killed", 0.5, 86400});
 }
 
 void AutoConfig::serialize(config::Archive& ar) {
   ar({"utilization", &utilization, Scope::agreed,
-      "part of the time to be computed: settings of the outer loop follow from it (docs/plan.md); 0 leaves "
-      "them as they are written",
+      "wanted share of the time spent computing; settings of the outer loop are chosen to reach it "
+      "(docs/plan.md); 0 leaves them as written",
       0, 0.9999});
   ar({"at_start", &at_start, Scope::agreed,
-      "chooses sync_every, num_fragments, sync_delay and codec when the run begins, and is then written as "
-      "false to the run's folder"});
+      "choose sync_every, num_fragments, sync_delay and codec when the run starts; the run's folder then "
+      "gets the chosen settings and false"});
   ar({"step_time", &step_time, Scope::agreed,
       "time of an inner step, for outer.auto; 0: the links file has one for every site", 0, 86400});
   ar({"links", &links, Scope::per_site,
       "links file for outer.auto; empty: network.emulate and network.rate describe the links"});
   ar({"in_run", &in_run, Scope::per_site,
-      "the coordinator's: sets sync_every and sync_delay in mid-run too, by what members measure"});
+      "coordinator only: adjust sync_every and sync_delay during the run too, from the members' "
+      "measurements"});
   ar({"least_between", &least_between, Scope::per_site,
       "minimum time between two changes that outer.auto makes", 1, 86400});
 }
@@ -85,7 +86,7 @@ void Experiment::serialize(config::Archive& ar) {
   ar.section("run", run);
   ar({"replicas", &replicas, Scope::agreed, "replicas that train together", 1, 1024});
   ar({"reducers", &reducers, Scope::per_site,
-      "workers that only reduce, which `launch` starts beside the replicas", 0, 64});
+      "workers that only reduce, started by `launch` in addition to the replicas", 0, 64});
   device.serialize(ar);
   ar.section("model", model);
   ar.section("data", data);
@@ -103,14 +104,15 @@ void Experiment::serialize(config::Archive& ar) {
 
 void LaunchDefaults::serialize(config::Archive& ar) {
   ar({"silence", &silence, Scope::per_site,
-      "time without the launch after which its workers end, at sites that set no launch.silence of their own",
+      "time without the launch after which a site ends its workers; for sites without a launch.silence of "
+      "their own",
       1, 1e7});
 }
 
 void WorkerConfig::serialize(config::Archive& ar) {
   ar({"command", &command, Scope::per_site,
-      "program that trains in place of `isthmus worker`, a list: [python, train.py]; it gets that one's "
-      "arguments (docs/python.md)"});
+      "program that trains instead of `isthmus worker`, as a list: [python, train.py]; it gets the arguments "
+      "of `isthmus worker` (docs/python.md)"});
 }
 
 std::vector<std::string> WorkerConfig::words() const {
@@ -126,7 +128,8 @@ std::vector<std::string> WorkerConfig::words() const {
 
 namespace {
 
-/// A relative path means: from the folder of the file that says it (from the working directory after --set).
+/// Makes a relative path absolute: from the folder of the file that sets it, or the working directory for
+/// --set.
 void anchor(std::string& path, const config::Source& source, std::string_view key) {
   if (path.empty()) return;
   for (const auto& entry : source.entries()) {
@@ -159,7 +162,8 @@ void check_member_name(const std::string& what, const std::string& name) {
   };
   if (std::ranges::any_of(taken, is_of))
     throw Error(ErrorKind::config,
-                fmt::format("{} is '{}', which is a name of the run's own; name it otherwise", what, name));
+                fmt::format("{} is '{}', which is reserved for the run's own files; choose another name",
+                            what, name));
 }
 
 outer_sync::protocol::Hello hello_of(Experiment& experiment, const std::string& name,
@@ -220,11 +224,11 @@ namespace {
 std::string reason_not_to_set(const config::Item& item) {
   if (item.scope == Scope::live || item.at_once) return {};
   const auto* why = item.scope == Scope::per_site
-                        ? "each member reads it when it starts; change its config and start it again"
-                        : "all that the run has so far depends on it";
+                        ? "each member reads it when it starts; change the member's config and restart it"
+                        : "everything computed in the run so far depends on it";
   return fmt::format(
-      "{} cannot be set in mid-run: its class is {}, and {}. Keys that can be are of class live, "
-      "and network.rate",
+      "{} cannot be set during a run: its class is {}, and {}. Keys of class live and network.rate can be "
+      "set",
       item.key, to_string(item.scope), why);
 }
 
@@ -251,7 +255,7 @@ outer_sync::protocol::ChangeVerdict judge_change(const Experiment& experiment,
       at_once += item->at_once ? 1 : 0;
       source.set(key + "=" + value);
     }
-    config::Reader reader(source);  // for what each key alone may be
+    config::Reader reader(source);  // checks each value by itself
     asked.serialize(reader);
     reader.finish();
   } catch (const Error& error) {
@@ -259,8 +263,8 @@ outer_sync::protocol::ChangeVerdict judge_change(const Experiment& experiment,
   }
   if (at_once > 0 && at_once < items.size())
     return {
-        "some of these keys are each member's own and hold at once, and all share the others; set them one "
-        "after the other",
+        "some of these keys belong to each member and apply at once, and the others are shared by all; set "
+        "them separately",
         false};
   return {outer_sync::problem_of_change(experiment.outer, before, items), at_once > 0};
 }
@@ -284,7 +288,7 @@ RunConfig run_config_at(const RunConfig& base, const outer_sync::protocol::Setti
 
 namespace {
 
-/// Each of its paths.
+/// Makes each path of a mixture absolute.
 void anchor_mixture(data::DataConfig& data, const config::Source& source) {
   if (data.mixture.empty()) return;
   auto parts = data::parse_mixture(data.mixture);
@@ -296,7 +300,7 @@ void anchor_mixture(data::DataConfig& data, const config::Source& source) {
   data.mixture = data::to_string(parts);
 }
 
-/// Without sites, or as it is at one of them.
+/// Reads a config without sites, or that of one site.
 Experiment read_experiment(const config::Source& source, bool needs_data) {
   auto experiment = config::read<Experiment>(source);
   if (!experiment.data.is_stream()) anchor(experiment.data.path, source, "data.path");
@@ -310,14 +314,14 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
   if (tokenizer != "bytes" && !tokenizer.starts_with("vocab:"))
     anchor(experiment.data.tokenizer, source, "data.tokenizer");
   check_name("run.name", experiment.run.name);
-  if (!experiment.worker.words().empty()) needs_data = false;  // that program has its own
+  if (!experiment.worker.words().empty()) needs_data = false;  // that program has its own data
   if (needs_data && experiment.data.path.empty() && experiment.data.mixture.empty())
     throw Error(ErrorKind::config, "data.path is empty; expected a text file, a folder or a .bin file");
   if (needs_data) experiment.data.check();
   if (experiment.run.keep_checkpoints == 1)
     throw Error(ErrorKind::config,
-                "run.keep_checkpoints is 1; expected 2 or more, or 0 to keep all: while a replica writes its "
-                "newest, the one before is what all have");
+                "run.keep_checkpoints is 1; expected 2 or more, or 0 to keep all: while replicas write the "
+                "newest, all of them have only the previous one");
   experiment.model.resolve(experiment.data.seq_len);
   experiment.outer.resolve();
   experiment.outer.take_replicas(experiment.replicas);
@@ -326,14 +330,15 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
   experiment.metrics.check();
   experiment.replica.check(experiment.inner.batch);
   if (experiment.outer.data_parallel() && experiment.replica.ranks > 1)
-    throw Error(ErrorKind::config,
-                "replica.ranks is " + std::to_string(experiment.replica.ranks) +
-                    " and outer.method is data_parallel; expected 1: there every process is a replica");
+    throw Error(
+        ErrorKind::config,
+        "replica.ranks is " + std::to_string(experiment.replica.ranks) +
+            " and outer.method is data_parallel; expected 1: with data_parallel every process is a replica");
   const auto open = experiment.network.reachable();
   if (experiment.outer.data_parallel() && !open.empty() && !experiment.network.insecure)
     throw Error(ErrorKind::config, "outer.method is data_parallel and " + open +
-                                       ": Gloo's connections are neither encrypted nor authenticated; say "
-                                       "--insecure on a network where that does no harm");
+                                       ": Gloo's connections are neither encrypted nor authenticated; pass "
+                                       "--insecure if the network is trusted");
   if (experiment.outer.data_parallel() && !experiment.network.listens())
     throw Error(ErrorKind::config,
                 "network.listen is none and outer.method is data_parallel; expected ADDRESS:PORT: with Gloo "
@@ -342,30 +347,29 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
     throw Error(
         ErrorKind::config,
         fmt::format("inner.optimizer is muon, outer.method is data_parallel and replicas is {0}; expected "
-                    "replicas 1 with {0} times the batch, which computes the same: the steps of several "
-                    "replicas must have the same bits on any processor, and Muon's do not",
+                    "replicas 1 with {0} times the batch, which computes the same: the replicas' steps must "
+                    "be bit-identical on any processor, and Muon's are not",
                     experiment.replicas));
   if (experiment.inner.is_muon() && !experiment.outer.data_parallel() && experiment.outer.warmup_steps > 0)
-    throw Error(
-        ErrorKind::config,
-        fmt::format("inner.optimizer is muon and outer.warmup_steps is {}; expected 0: steps that all "
-                    "make alike must have the same bits on any processor, and Muon's do not",
-                    experiment.outer.warmup_steps));
+    throw Error(ErrorKind::config,
+                fmt::format("inner.optimizer is muon and outer.warmup_steps is {}; expected 0: warm-up steps "
+                            "must be bit-identical on any processor, and Muon's are not",
+                            experiment.outer.warmup_steps));
   if (experiment.inner.is_muon() && experiment.replica.zero)
     throw Error(ErrorKind::config,
-                "inner.optimizer is muon and replica.zero is true; expected false: a matrix that is "
-                "orthogonalised cannot be cut into shares");
+                "inner.optimizer is muon and replica.zero is true; expected false: Muon orthogonalises whole "
+                "matrices, which cannot be split");
   if (experiment.reducers > 0 && experiment.outer.data_parallel()) {
-    throw Error(ErrorKind::config, "reducers is " + std::to_string(experiment.reducers) +
-                                       " and outer.method is data_parallel; expected 0: there is nothing "
-                                       "that they could reduce");
+    throw Error(ErrorKind::config,
+                "reducers is " + std::to_string(experiment.reducers) +
+                    " and outer.method is data_parallel; expected 0: reducers would have nothing to reduce");
   }
-  // The data-parallel baseline averages gradients at every step: all of it is what others call warm-up.
+  // The data-parallel baseline averages gradients at every step, as other methods do in the warm-up.
   if (experiment.outer.data_parallel()) experiment.outer.warmup_steps = experiment.run.steps;
   return experiment;
 }
 
-/// Of the run and of sites. A list of texts is none of the archive's values, so it is kept as one text.
+/// Stores worker.command, of the run and of sites, as one JSON text: the archive has no lists of texts.
 void write_commands_as_text(config::Source& source) {
   for (auto entry : std::vector(source.entries())) {
     const bool of_site = entry.key.starts_with("sites.") && entry.key.ends_with(".worker.command");
@@ -376,7 +380,7 @@ void write_commands_as_text(config::Source& source) {
   }
 }
 
-/// `replicas` of a config with sites is how many they have together.
+/// Sets `replicas` to the sum over all sites. Throws Error(config) if another number is given.
 void put_replicas(config::Source& source, const std::vector<Site>& sites) {
   std::int64_t sum = 0;
   std::string parts;
@@ -389,9 +393,8 @@ void put_replicas(config::Source& source, const std::vector<Site>& sites) {
   if (given != nullptr && given->values != std::vector{text}) {
     throw Error(
         ErrorKind::config,
-        fmt::format(
-            "replicas is {} ({}) and the sites have {} ({}); leave replicas out where there are sites",
-            given->values.empty() ? "" : given->values.front(), given->place, sum, parts));
+        fmt::format("replicas is {} ({}) and the sites have {} ({}); leave replicas out when there are sites",
+                    given->values.empty() ? "" : given->values.front(), given->place, sum, parts));
   }
   if (given == nullptr) source.put({"replicas", {text}, false, false, "sites", {}});
 }
@@ -401,7 +404,7 @@ void check_equal_batches(const std::vector<Site>& sites, const std::vector<Exper
     if (!at_sites[i].outer.data_parallel() || at_sites[i].inner.batch == at_sites[0].inner.batch) continue;
     throw Error(ErrorKind::config,
                 fmt::format("inner.batch is {} at site {} and {} at site {}; expected equal batches "
-                            "with outer.method data_parallel, which averages gradients as they are",
+                            "with outer.method data_parallel, which averages gradients without weights",
                             at_sites[0].inner.batch, sites[0].name, at_sites[i].inner.batch, sites[i].name));
   }
 }
@@ -432,7 +435,7 @@ Experiment load_experiment(config::Source source, const std::vector<std::string>
   const auto* site = worker ? site_of(sites, worker->name, worker->site) : nullptr;
   auto experiment = site == nullptr ? read_experiment(source, needs_data && sites.empty())
                                     : at_sites[static_cast<std::size_t>(site - sites.data())];
-  // As they are written to the run's folder: paths in full.
+  // The run's folder gets absolute paths.
   for (std::size_t i = 0; i < sites.size(); ++i) {
     if (sites[i].is_elsewhere()) continue;  // its paths are that machine's
     for (const auto& item : config::list(at_sites[i])) {
@@ -446,7 +449,7 @@ Experiment load_experiment(config::Source source, const std::vector<std::string>
   if (chooses && experiment.automatic.utilization > 0) {
     check_automatic(experiment);
     if (!experiment.automatic.at_start) return experiment;
-    auto general = read_experiment(source, false);  // what one site sets for itself must not count
+    auto general = read_experiment(source, false);  // no site's own settings may count
     general.sites = experiment.sites;
     choose_settings(experiment, std::move(general));
   }

@@ -40,15 +40,14 @@ struct RunConfig {
   config::Size gather_limit{256'000'000};
   config::Size disk_low{2'000'000'000};
   config::Duration stop_grace{60};
-  /// Not only at the end.
+  /// Whether checkpoints are written before the end of the run.
   [[nodiscard]] bool writes_checkpoints_meanwhile() const {
     return checkpoint_every > 0 || checkpoint_interval.seconds > 0;
   }
   void serialize(config::Archive& ar);
 };
 
-/// Settings of the outer loop that follow from links and the time of a step, in place of those that are
-/// written.
+/// Choice of outer-loop settings from links and step time, instead of those in the config.
 struct AutoConfig {
   double utilization = 0;
   bool at_start = true;
@@ -59,17 +58,17 @@ struct AutoConfig {
   void serialize(config::Archive& ar);
 };
 
-/// Of `launch` itself; a site's own launcher is its LauncherConfig.
+/// Settings of `launch` for all sites; a site's own are in its LauncherConfig.
 struct LaunchDefaults {
   config::Duration silence{43200};
   void serialize(config::Archive& ar);
 };
 
-/// Who trains in the place of `isthmus worker`.
+/// The program that trains instead of `isthmus worker`.
 struct WorkerConfig {
   std::string command;
   void serialize(config::Archive& ar);
-  /// Program and arguments; none where `isthmus worker` trains itself.
+  /// Program and arguments; empty if `isthmus worker` itself trains.
   [[nodiscard]] std::vector<std::string> words() const;
 };
 
@@ -92,77 +91,78 @@ struct Experiment {
   LaunchDefaults launch;
   void serialize(config::Archive& ar);
 
-  std::string auto_note;    ///< what outer.auto has chosen, and why; empty where it has not
-  std::vector<Site> sites;  ///< no key of its own: its keys depend on the sites' names
-  std::string site;         ///< that this is the config of; no key either; empty: of none
+  std::string auto_note;    ///< what outer.auto has chosen, and why; empty if it chose nothing
+  std::vector<Site> sites;  ///< not a key: its keys depend on the sites' names
+  std::string site;         ///< site of this config; not a key; empty: no site
 
   [[nodiscard]] std::filesystem::path folder() const { return std::filesystem::path(run.out) / run.name; }
 };
 
-/// Which worker a config is for; `site` may be empty, and follows from the name then.
+/// The worker that a config is for; an empty `site` follows from the name.
 struct WorkerPlace {
   std::string name, site;
 };
 
-/// What the config asks of a loader; which sequences it takes says its source.
+/// Loader options of the config. The loader's sample source decides which sequences it reads.
 [[nodiscard]] data::LoaderOptions loader_options(const Experiment& experiment);
 
-/// Of `data.source: pipe`: where the worker of this name keeps its stream, what is held out, and two batches
-/// that are read ahead. Nothing for files. `say` is left to who makes it.
+/// Stream options if the data is a stream: where the worker of this name stores it, the held-out part, and
+/// two batches of read-ahead. nullopt for files. The caller sets `say`.
 [[nodiscard]] std::optional<data::StreamOptions> stream_options(const Experiment& experiment,
                                                                 const std::string& name);
 
-/// What an experiment is read for: a benchmark has no data, and may have no file; nor needs a trained model
-/// any data. `own_data`: a run whose data are not read here, but by a program that trains on its own.
+/// The use of an experiment that is read. A benchmark needs no data and no file, inference no data. own_data:
+/// a run that trains on data which another program reads.
 enum class Purpose { training, benchmark, inference, own_data };
 
-/// Reads a config file and `--set` assignments, makes paths in it relative to the file that names them, fills
-/// in what follows from other keys and refuses what cannot work, at any of its sites. With a worker it is the
-/// config as it is at its site. Throws Error(config).
+/// Reads a config file and `--set` assignments, makes paths in it relative to the file that names them,
+/// derives values from other keys and rejects what cannot work at any of its sites. With a worker, returns
+/// the config of that worker's site. Throws Error(config).
 [[nodiscard]] Experiment load_experiment(const std::filesystem::path& file,
                                          const std::vector<std::string>& assignments,
                                          const std::optional<WorkerPlace>& worker = std::nullopt,
                                          Purpose purpose = Purpose::training);
-/// Of what was read already.
+/// The same for a source that was read already.
 [[nodiscard]] Experiment load_experiment(config::Source source, const std::vector<std::string>& assignments,
                                          const std::optional<WorkerPlace>& worker, Purpose purpose);
 
-/// Every key, and those of the sites by their full names.
+/// Every key; the sites' keys by their full names.
 [[nodiscard]] std::vector<config::Item> items_of(Experiment& experiment);
 /// The same in YAML, as `load_experiment` reads it back.
 [[nodiscard]] std::string to_yaml(Experiment& experiment);
 /// The reference of all keys in Markdown.
 [[nodiscard]] std::string reference();
-/// Keys that must be the same at all members: also the batch, where gradients are averaged as if all were
-/// equal.
+/// Keys that must be equal at all members. In data-parallel runs this includes the batch, because gradients
+/// are averaged without weights.
 [[nodiscard]] config::SharedItems shared_items(Experiment& experiment);
-/// Names of the workers that the run begins with.
+/// Names of the workers that the run starts with.
 [[nodiscard]] std::vector<std::string> worker_names(const Experiment& experiment);
 
-/// What every process of a run says of itself first; who trains adds its model. `build`: of this
-/// binary.
+/// The first message of every process of a run; a trainer adds its model. `build`: of this binary.
 [[nodiscard]] outer_sync::protocol::Hello hello_of(Experiment& experiment, const std::string& name,
                                                    const std::string& build);
 
-/// When an owner may close a chunk, and with how many members a view may be formed.
+/// When an owner may close a chunk, and how many members a view needs.
 [[nodiscard]] outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment);
 
-/// Whether these values may be set in mid-run, beside what was set before.
+/// Whether these values may be set during the run, on top of earlier changes.
 [[nodiscard]] outer_sync::protocol::ChangeVerdict judge_change(const Experiment& experiment,
                                                                const outer_sync::protocol::Settings& before,
                                                                const config::SharedItems& items);
 
-/// The run's keys as they are at that step, after what was set in mid-run. Throws Error(config) for values
-/// that cannot be.
+/// The run's keys at that step, including changes made during the run. Throws Error(config) for invalid
+/// values.
 [[nodiscard]] RunConfig run_config_at(const RunConfig& base, const outer_sync::protocol::Settings& settings,
                                       std::uint64_t step);
 
-/// Of one replica's stochastic rounding: different from the others', and the same when it comes back.
+/// Seed of one replica's stochastic rounding: differs from the others', and stays the same when the replica
+/// comes back.
 [[nodiscard]] std::uint64_t noise_seed(const Experiment& experiment, const std::string& name);
 
-/// Throws Error(config) naming `what` unless the name can be a folder's: letters, digits, '.', '_' and '-'.
+/// Throws Error(config) naming `what` unless the name is valid for a folder: letters, digits, '.', '_' and
+/// '-'.
 void check_name(const std::string& what, const std::string& name);
-/// The same of a member's name, which must not be that of a file or folder of the run's own beside it.
+/// The same for a member's name, which must also differ from the run's own files and folders next to it.
 void check_member_name(const std::string& what, const std::string& name);
 
 }  // namespace isthmus::app

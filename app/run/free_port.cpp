@@ -27,7 +27,7 @@ bool is_free(std::uint16_t port) {
 }  // namespace
 
 std::uint16_t free_port() {
-  // At random: processes that look at the same time would all find the same first one.
+  // Random: processes that search at the same time would otherwise all find the same port.
   std::random_device source;
   std::uniform_int_distribution<int> any(20'000, 32'767);
   for (int i = 0; i < 1'000; ++i) {

@@ -4,8 +4,8 @@
 
 namespace isthmus::app {
 
-/// A TCP port that nobody listens at now, from below those that the system gives to connections that go out,
-/// so that none of these takes it before it is used. Another process may; then binding says so.
+/// A TCP port that is free now, below the range of outgoing connections, so that none of those takes it.
+/// Another process may take it before it is used; binding then reports an error.
 [[nodiscard]] std::uint16_t free_port();
 
 }  // namespace isthmus::app

@@ -6,7 +6,7 @@
 
 namespace isthmus::app {
 
-/// All of them, with the separator between.
+/// The texts with the separator between them.
 [[nodiscard]] inline std::string joined(const std::vector<std::string>& texts, std::string_view separator) {
   std::string out;
   for (const auto& text : texts) {

@@ -16,7 +16,7 @@ namespace isthmus::app {
 JsonOutput::JsonOutput(bool wanted) {
   if (!wanted) return;
   std::fflush(stdout);
-  // Not for programs that are started: theirs is standard error too.
+  // Child processes do not get it: their standard output is standard error too.
   standard_output_ = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
   if (standard_output_ < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
     throw Error(ErrorKind::data,

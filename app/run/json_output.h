@@ -1,6 +1,6 @@
 #pragma once
-// What a verb prints with --json: one document on standard output, and nothing else there, whatever it and
-// the libraries under it say besides.
+// Output of a command with --json: one document on standard output. All else that the command and its
+// libraries print goes to standard error.
 
 #include <nlohmann/json.hpp>
 
@@ -8,19 +8,19 @@ namespace isthmus::app {
 
 class JsonOutput {
  public:
-  /// With `wanted`, standard output is standard error from here on until this is gone. Without, nothing is
-  /// changed, and `print` does nothing. Make it before any thread that may print.
+  /// If `wanted`, redirects standard output to standard error until destruction. Otherwise neither this nor
+  /// `print` does anything. Create it before any thread that may print.
   explicit JsonOutput(bool wanted);
   ~JsonOutput();
   JsonOutput(const JsonOutput&) = delete;
   JsonOutput& operator=(const JsonOutput&) = delete;
 
   [[nodiscard]] bool wanted() const { return standard_output_ >= 0; }
-  /// The document; once. Text that is no UTF-8 is replaced. Throws Error(data) where it cannot be written.
+  /// Prints the document; call it once. Invalid UTF-8 is replaced. Throws Error(data) on a write error.
   void print(const nlohmann::ordered_json& document);
 
  private:
-  int standard_output_ = -1;  ///< as it was
+  int standard_output_ = -1;  ///< the original one
 };
 
 }  // namespace isthmus::app

@@ -21,10 +21,10 @@ struct List {
   std::string_view doc;
 };
 constexpr List lists[] = {
-    {"options", &LauncherConfig::options, "options of ssh, as after its -o: [ProxyJump=gate.example]"},
+    {"options", &LauncherConfig::options, "ssh options, as for ssh -o: [ProxyJump=gate.example]"},
     {"slurm", &LauncherConfig::slurm,
-     "options of sbatch; the site is then Slurm's, and `launch --render slurm` writes its script"},
-    {"setup", &LauncherConfig::setup, "lines of shell that run there before the program"},
+     "sbatch options; Slurm then starts the site's workers, and `launch --render slurm` writes the script"},
+    {"setup", &LauncherConfig::setup, "shell lines that run there before the program"},
 };
 
 bool is_variable(std::string_view name) {
@@ -34,7 +34,7 @@ bool is_variable(std::string_view name) {
   return !name.empty() && std::ranges::all_of(name, fits) && !(name.front() >= '0' && name.front() <= '9');
 }
 
-/// A flow sequence of YAML, which JSON's is.
+/// A YAML flow sequence; a JSON array is one.
 std::string yaml_list(const std::vector<std::string>& values) { return nlohmann::json(values).dump(); }
 
 }  // namespace
@@ -56,24 +56,24 @@ std::string_view to_string(LauncherConfig::Kind kind) {
 
 void LauncherConfig::serialize(config::Archive& ar) {
   ar({"ssh", &ssh, Scope::per_site,
-      "USER@HOST, or a name of ssh's own config, on which `launch` starts the site's workers; empty: on its "
-      "own machine"});
-  ar({"port", &port, Scope::per_site, "of ssh; 0: ssh's own choice", 0, 65535});
-  ar({"identity", &identity, Scope::per_site, "private key of ssh; empty: ssh's own choice"});
-  ar({"program", &program, Scope::per_site, "isthmus there: a path, ~/PATH, or a name that is found"});
+      "USER@HOST, or a name from the ssh config, on which `launch` starts the site's workers; empty: the "
+      "machine of `launch`"});
+  ar({"port", &port, Scope::per_site, "ssh port; 0: ssh's own choice", 0, 65535});
+  ar({"identity", &identity, Scope::per_site, "private key for ssh; empty: ssh's own choice"});
+  ar({"program", &program, Scope::per_site, "isthmus program there: a path, ~/PATH, or a name in PATH"});
   ar({"folder", &folder, Scope::per_site,
-      "folder there that gets the run's folder, from the home of the user; relative paths that the site sets "
+      "parent of the run's folder there, relative to the user's home; relative paths that the site sets "
       "start from it"});
-  ar({"coordinator", &coordinator, Scope::per_site, "the coordinator runs there, and not beside `launch`"});
+  ar({"coordinator", &coordinator, Scope::per_site, "run the coordinator there instead of next to `launch`"});
   ar({"silence", &silence, Scope::per_site,
       "time without the launch after which the site ends its workers; 0: launch.silence", 0, 1e7});
   ar({"image", &image, Scope::per_site,
-      "container image that holds isthmus; the site is then Kubernetes', and `launch --render kubernetes` "
-      "writes its manifests"});
-  ar({"namespace", &cluster_namespace, Scope::per_site, "of Kubernetes"});
+      "container image with isthmus; Kubernetes then starts the site's workers, and `launch --render "
+      "kubernetes` writes the manifests"});
+  ar({"namespace", &cluster_namespace, Scope::per_site, "Kubernetes namespace"});
   ar({"volume", &volume, Scope::per_site,
-      "Kubernetes' persistent volume claim that is mounted at /data, and holds the run's folder; empty: the "
-      "run is lost with its pod"});
+      "Kubernetes persistent volume claim, mounted at /data, that holds the run's folder; empty: the run is "
+      "lost with its pod"});
 }
 
 bool LauncherConfig::take(const config::Source::Entry& entry, const std::string& key) {
@@ -147,8 +147,8 @@ std::vector<config::Item> LauncherConfig::items(bool everything) const {
     items.push_back({std::string(environment_prefix) + name, value, Scope::per_site, "", "", true});
   if (everything)
     items.push_back({std::string(environment_prefix) + "NAME", "", Scope::per_site,
-                     "environment variable of the program there; stands in the run's folder, so it is no "
-                     "place for secrets",
+                     "environment variable of the program there; it is stored in the run's folder, so do not "
+                     "put secrets here",
                      "text", true});
   return items;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// `sites.NAME.launch` of a config: who starts that site's workers, and where.
+// `sites.NAME.launch` of a config: how and where that site's workers are started.
 //
 //   sites:
 //     eu:
@@ -27,21 +27,21 @@ struct LauncherConfig {
   bool coordinator = false;
   config::Duration silence;  ///< 0: launch.silence
   std::string image, cluster_namespace = "default", volume;
-  std::vector<std::string> options;  ///< of ssh, as after its -o
-  std::vector<std::string> slurm;    ///< of sbatch
-  std::vector<std::string> setup;    ///< lines of shell
+  std::vector<std::string> options;  ///< as for ssh -o
+  std::vector<std::string> slurm;    ///< for sbatch
+  std::vector<std::string> setup;    ///< shell lines
   std::vector<std::pair<std::string, std::string>> environment;
 
-  /// Keys that are plain values.
+  /// Keys with plain values.
   void serialize(config::Archive& ar);
-  /// Takes an entry whose key, below `launch.`, is a list or of the environment; false for any other. Throws
-  /// Error(config) naming its place.
+  /// Takes an entry if its key, below `launch.`, is a list or an environment variable; returns false for any
+  /// other. Throws Error(config) naming its place.
   [[nodiscard]] bool take(const config::Source::Entry& entry, const std::string& key);
-  /// Throws Error(config) naming the site for two launchers at once and for values that could be taken for
-  /// something else on a command line.
+  /// Throws Error(config) naming the site for two launchers at once and for values that a command line could
+  /// misread.
   void check(const std::string& site) const;
   [[nodiscard]] Kind kind() const;
-  /// Every key in which it differs from one that nobody has set; all of them with `everything`.
+  /// Keys that differ from the defaults; all keys with `everything`.
   [[nodiscard]] std::vector<config::Item> items(bool everything) const;
 };
 

@@ -33,7 +33,7 @@ std::vector<std::string> listed_gpus(const std::string& text) {
 }
 
 std::vector<std::string> gpus_here() {
-  // CUDA's own variable, not a setting of ours.
+  // CUDA's own variable, not a setting of this project.
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) return listed_gpus(visible);
   std::vector<std::string> gpus;
   std::error_code none;
@@ -57,12 +57,11 @@ std::vector<std::vector<std::string>> assign_gpus(std::span<const std::string> g
   std::size_t next = 0;
   for (std::size_t i = 0; i < workers.size(); ++i) {
     if (shared && ranks[i] > 1) {
-      throw Error(
-          ErrorKind::config,
-          fmt::format("replica.ranks of {} is {}, and {} GPUs are there for the {} ranks of the {} workers "
-                      "of its machine; expected a GPU for each rank: fewer ranks or replicas, or "
-                      "CUDA_VISIBLE_DEVICES with more",
-                      workers[i], ranks[i], gpus.size(), needed, workers.size()));
+      throw Error(ErrorKind::config,
+                  fmt::format("replica.ranks of {} is {}, and its machine has {} GPUs for the {} ranks of "
+                              "its {} workers; expected a GPU for each rank: use fewer ranks or replicas, or "
+                              "list more GPUs in CUDA_VISIBLE_DEVICES",
+                              workers[i], ranks[i], gpus.size(), needed, workers.size()));
     }
     for (std::int64_t rank = 0; rank < ranks[i]; ++rank) out[i].push_back(gpus[next++ % gpus.size()]);
   }

@@ -1,7 +1,7 @@
 #pragma once
-// Every metric that a process of a run serves to Prometheus: the one table that the pages, docs/metrics.md
-// and the tests are made from. Names and units follow Prometheus' conventions: base units in the name,
-// counters end in _total and start at 0 with the process.
+// Every metric that a process of a run serves to Prometheus: the table behind the pages, docs/metrics.md and
+// the tests. Names and units follow Prometheus' conventions: base units in the name; counters end in _total
+// and start at 0 with the process.
 
 #include <array>
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace isthmus::app {
 
 enum class Metric : std::uint8_t {
   build_info,
-  // of workers that train
+  // served by trainers
   agreed_step,
   steps_total,
   inner_steps,
@@ -44,12 +44,12 @@ enum class Metric : std::uint8_t {
   committing,
   contributed_replicas,
   common_checkpoint_step,
-  // of all workers
+  // served by all workers
   live_replicas,
   participating_replicas,
   wire_sent_bytes_total,
   wire_payload_bytes_total,
-  // of the coordinator
+  // served by the coordinator
   run_step,
   run_steps,
   evaluation_step,
@@ -72,7 +72,7 @@ enum class Metric : std::uint8_t {
   path_round_trip_seconds,
   path_shortest_round_trip_seconds,
   path_bytes_per_second,
-  count  ///< how many there are
+  count  ///< number of metrics
 };
 
 enum class MetricKind : std::uint8_t { gauge, counter, histogram };
@@ -82,17 +82,17 @@ struct MetricRow {
   std::string_view name;
   MetricKind kind;
   std::string_view served_by;
-  /// Its own labels; every metric has `run` and `process` besides.
+  /// Its own labels; every metric also has `run` and `process`.
   std::array<std::string_view, 2> labels;
   std::string_view help;
 };
 
 /// In the order of `Metric`.
 [[nodiscard]] std::span<const MetricRow> metric_table();
-/// Of a histogram in seconds: upper bounds of its buckets but for the last, which has none.
+/// Upper bounds of a histogram's buckets in seconds, except the last bucket, which has no bound.
 [[nodiscard]] std::span<const double> duration_bounds();
 
-/// How long things took, for a histogram.
+/// Counts durations for a histogram.
 class Durations {
  public:
   Durations();
@@ -109,13 +109,13 @@ class Durations {
 /// One value of a metric: `labels` are the values of the metric's own labels, in their order.
 struct Reading {
   Metric metric;
-  double value = 0;  ///< of a histogram the sum
+  double value = 0;  ///< for a histogram, the sum
   std::vector<std::string> labels = {};
-  std::vector<std::uint64_t> counts = {};  ///< of a histogram, by bucket
+  std::vector<std::uint64_t> counts = {};  ///< for a histogram, by bucket
 };
 using Readings = std::vector<Reading>;
 
-/// The table in Markdown; docs/metrics.md is made of it.
+/// The table in Markdown, the source of docs/metrics.md.
 [[nodiscard]] std::string metrics_reference();
 
 }  // namespace isthmus::app

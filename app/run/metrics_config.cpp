@@ -4,8 +4,8 @@ namespace isthmus::app {
 
 void MetricsConfig::serialize(config::Archive& ar) {
   ar({"listen", &listen, config::Scope::per_site,
-      "ADDRESS:PORT at which this process serves metrics to Prometheus, the next free port where that is "
-      "taken; a port alone is one of loopback; empty: none"});
+      "ADDRESS:PORT at which this process serves metrics to Prometheus, or the next free port if that is "
+      "taken; a port alone means loopback; empty: none"});
 }
 
 outer_sync::Address MetricsConfig::address() const {

@@ -1,5 +1,5 @@
 #pragma once
-// Config keys of `metrics`: what a process serves to Prometheus, and where.
+// Config section `metrics`: where a process serves metrics to Prometheus.
 
 #include <string>
 
@@ -13,7 +13,7 @@ struct MetricsConfig {
   void serialize(config::Archive& ar);
   /// Throws Error(config) unless `listen` is empty or an address.
   void check() const;
-  /// Of a `listen` that is not empty; a port alone is one of loopback.
+  /// The address of a nonempty `listen`; a port alone means loopback.
   [[nodiscard]] outer_sync::Address address() const;
 };
 

@@ -38,7 +38,7 @@ prometheus::ClientMetric::Histogram histogram_of(const Reading& reading) {
   return out;
 }
 
-/// What the page says at present.
+/// Renders the current page.
 class MetricsPage {
  public:
   MetricsPage(MetricsOrigin origin, MetricsServer::Source source)
@@ -64,7 +64,7 @@ class MetricsPage {
   [[nodiscard]] prometheus::ClientMetric metric_of(const Reading& reading,
                                                    prometheus::MetricType type) const {
     prometheus::ClientMetric out;
-    // One byte that is no text would make a reader refuse the whole page; names come from others.
+    // Names come from others, and a reader would reject the whole page for one invalid byte.
     out.label = {{"run", printable_ascii(origin_.run)}, {"process", printable_ascii(origin_.process)}};
     const auto& names = metric_table()[static_cast<std::size_t>(reading.metric)].labels;
     for (std::size_t i = 0; i < reading.labels.size(); ++i)
@@ -100,8 +100,8 @@ MetricsServer::MetricsServer(const MetricsConfig& config, MetricsOrigin origin, 
   std::string why;
   for (int tries = 0; tries < max_tries && server_ == nullptr; ++tries) {
     try {
-      // Not prometheus-cpp's own server: its threads have stacks of 100 KB, less than libtorch with CUDA
-      // needs for each thread's storage, so that none can be started beside it.
+      // Not prometheus-cpp's own server: its threads have stacks of 100 KB, too small for the thread-local
+      // storage of libtorch with CUDA, so they cannot start in the same process.
       server_ = std::make_unique<outer_sync::PageServer>(
           address, "metrics.listen",
           outer_sync::PageServer::Page{.path = "/metrics",
@@ -116,9 +116,10 @@ MetricsServer::MetricsServer(const MetricsConfig& config, MetricsOrigin origin, 
   if (server_ == nullptr)
     throw Error(
         ErrorKind::config,
-        fmt::format("metrics.listen is '{}', and neither that port nor one after it can be opened; expected "
-                    "an address of this machine with a free port ({})",
-                    first.to_string(), why));
+        fmt::format(
+            "metrics.listen is '{}', and neither that port nor one of the next can be opened; expected "
+            "an address of this machine with a free port ({})",
+            first.to_string(), why));
   address.port = server_->port();
   url_ = "http://" + address.to_string() + "/metrics";
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Serves readings to Prometheus over HTTP, on a thread of its own: whoever trains hands values over and never
+// Serves readings to Prometheus over HTTP, on its own thread. The training thread hands over values and never
 // waits for a reader.
 
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace isthmus::app {
 
-/// The newest readings, of one thread for another.
+/// The newest readings, passed from one thread to another.
 class LatestReadings {
  public:
   void put(Readings readings);
@@ -24,7 +24,7 @@ class LatestReadings {
   std::shared_ptr<const Readings> readings_ = std::make_shared<const Readings>();
 };
 
-/// Who serves, for the labels that all metrics have.
+/// Values of the labels that all metrics of this process have.
 struct MetricsOrigin {
   std::string run;
   std::string process;  ///< name of the worker, or coordinator
@@ -32,14 +32,14 @@ struct MetricsOrigin {
 
 class MetricsServer {
  public:
-  /// Called on the server's thread, whenever somebody asks.
+  /// Called on the server's thread for each request.
   using Source = std::function<Readings()>;
-  /// The next free port where that of the address is taken, up to 63 further: processes of one machine share
-  /// a config. Throws Error(config) where none can be opened. Start it after the SignalThread, so that its
-  /// thread leaves signals alone.
+  /// Uses the next free port, up to 63 further, if the configured one is taken: processes on one machine
+  /// share a config. Throws Error(config) if none can be opened. Create it after the SignalThread, so that
+  /// its thread gets no signals.
   MetricsServer(const MetricsConfig& config, MetricsOrigin origin, Source source);
 
-  /// Where it listens: "http://127.0.0.1:9400/metrics".
+  /// URL of the page: "http://127.0.0.1:9400/metrics".
   [[nodiscard]] const std::string& url() const { return url_; }
 
  private:
@@ -47,7 +47,7 @@ class MetricsServer {
   std::unique_ptr<outer_sync::PageServer> server_;
 };
 
-/// Null where the config asks for none; says where it is served.
+/// Starts a server and reports its URL; null if the config asks for none.
 [[nodiscard]] std::unique_ptr<MetricsServer> serve_metrics(
     const MetricsConfig& config, MetricsOrigin origin, MetricsServer::Source source,
     const std::function<void(const std::string&)>& say);

@@ -20,7 +20,7 @@
 namespace isthmus::app {
 namespace {
 
-/// Between fork and exec only calls that are safe after a fork of a threaded process.
+/// Between fork and exec, makes only calls that are safe after a threaded process has forked.
 [[noreturn]] void become(const std::vector<char*>& arguments, char* const* environment, int log,
                          const Process::Options& options, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -29,7 +29,7 @@ namespace {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  signal(SIGPIPE, SIG_DFL);  // which a SignalThread has set to be ignored
+  signal(SIGPIPE, SIG_DFL);  // a SignalThread ignores it
   if (!options.standard_input) {
     if (const int null = open("/dev/null", O_RDONLY); null >= 0) dup2(null, STDIN_FILENO);
   }
@@ -45,7 +45,7 @@ namespace {
   _exit(127);
 }
 
-/// What this process has inherited, with some of it replaced; `own` must outlive it.
+/// The environment of this process, with the variables in `own` replaced; `own` must outlive the result.
 std::vector<char*> environment_with(std::vector<std::string>& own) {
   std::vector<char*> all;
   for (auto& variable : own) all.push_back(variable.data());

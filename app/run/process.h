@@ -10,12 +10,12 @@
 
 namespace isthmus::app {
 
-/// One of a run's processes, wherever it runs.
+/// A process of a run, on this machine or another.
 class RunProcess {
  public:
   virtual ~RunProcess() = default;
   [[nodiscard]] virtual const std::string& name() const = 0;
-  /// What it has said; empty where that was shown.
+  /// File with its output; empty if the output was shown.
   [[nodiscard]] virtual const std::filesystem::path& log() const = 0;
   virtual void signal(int number) = 0;
   /// Exit status (128 + signal if it was killed) once it has ended; does not block.
@@ -28,17 +28,17 @@ class RunProcess {
   RunProcess& operator=(const RunProcess&) = default;
 };
 
-/// A child.
+/// A child process.
 class Process final : public RunProcess {
  public:
   struct Options {
-    std::string name;                           ///< for messages
-    std::vector<std::string> command;           ///< program and arguments
-    std::filesystem::path log;                  ///< gets standard output and error; empty: they are inherited
-    int keep_fd = -1;                           ///< one descriptor that the child inherits
-    bool standard_input = false;                ///< is inherited too; else it is empty
-    std::vector<std::string> environment = {};  ///< NAME=VALUE, over what is inherited
-    int input = -1, output = -1, errors = -1;   ///< descriptors for standard input and so on, over the above
+    std::string name;                  ///< for messages
+    std::vector<std::string> command;  ///< program and arguments
+    std::filesystem::path log;         ///< gets standard output and error; empty: the child inherits them
+    int keep_fd = -1;                  ///< a descriptor that the child inherits
+    bool standard_input = false;       ///< inherit standard input; otherwise it is empty
+    std::vector<std::string> environment = {};  ///< NAME=VALUE, overrides inherited variables
+    int input = -1, output = -1, errors = -1;   ///< descriptors for the standard streams, override the above
   };
   /// Starts the child in a process group of its own, so that a terminal's Ctrl-C reaches `launch` alone.
   /// Throws Error(data) when the log cannot be written or the program cannot be started.
@@ -60,8 +60,8 @@ class Process final : public RunProcess {
   std::optional<int> status_;
 };
 
-/// This process becomes that program, which is found as a shell finds it. Throws Error(config) naming `key`
-/// where there is none.
+/// Replaces this process by that program, found as a shell finds it. Throws Error(config) naming `key` if it
+/// cannot be started.
 [[noreturn]] void become_program(std::vector<std::string> command, const std::string& key);
 
 /// Last lines of a text file, for messages.

@@ -1,6 +1,6 @@
 #pragma once
-// What a member reports at its end, as JSON: the coordinator reads there what a member has written. A report
-// is a struct that names its fields once, for both directions:
+// A member's final report as JSON, written by the member and read by the coordinator. A report is a struct
+// that names its fields once, for both directions:
 //
 //     template <class Self, class Visit> static void fields(Self& r, Visit visit) { visit("name", r.name);
 //     ... }
@@ -19,7 +19,7 @@ template <class Report>
   return json;
 }
 
-/// Throws Error(network) for anything that is not such a report.
+/// Throws Error(network) for an invalid report.
 template <class Report>
 [[nodiscard]] Report report_of(const std::string& text) {
   Report report;

@@ -29,14 +29,14 @@ FolderLock::FolderLock(const fs::path& folder, std::chrono::milliseconds patienc
     throw Error(ErrorKind::data, "cannot open the folder " + folder.string() + ": " + std::strerror(errno));
   if (lock_within(descriptor_, patience)) return;
   close(descriptor_);
-  throw Error(ErrorKind::config, "another process of a run works in " + folder.string() +
+  throw Error(ErrorKind::config, "another process is using " + folder.string() +
                                      ": stop it first, or choose another run.name, run.out or --name");
 }
 
 FolderLock::~FolderLock() { close(descriptor_); }
 
 std::uint64_t next_incarnation(const fs::path& folder) {
-  // One that was evicted from the run comes back under the next number each time, which no file tells.
+  // An evicted member comes back under the next number each time, which no file records, so leave a gap.
   constexpr std::uint64_t apart = 1 << 20;
   const auto now = static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
   if (!fs::exists(folder)) return now;
@@ -47,7 +47,7 @@ std::uint64_t next_incarnation(const fs::path& folder) {
   const auto next = error == std::errc() ? std::max(now, last + apart) : now;
   try {
     replace_file(file, fmt::format("{}\n", next));
-  } catch (const Error& failed) {  // a full disk does not keep it out of the run
+  } catch (const Error& failed) {  // a full disk must not keep it out of the run
     say_error(fmt::format("{}; a restart after the clock was set back may be refused", failed.what()));
   }
   return next;
@@ -61,7 +61,7 @@ fs::path make_room(const fs::path& path) {
   while (fs::exists(path.string() + "." + std::to_string(n))) ++n;
   const auto kept = path.string() + "." + std::to_string(n);
   fs::rename(path, kept);
-  say_line(fmt::format("what was in {} is now in {}", path.string(), kept));
+  say_line(fmt::format("moved the old contents of {} to {}", path.string(), kept));
   return kept;
 }
 

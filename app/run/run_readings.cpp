@@ -16,7 +16,7 @@ double unix_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-/// The newest round of each fragment that anybody has applied.
+/// The newest round of each fragment that any member has applied.
 std::vector<Round> foremost_rounds(const Coordinator::Members& members) {
   std::vector<Round> out;
   for (const auto& [name, member] : members) {

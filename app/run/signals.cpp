@@ -16,7 +16,7 @@ SignalThread::SignalThread(std::function<void(int, int)> on_signal) {
   sigemptyset(&wanted);
   for (const int signal : {SIGINT, SIGTERM, wake_signal}) sigaddset(&wanted, signal);
   pthread_sigmask(SIG_BLOCK, &wanted, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);  // whoever read the output may go; the work goes on
+  std::signal(SIGPIPE, SIG_IGN);  // the reader of the output may end; the work continues
   thread_ = std::thread([wanted, on_signal = std::move(on_signal)] {
     using Clock = std::chrono::steady_clock;
     int count = 0, last = 0;
@@ -38,7 +38,7 @@ SignalThread::~SignalThread() {
   pthread_kill(thread_.native_handle(), wake_signal);
   thread_.join();
   // The signals stay blocked: the process is about to end by itself, and must not be killed before it has
-  // said why.
+  // reported why.
 }
 
 }  // namespace isthmus::app

@@ -22,7 +22,7 @@ constexpr std::string_view launch_prefix = "launch.";
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// A worker's name is a folder's, and a key's part has no dot in it.
+/// A site's name is part of folder names and of keys, so it must not contain a dot.
 void check_name(const std::string& name, const Source::Entry& entry) {
   const bool fits =
       !name.empty() && name.size() <= 48 && is_letter(name.front()) &&
@@ -33,7 +33,7 @@ void check_name(const std::string& name, const Source::Entry& entry) {
       entry.place, name));
 }
 
-/// "sites.NAME.KEY": the key.
+/// The part KEY of "sites.NAME.KEY".
 std::string key_in_site(const Source::Entry& entry, const std::string& site) {
   return entry.key.substr(std::min(entry.key.size(), section.size() + site.size() + 2));
 }
@@ -43,7 +43,7 @@ std::string name_in(const Source::Entry& entry) {
   return entry.key.substr(begin, entry.key.find('.', begin) - begin);
 }
 
-/// The site's own keys as they are read, under their full names.
+/// The site's own keys, read under their full names.
 struct OwnKeys {
   Site& site;
   void serialize(config::Archive& ar) { ar.section(fmt::format("{}.{}", section, site.name), site); }
@@ -81,7 +81,7 @@ void check_workers(const std::vector<Site>& sites) {
       check_member_name(fmt::format("a worker of site {}", site.name), worker);
       const auto [first, is_new] = site_of_worker.emplace(worker, site.name);
       if (!is_new)
-        config_error(fmt::format("sites {} and {} both have a worker {}; name one of them otherwise",
+        config_error(fmt::format("sites {} and {} both have a worker {}; rename one of the sites",
                                  first->second, site.name, worker));
     }
   }
@@ -102,8 +102,9 @@ void check_coordinators(const std::vector<Site>& sites) {
 
 void Site::serialize(config::Archive& ar) {
   ar({"replicas", &replicas, Scope::agreed,
-      "workers at this site: NAME, or NAME-1, NAME-2, ...; keys of class per_site may stand beside it", 1,
-      1024});
+      "workers at this site, named NAME, or NAME-1, NAME-2, ...; keys of class per_site may be set next to "
+      "it",
+      1, 1024});
   ar.section("launch", launch);
 }
 
@@ -116,7 +117,7 @@ std::vector<std::string> Site::workers() const {
 
 std::vector<Site> take_sites(Source& source, const std::vector<config::Item>& keys) {
   std::vector<Site> sites;
-  Source own;  // what is read into the sites themselves
+  Source own;  // keys of the sites themselves
   Site sample;
   const auto own_keys = config::list(sample);
   for (auto& entry : source.take_section(section)) {
@@ -176,7 +177,7 @@ const Site* site_of(const std::vector<Site>& sites, const std::string& worker, c
   }
   if (best != nullptr) return best;
   config_error(fmt::format(
-      "--name is '{}', which is at none of the sites {}; expected a name like {}, or --site besides", worker,
+      "--name is '{}', which belongs to none of the sites {}; expected a name like {}, or --site too", worker,
       names, sites.front().workers().back()));
 }
 

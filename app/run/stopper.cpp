@@ -30,7 +30,7 @@ void Stopper::ending() {
 
 void Stopper::on_signal(int signal, int count) {
   const std::lock_guard lock(mutex_);
-  if (phase_ == Phase::joining) say_error(fmt::format("ended by signal {} before it was in the run", signal));
+  if (phase_ == Phase::joining) say_error(fmt::format("ended by signal {} before it joined the run", signal));
   if (count > 1 || phase_ == Phase::joining) _exit(128 + signal);
   if (phase_ == Phase::ending) return;
   signal_ = signal;

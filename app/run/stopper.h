@@ -1,5 +1,5 @@
 #pragma once
-// What SIGTERM and Ctrl-C do to a worker. Made before any other thread; the signals' thread calls it.
+// Effect of SIGTERM and Ctrl-C on a worker. Create it before any other thread; the signals' thread calls it.
 
 #include <atomic>
 #include <functional>
@@ -9,16 +9,16 @@
 
 namespace isthmus::app {
 
-/// In the run a signal takes this worker out of it, and the others go on; a second one ends it at once.
-/// Before the run there is nothing to leave, so that the first one ends it too. A worker that is ending must
-/// get to say why.
+/// In the run, a signal makes this worker leave, and the others continue; a second one ends it at once.
+/// Before the run, the first one ends it at once. A worker that is ending ignores the first one, so that it
+/// can report why it ends.
 class Stopper {
  public:
-  /// Who trains leaves between two steps, when nothing of it is under way; who only reduces at once.
+  /// A trainer leaves between two steps, when none of its rounds is in flight; a reducer at once.
   enum class Leaving { between_steps, at_once };
 
   void in_run(outer_sync::MemberNode& node, Leaving leaving = Leaving::between_steps);
-  /// It is to take the state from others, and is in the run again afterwards.
+  /// The worker copies the state from others; `in_run` follows.
   void joining();
   void ending();
   [[nodiscard]] bool leaving() const { return signal_ != 0; }
@@ -37,7 +37,7 @@ class Stopper {
   std::atomic<int> signal_ = 0;
 };
 
-/// Runs a replica whose stopper hears of signals from the beginning, before there is any other thread.
+/// Runs a replica with a stopper that receives signals from the start, before there is any other thread.
 /// Returns its exit status.
 [[nodiscard]] int run_stoppable(const std::function<int(Stopper&)>& run);
 

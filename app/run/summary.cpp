@@ -34,13 +34,14 @@ double most(const std::vector<MemberReport>& members, Get get) {
   return value;
 }
 
-/// The last norms and cosines, and the worst outlier by name. Names have up to 64 characters, a row 63.
+/// The last norms and cosines or, if any replica was an outlier, the worst one by name. Names have up to 64
+/// characters, a row 63.
 std::string gradients_row(const ordered_json& gradients) {
   double smallest = std::numeric_limits<double>::infinity(), largest = 0, cosine = 1;
   std::string worst;
   std::uint64_t rounds = 0;
   for (const auto& [name, gradient] : gradients.items()) {
-    // Infinity is no number of JSON's.
+    // JSON has no infinity.
     const double norm = gradient["norm"].is_number() ? gradient["norm"].get<double>()
                                                      : std::numeric_limits<double>::infinity();
     smallest = std::min(smallest, norm);
@@ -55,7 +56,7 @@ std::string gradients_row(const ordered_json& gradients) {
                      cosine);
 }
 
-/// Of those who were there longest: one that came later has not seen the run's steps and rounds.
+/// The member with the longest history: later members have not seen all of the run's steps and rounds.
 const MemberReport& whole_run(const std::vector<MemberReport>& members) {
   const auto length = [](const MemberReport& m) { return std::pair(m.last_step - m.first_step, m.rounds); };
   return *std::ranges::max_element(members, {}, length);
@@ -163,7 +164,7 @@ std::string summary_table(const ordered_json& s, const std::string& sample) {
   if (s.contains("reducer_bytes_sent")) {
     double reduced = 0;
     for (const auto& bytes : s["reducer_bytes_sent"]) reduced += bytes.get<double>();
-    row("", fmt::format("{} by {} that only reduce", format_bytes(reduced), s["reducer_bytes_sent"].size()));
+    row("", fmt::format("{} by the reducers ({})", format_bytes(reduced), s["reducer_bytes_sent"].size()));
   }
   const auto warmup_rounds = s["warmup_rounds"].get<std::uint64_t>();
   const auto warmup = warmup_rounds == 0

@@ -1,6 +1,6 @@
 #pragma once
-// summary.json of a run, made by the coordinator from what every member reported at its end, and the table
-// that people see.
+// summary.json of a run, made by the coordinator from the members' final reports, and the human-readable
+// table.
 
 #include <map>
 #include <nlohmann/json.hpp>
@@ -11,7 +11,7 @@
 
 namespace isthmus::app {
 
-/// What one member reports when it is done. All times in seconds, all counts since this process started.
+/// A member's final report. Times in seconds, counts since this process started.
 struct MemberReport {
   std::string name;
   std::string global_hash;
@@ -20,20 +20,19 @@ struct MemberReport {
   std::uint64_t inner_steps = 0;                ///< in its last sync interval
   std::uint64_t tokens = 0;
   double train_seconds = 0;        ///< wall time of the training loop without evaluations and checkpoints
-  double compute_seconds = 0;      ///< of these, inner steps
+  double compute_seconds = 0;      ///< of that, in inner steps
   double stall_seconds = 0;        ///< waited for a late outer result
-  double warmup_wait_seconds = 0;  ///< waited for averaged gradients, where steps are synchronous
+  double warmup_wait_seconds = 0;  ///< waited for averaged gradients in synchronous steps
   double finish_seconds = 0;       ///< waited for the last rounds after the last step
   double data_wait_seconds = 0;    ///< waited for a batch
   std::uint64_t payload_bytes = 0, total_bytes = 0;  ///< sent
   std::uint64_t rounds = 0, warmup_rounds = 0;
-  std::uint64_t rejected = 0;  ///< rounds that left some of its chunks out for their norm
-  /// Outer steps with momentum whose figures were taken (outer_sync/engine/step_figures.h), and means of
-  /// these.
+  std::uint64_t rejected = 0;  ///< rounds that left out some of its chunks because of their norm
+  /// Outer steps with momentum that were measured (outer_sync/engine/step_figures.h), and means over them.
   std::uint64_t outer_steps = 0;
   double outer_gain = 0, outer_correlation = 0;
   std::string precision, device;
-  std::string sample;  ///< generated text; from the first member alone
+  std::string sample;  ///< generated text; only from the first member
   bool stopped = false;
 
   template <class Self, class Visit>
@@ -66,16 +65,16 @@ struct MemberReport {
   }
 };
 
-/// Of one replica's outer gradients, as the coordinator has seen them. Norm and cosine (to the mean) are
-/// those of the last round judged.
+/// One replica's outer gradients, as seen by the coordinator. Norm and cosine (to the mean) are those of the
+/// last round judged.
 struct GradientReport {
   double norm = 0, cosine = 0;
   std::uint64_t rounds = 0, outlier_rounds = 0;
 };
 
 struct RunReport {
-  std::vector<MemberReport> members;                   ///< that have trained
-  std::map<std::string, std::uint64_t> reducer_bytes;  ///< sent by those that only reduce, by name
+  std::vector<MemberReport> members;                   ///< trainers only
+  std::map<std::string, std::uint64_t> reducer_bytes;  ///< sent by reducers, by name
   std::map<std::uint64_t, double> evaluations;      ///< step -> loss of the global parameters, nats per token
   std::map<std::string, GradientReport> gradients;  ///< by replica
   double wall_seconds = 0;

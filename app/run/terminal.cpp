@@ -9,7 +9,7 @@
 namespace isthmus::app {
 namespace {
 
-/// What cannot be written is no longer seen by anybody.
+/// Ignores errors: the terminal has gone.
 void put(std::string_view text) {
   while (!text.empty()) {
     const auto written = write(STDOUT_FILENO, text.data(), text.size());
@@ -18,7 +18,7 @@ void put(std::string_view text) {
   }
 }
 
-constexpr std::string_view begin = "\x1b[?1049h\x1b[?25l";  // a screen of its own, without a cursor
+constexpr std::string_view begin = "\x1b[?1049h\x1b[?25l";  // alternate screen, hidden cursor
 constexpr std::string_view end = "\x1b[?25h\x1b[?1049l";
 
 }  // namespace
@@ -45,7 +45,7 @@ Terminal::Size Terminal::size() {
 }
 
 void Terminal::draw(const std::vector<std::string>& lines, std::size_t marked_row) {
-  // Over what is there, line by line, so that nothing flickers.
+  // Overwrites line by line, so that nothing flickers.
   std::string text = "\x1b[H";
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (i > 0) text += "\r\n";

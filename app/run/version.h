@@ -4,14 +4,14 @@
 
 namespace isthmus::app {
 
-/// What a binary trains with; nothing of it in one that has no trainer.
+/// The trainer of a binary; the defaults in a binary without one.
 struct TrainerBuild {
   std::string torch = "none", cuda = "none";
-  std::string found = {};  ///< which libtorch this machine has for it
+  std::string found = {};  ///< the libtorch that was found on this machine
 };
 
 [[nodiscard]] std::string version();
-/// That the binary was built from.
+/// The commit that the binary was built from.
 [[nodiscard]] std::string commit();
 /// Several lines: version, commit, torch, CUDA architectures, protocol and numerics versions.
 [[nodiscard]] std::string version_text(const TrainerBuild& trainer);

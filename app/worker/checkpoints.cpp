@@ -19,7 +19,7 @@ constexpr const char* agreed_name = trainer::agreed_section;
 constexpr const char* loop_name = "loop";
 constexpr const char* ledger_name = "ledger";
 constexpr const char* config_name = "config";
-constexpr const char* settings_name = "settings";  ///< that were set in mid-run; only where there are any
+constexpr const char* settings_name = "settings";  ///< changes made during the run; absent without changes
 
 outer_sync::protocol::CheckpointId id_of(std::uint64_t step, const Digest& agreed) {
   return {step, outer_sync::protocol::prefix_of(agreed)};
@@ -32,14 +32,14 @@ trainer::KeepRule keep_rule(const RunConfig& run) {
 
 }  // namespace
 
-// ---- going on from one ----
+// ---- resuming ----
 
 std::vector<outer_sync::protocol::CheckpointId> Checkpoints::offer() {
-  constexpr std::size_t at_least = 2;  // where all are kept there may be very many
+  constexpr std::size_t at_least = 2;  // if all are kept, there may be very many
   const auto in_full = std::max(at_least, static_cast<std::size_t>(parts_.experiment.run.keep_checkpoints));
   sound_ = trainer::sound_checkpoints(
       parts_.folder, 0, parts_.replica.table().fingerprint(), in_full,
-      [&](const std::string& why) { parts_.say(why + "; the one before it is offered"); });
+      [&](const std::string& why) { parts_.say(why + "; offering the one before it"); });
   std::vector<outer_sync::protocol::CheckpointId> offered;
   for (const auto step : sound_) {
     const auto file = trainer::checkpoint_file(parts_.folder, step, 0);
@@ -58,23 +58,24 @@ Checkpoints::Restored Checkpoints::restore(std::uint64_t step) {
                     .ledger = from_bytes<Ledger>(checkpoint.section(ledger_name)),
                     .file = checkpoint.file};
   if (!outer_sync::protocol::ledger_fits(restored.ledger, parts_.outer.fragments()))
-    throw Error(ErrorKind::data, checkpoint.file.string() + ": section ledger is not of these rounds");
+    throw Error(ErrorKind::data, checkpoint.file.string() + ": section ledger does not match its rounds");
   parts_.say(fmt::format("resumed from {}", checkpoint.file.string()));
   say_what_changes(checkpoint);
   for (const auto& change : settings.changes) {
     for (const auto& [key, value] : change.items)
-      parts_.say(fmt::format("{}={} was set in mid-run, from the step after {} on", key, value, change.step));
+      parts_.say(
+          fmt::format("{}={} was set during the run, from the step after {} on", key, value, change.step));
   }
   return restored;
 }
 
-/// A pause is not resumed: whoever resumes the run wants it to go on.
+/// Leaves out a pause: a resumed run continues.
 outer_sync::protocol::Settings Checkpoints::settings_of(const trainer::Checkpoint& checkpoint) {
   outer_sync::protocol::Settings settings;
   if (!checkpoint.sections.contains(settings_name)) return settings;
   settings.changes = from_bytes<outer_sync::protocol::Settings>(checkpoint.section(settings_name)).changes;
   if (!settings.sound())
-    throw Error(ErrorKind::data, checkpoint.file.string() + ": section settings has values that cannot be");
+    throw Error(ErrorKind::data, checkpoint.file.string() + ": section settings has invalid values");
   return settings;
 }
 
@@ -85,18 +86,18 @@ void Checkpoints::say_what_changes(const trainer::Checkpoint& checkpoint) const 
   const auto* replicas = source.find("replicas");
   const auto now = std::to_string(parts_.experiment.replicas);
   if (replicas == nullptr || replicas->values.empty() || replicas->values.front() == now) return;
-  parts_.say(
-      fmt::format("it is of a run with replicas {}, and this one has {}: the data is dealt to so many from "
-                  "here on, so of this epoch some sequences come twice and some not at all, a step has that "
-                  "many batches, and the end is not that of a run that went on as it was",
-                  replicas->values.front(), now));
+  parts_.say(fmt::format(
+      "the checkpoint is of a run with replicas {}, and this run has {}: from here on the data is divided "
+      "among that many, so in this epoch some sequences repeat and others are skipped, a step has that many "
+      "batches, and the result differs from that of an unchanged run",
+      replicas->values.front(), now));
 }
 
 void Checkpoints::leave_later_than(std::uint64_t step) {
   const auto count = trainer::set_aside_after(parts_.folder, 0, step);
   std::erase_if(sound_, [&](auto later) { return later > step; });
   if (count == 0) return;
-  parts_.say(fmt::format("{} later checkpoint{} in {} {} of a history that the run leaves: renamed to *{}",
+  parts_.say(fmt::format("{} later checkpoint{} in {} {} of a history that the run abandons: renamed to *{}",
                          count, count == 1 ? "" : "s", parts_.folder.string(), count == 1 ? "is" : "are",
                          trainer::undone_suffix));
 }
@@ -114,8 +115,8 @@ trainer::CheckpointWriter& Checkpoints::writer() {
 }
 
 void Checkpoints::save(const LoopState& loop) {
-  // First what may take long: what was trained on is in a stream's store, and results that are under way are
-  // here.
+  // Slow parts first: the outer results in flight must arrive, and a stream's store must hold what was
+  // trained on.
   if (!parts_.outer.await_results()) return parts_.say("no checkpoint: rounds do not commit at present");
   parts_.corpus.commit();
   const auto step = parts_.outer.step();

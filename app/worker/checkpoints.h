@@ -1,5 +1,5 @@
 #pragma once
-// A replica's checkpoints: what is in one, which it could go on from, and going on from one.
+// A replica's checkpoints: their contents, which of them it can resume from, and resuming.
 
 #include <cstdint>
 #include <filesystem>
@@ -19,10 +19,10 @@
 
 namespace isthmus::app {
 
-/// What of the training loop is neither the replica's nor the outer loop's.
+/// State of the training loop that belongs neither to the replica nor to the outer loop.
 struct LoopState {
   std::uint64_t sequences = 0;   ///< trained on
-  std::uint64_t ramp_steps = 0;  ///< since the inner optimizer began anew
+  std::uint64_t ramp_steps = 0;  ///< since the inner optimizer was reset
   template <class Archive>
   void serialize(Archive& ar) {
     ar(sequences, ramp_steps);
@@ -31,7 +31,7 @@ struct LoopState {
 
 class Checkpoints {
  public:
-  /// Outlive this. `say` takes lines for people, from any thread.
+  /// Must outlive this. `say` takes human-readable lines, from any thread.
   struct Parts {
     Experiment& experiment;
     trainer::Replica& replica;
@@ -44,9 +44,9 @@ class Checkpoints {
   };
   explicit Checkpoints(Parts parts) : parts_(std::move(parts)) {}
 
-  /// What this replica could go on from, ascending: what is damaged is named and not among them. Reads the
-  /// newest run.keep_checkpoints to their end. Throws Error(data) where there are some and all are damaged or
-  /// of another model.
+  /// Checkpoints that this replica can resume from, ascending; damaged ones are reported and left out. Reads
+  /// the newest run.keep_checkpoints completely. Throws Error(data) if there are checkpoints, but all are
+  /// damaged or of another model.
   [[nodiscard]] std::vector<outer_sync::protocol::CheckpointId> offer();
   struct Restored {
     LoopState loop;
@@ -55,15 +55,16 @@ class Checkpoints {
   };
   /// Throws Error(data) naming the file.
   [[nodiscard]] Restored restore(std::uint64_t step);
-  /// The run goes on from there: later ones are of a history that it leaves.
+  /// Sets later checkpoints aside: the run continues from `step` and abandons their history.
   void leave_later_than(std::uint64_t step);
 
-  /// Takes a snapshot of this agreed step, which is written in the background. Says so where rounds do not
-  /// commit and there can be none.
+  /// Takes a snapshot of this agreed step, which is written in the background. If rounds do not commit, only
+  /// reports that no snapshot is possible.
   void save(const LoopState& loop);
-  /// Tells the run what is on disk here, and hears what is on all disks. To be called now and then.
+  /// Reports to the run which checkpoints are on disk here, and learns the newest common one. Call it
+  /// regularly.
   void exchange_news();
-  /// Returns when the newest is on disk. False if it cannot be written, which was said.
+  /// Waits until the newest is on disk. Returns false if it cannot be written, which was reported.
   [[nodiscard]] bool finish();
 
  private:
@@ -73,7 +74,7 @@ class Checkpoints {
   void take(trainer::Snapshot& snapshot, const LoopState& loop);
 
   Parts parts_;
-  std::vector<std::uint64_t> sound_;                 ///< when this process began
+  std::vector<std::uint64_t> sound_;                 ///< at the start of this process
   std::optional<trainer::CheckpointWriter> writer_;  ///< from the first snapshot on
 };
 

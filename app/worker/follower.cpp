@@ -16,7 +16,7 @@ using outer_sync::protocol::Round;
 
 namespace {
 
-/// It accepts nobody, so it needs no port.
+/// A follower accepts no connections, so it opens no port.
 outer_sync::NetworkConfig unknown_to_others(outer_sync::NetworkConfig network) {
   network.listen = outer_sync::NetworkConfig::no_port;
   network.advertise.clear();
@@ -52,8 +52,8 @@ Follower::Rounds Follower::rounds() const {
   return out;
 }
 
-/// Rounds wait where their fragment is ahead of the others, so that there is a moment at which the global
-/// parameters are those of one step.
+/// How far each fragment may advance. Fragments that are ahead wait, so that there is a moment at which the
+/// global parameters are those of one step.
 Follower::Rounds Follower::limits() const {
   if (!target_ || is_over()) return all();
   Rounds out;
@@ -62,7 +62,8 @@ Follower::Rounds Follower::limits() const {
   return out;
 }
 
-/// The run evaluates its last step after the final sync, which is of no step.
+/// Whether no further moment falls on a step: the run evaluates its last step after the final sync, which
+/// belongs to no step.
 bool Follower::is_over() const {
   const auto last = static_cast<std::uint64_t>(config_.run.steps);
   return *target_ > last || (*target_ == last && config_.outer.final_sync);
@@ -72,7 +73,7 @@ bool Follower::is_at_target() const {
   return target_ && node_.has_state() && !is_over() && rounds() == limits();
 }
 
-/// Steps between two that the run evaluates; its last one is always such.
+/// Steps between two evaluations of the run; it always evaluates the last step.
 std::uint64_t Follower::every() const {
   return static_cast<std::uint64_t>(config_.run.eval_every > 0 ? config_.run.eval_every : config_.run.steps);
 }
@@ -86,7 +87,7 @@ std::optional<Follower::Moment> Follower::next() {
       continue;
     }
     const bool begins = !target_;
-    // A fragment that was fetched anew may be past what the target needs.
+    // A fragment that was copied again may be past the target.
     const auto at = rounds(), due = limits();
     if (begins || !std::ranges::equal(at, due, std::less_equal<>()))
       target_ = loop_.schedule().step_with(at, every());
@@ -102,7 +103,7 @@ bool Follower::catch_up() {
   return false;
 }
 
-/// What still came for fragments that had to wait.
+/// Applies rounds that arrived for fragments that had to wait.
 void Follower::drain() {
   while (node_.follow(loop_, all())) {
   }
@@ -114,13 +115,12 @@ std::string Follower::verdict() {
   if (!finished.problem.empty()) throw Error(ErrorKind::divergence, finished.problem);
   if (hash == finished.global_hash) return fmt::format("the run has ended: global hash {}", hash.hex());
   if (node_.is_current()) {
-    throw Error(
-        ErrorKind::divergence,
-        fmt::format("the run has ended with global hash {}, and what followed from its rounds here is {}",
-                    finished.global_hash.hex(), hash.hex()));
+    throw Error(ErrorKind::divergence,
+                fmt::format("the run has ended with global hash {}, but its rounds give {} here",
+                            finished.global_hash.hex(), hash.hex()));
   }
   return fmt::format(
-      "the run has ended with global hash {}; its last rounds did not come here any more, where it is {}",
+      "the run has ended with global hash {}; its last rounds did not arrive here, where the hash is {}",
       finished.global_hash.hex(), hash.hex());
 }
 

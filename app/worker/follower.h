@@ -1,6 +1,6 @@
 #pragma once
-// A run's global parameters, followed from outside: what `isthmus observe` evaluates, and the Python binding
-// gives to its observers.
+// Follows a run's global parameters from outside, for `isthmus observe` and the observers of the Python
+// binding.
 
 #include <cstdint>
 #include <functional>
@@ -16,42 +16,42 @@
 
 namespace isthmus::app {
 
-/// Used by one thread. In no view of the run: nobody waits for it.
+/// Used by one thread. It is in no view of the run, so no member waits for it.
 class Follower {
  public:
   using Rounds = std::vector<outer_sync::protocol::Round>;
 
-  /// The layout must outlive it. `while_waiting` is called now and then by what waits, and may throw; null
-  /// for none.
+  /// The layout must outlive it. `while_waiting` is called regularly during waits, and may throw; may be
+  /// null.
   Follower(const Experiment& experiment, const outer_sync::FragmentLayout& layout,
            std::function<void()> while_waiting);
 
-  /// Throws Error(config) when refused, Error(network) where there is no coordinator.
+  /// Throws Error(config) if rejected, Error(network) if no coordinator answers.
   void join(outer_sync::protocol::Hello hello);
 
-  /// A moment at which the global parameters are those of one step, or, where the run went on while its state
-  /// came here, of the rounds that `rounds` gives.
+  /// A moment at which the global parameters are those of one step or, if the run continued while its state
+  /// was copied, of the rounds that `rounds` returns.
   struct Moment {
     std::optional<std::uint64_t> step;
   };
-  /// Blocks until the next moment that the run evaluates (`run.eval_every`). Nothing once the run has ended:
-  /// the parameters are then the last ones, if `has_state`.
+  /// Blocks until the next step that the run evaluates (`run.eval_every`). nullopt once the run has ended:
+  /// the parameters are then the final ones, if `has_state`.
   [[nodiscard]] std::optional<Moment> next();
-  /// Blocks until it has caught up with the run, whatever step that is. False once the run has ended.
+  /// Blocks until it has caught up with the run, at any step. False once the run has ended.
   [[nodiscard]] bool catch_up();
 
   [[nodiscard]] bool has_state() const { return node_.has_state(); }
-  /// Of each fragment.
+  /// Newest applied round of each fragment.
   [[nodiscard]] Rounds rounds() const;
   [[nodiscard]] std::span<const float> global_parameters() { return loop_.global_parameters(); }
   [[nodiscard]] Digest global_hash() { return loop_.global_hash(); }
-  /// What is to be said of the end of a run whose state is here. Throws Error(divergence) where the run ended
-  /// badly, or with other parameters than it has told of.
+  /// Describes the end of a run; requires `has_state`. Throws Error(divergence) if the run ended badly, or
+  /// with other parameters than are here.
   [[nodiscard]] std::string verdict();
   void leave(const std::string& why) { node_.leave(why); }
 
  private:
-  /// The loop's, which trains on nothing.
+  /// The loop's local parameters, which are not trained.
   class PlainParameters final : public outer_sync::LocalParameters {
    public:
     explicit PlainParameters(std::uint64_t size) : values_(size, 0.0F) {}
@@ -78,7 +78,7 @@ class Follower {
   PlainParameters local_;
   outer_sync::MemberNode node_;
   outer_sync::OuterLoop loop_;
-  std::optional<std::uint64_t> target_;  ///< step of the next moment; none before the state is here
+  std::optional<std::uint64_t> target_;  ///< step of the next moment; nullopt before the state is here
 };
 
 }  // namespace isthmus::app

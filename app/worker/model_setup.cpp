@@ -27,7 +27,7 @@ ModelSetup::ModelSetup(const Experiment& experiment, const std::optional<data::S
 outer_sync::protocol::Hello ModelSetup::hello(Experiment& experiment, const std::string& name,
                                               const std::string& build) const {
   auto hello = hello_of(experiment, name, build);
-  // Not the table's own, which knows this trainer's settings: those are compared key by key.
+  // Not the table's own fingerprint, which covers this trainer's settings: those are compared key by key.
   hello.model = outer_sync::fingerprint_of(trainer::logged_tensors(table), table.layout());
   hello.tokenizer = corpus.tokenizer_fingerprint();
   return hello;

@@ -1,6 +1,6 @@
 #pragma once
-// What a worker and an observer have in common: the machine, the data, the model's table, and the evaluation
-// of global parameters on held-out text.
+// Shared by worker and observer: the machine, the data, the model's table, and the evaluation of global
+// parameters on held-out text.
 
 #include <memory>
 #include <optional>
@@ -24,7 +24,7 @@ struct Hardware {
   trainer::Precision precision;
   std::unique_ptr<data::Device> memory;
 
-  /// `gpu`, where it computes on one: the thread's current one from now on.
+  /// `gpu`: if it computes on a GPU, this one becomes the thread's current one.
   explicit Hardware(const Experiment& experiment, int gpu = 0);
 };
 
@@ -35,17 +35,17 @@ struct ModelSetup {
   trainer::Inference inference;
   data::HeldOut heldout;
 
-  /// `stream` where the data are one.
+  /// `stream`: given if the data is a stream.
   explicit ModelSetup(const Experiment& experiment,
                       const std::optional<data::StreamOptions>& stream = std::nullopt);
 
-  /// What it says first to the coordinator, as a trainer.
+  /// The first message to the coordinator, as a trainer.
   [[nodiscard]] outer_sync::protocol::Hello hello(Experiment& experiment, const std::string& name,
                                                   const std::string& build) const;
-  /// Of these flat parameters, over one replica's share of the held-out sequences.
+  /// Loss of these flat parameters over one replica's share of the held-out sequences.
   [[nodiscard]] trainer::LossSum evaluate(std::span<const float> parameters, std::uint64_t replica = 0,
                                           std::uint64_t replicas = 1);
-  /// Bytes of text that a held-out token stands for on average; 0 where tokens are no text.
+  /// Mean bytes of text per held-out token; 0 if tokens are not text.
   [[nodiscard]] double bytes_per_token(const Experiment& experiment) const;
   /// The tensors in flat parameters, by name.
   [[nodiscard]] std::vector<outer_sync::log::TensorView> tensors(std::span<const float> parameters) const;

@@ -43,14 +43,14 @@ class Observer {
     if (!follower_.catch_up()) return end();
     evaluate(std::nullopt);
     write_model();
-    follower_.leave("it has what it came for");
+    follower_.leave("it has finished observing");
     json.print(newest_);
     return 0;
   }
 
   int end() {
     if (!follower_.has_state()) {
-      say("the run ended before its state was here");
+      say("the run ended before its state was copied");
       return 0;
     }
     evaluate(std::nullopt);
@@ -59,7 +59,7 @@ class Observer {
     return 0;
   }
 
-  // ---- what it is for ----
+  // ---- evaluation ----
 
   void evaluate(std::optional<std::uint64_t> step) {
     nlohmann::ordered_json line;
@@ -107,7 +107,7 @@ class Observer {
   double bytes_per_token_;
   Metrics metrics_;
   Follower follower_;
-  nlohmann::ordered_json newest_;  ///< evaluation
+  nlohmann::ordered_json newest_;  ///< newest evaluation
 };
 
 }  // namespace

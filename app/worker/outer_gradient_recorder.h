@@ -1,6 +1,5 @@
 #pragma once
-// Writes outer gradients as they are before encoding, so that codecs can be compared on the real thing
-// (`compare_codecs FOLDER`).
+// Writes outer gradients before they are encoded, to compare codecs on real data (`compare_codecs FOLDER`).
 
 #include <cstdint>
 #include <filesystem>
@@ -12,15 +11,15 @@
 
 namespace isthmus::app {
 
-/// Files `step_S_fragment_P.f32` in a folder of their own: fp32, little-endian, one outer gradient (global
+/// Writes files `step_S_fragment_P.f32` in its own folder: fp32, little-endian, one outer gradient (global
 /// minus local parameters) each.
 class OuterGradientRecorder {
  public:
-  /// Writes every `every`-th of each fragment, the first included. Makes the folder; throws Error(data) when
-  /// it cannot.
+  /// Writes every `every`-th outer gradient of each fragment, including the first. Creates the folder; throws
+  /// Error(data) if it cannot.
   OuterGradientRecorder(std::filesystem::path folder, std::uint64_t every);
 
-  /// Throws Error(data) naming the file when it cannot be written.
+  /// Throws Error(data) naming the file if it cannot be written.
   void operator()(outer_sync::FragmentId fragment, std::uint64_t step, std::span<const float> global,
                   std::span<const float> local);
 

@@ -25,12 +25,12 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr auto farewell = 5s;  ///< for ranks that were told to end
+constexpr auto farewell = 5s;  ///< for ranks to end by themselves
 constexpr auto poll_every = 10ms;
-/// Between a connection that breaks and a process that is seen to have ended.
+/// Time from a broken connection until its process is seen to have ended.
 constexpr auto aftermath = 2s;
 
-/// As it travels.
+/// The setup as it is sent to a rank.
 struct Briefing {
   std::string yaml, name;
   std::int64_t vocab = 0, separator = -1;
@@ -40,7 +40,7 @@ struct Briefing {
   }
 };
 
-/// Everything that rank 0 has found out is said outright.
+/// Values that rank 0 has chosen replace `auto`.
 Briefing briefing_of(RankSetup setup) {
   auto& experiment = setup.experiment;
   experiment.sites.clear();
@@ -50,7 +50,7 @@ Briefing briefing_of(RankSetup setup) {
   return {to_yaml(experiment), setup.name, setup.vocab, setup.separator};
 }
 
-/// Both ends are closed on exec; a child is handed its own.
+/// Both ends are closed on exec; each child explicitly inherits its own end.
 std::pair<int, int> socket_pair() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
@@ -71,18 +71,17 @@ trainer::RankGroupOptions group_options(const std::filesystem::path& folder, std
 void check_gpus(std::int64_t ranks, trainer::Device device) {
   const auto gpus = trainer::probe_hardware().usable_gpus();
   if (device == trainer::Device::cpu || ranks <= gpus) return;
-  throw Error(ErrorKind::config,
-              fmt::format("replica.ranks is {} and this build can use {} GPUs here; expected "
-                          "at most as many ranks: each has one of its own",
-                          ranks, gpus));
+  throw Error(ErrorKind::config, fmt::format("replica.ranks is {} and this build can use {} GPUs here; "
+                                             "expected no more ranks than GPUs: each rank needs its own",
+                                             ranks, gpus));
 }
 
-/// How a child has ended, which stays to be collected.
+/// How a child has ended; it stays a zombie, to be collected later.
 struct End {
   bool killed;
-  int status;  ///< or the signal
+  int status;  ///< exit status, or the signal
 };
-/// Nothing while it runs.
+/// nullopt while it runs.
 std::optional<End> end_of(const Process& process) {
   siginfo_t info{};
   const auto id = static_cast<id_t>(process.pid());
@@ -100,7 +99,7 @@ RankProcesses::RankProcesses(const RankSetup& setup) {
   ranks_.group = group_options(setup.folder, 0, ranks, setup.device);
   ranks_.zero = setup.experiment.replica.zero;
   ranks_.fate = [this] { return fate(); };
-  std::filesystem::remove(store_file(setup.folder));  // of a life that was cut short
+  std::filesystem::remove(store_file(setup.folder));  // left by an earlier process that was killed
   for (std::int64_t rank = 1; rank < ranks; ++rank) {
     const auto [own, childs] = socket_pair();
     ranks_.links.push_back(std::make_unique<trainer::RankLink>(own));
@@ -128,7 +127,7 @@ RankProcesses::~RankProcesses() {
 
 trainer::SiteReplica::Ranks RankProcesses::take_ranks() { return std::exchange(ranks_, {}); }
 
-/// One that only lost another counts after that one.
+/// A rank that only lost another one is named only if no other rank has ended.
 std::string RankProcesses::fate_now() const {
   const int lost_another = exit_status(ErrorKind::network);
   std::string fate;
@@ -220,7 +219,7 @@ int follow(const RankRequest& request) {
   trainer::RankLink link(request.socket);
   const auto text = link.text();
   const auto briefing = from_bytes<Briefing>(std::as_bytes(std::span(text)));
-  auto experiment = load_experiment(config::Source::from_text(briefing.yaml, "what rank 0 says"), {}, {},
+  auto experiment = load_experiment(config::Source::from_text(briefing.yaml, "the setup of rank 0"), {}, {},
                                     Purpose::inference);
   const Hardware hardware(experiment, static_cast<int>(request.rank));
   const trainer::ParameterTable table({experiment.model, briefing.vocab}, experiment.outer.num_fragments,

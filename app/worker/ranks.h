@@ -1,7 +1,7 @@
 #pragma once
-// The processes of a replica of several ranks. Rank 0 is `isthmus worker`; it starts the others, which run
-// `isthmus rank`, on its own machine. Each has one end of a pair of sockets, over which it gets everything it
-// must know. None outlives rank 0: it ends when its socket is closed, and is killed when rank 0 is.
+// The processes of a replica with several ranks. Rank 0 is `isthmus worker`; it starts the others (`isthmus
+// rank`) on its own machine and sends each its setup over a pair of sockets. None outlives rank 0: a rank
+// ends when its socket is closed, and is killed when rank 0 is.
 
 #include <cstdint>
 #include <filesystem>
@@ -19,7 +19,7 @@
 
 namespace isthmus::app {
 
-/// What rank 0 knows and the others must.
+/// The setup that rank 0 sends to the others.
 struct RankSetup {
   Experiment experiment;         ///< of this replica, without sites
   std::filesystem::path folder;  ///< the replica's own
@@ -28,22 +28,22 @@ struct RankSetup {
   std::int64_t separator = -1;  ///< as in trainer::ReplicaOptions
   trainer::Device device = trainer::Device::cpu;
   trainer::Precision precision = trainer::Precision::fp32;
-  std::vector<std::string> program;  ///< this binary: the first words of a command
+  std::vector<std::string> program;  ///< command that starts this binary
 };
 
 class RankProcesses {
  public:
-  /// Starts ranks 1 to replica.ranks - 1, and tells them the setup.
+  /// Starts ranks 1 to replica.ranks - 1, and sends them the setup.
   explicit RankProcesses(const RankSetup& setup);
-  /// Gives those that were told to end a moment for it.
+  /// Gives ranks a moment to end by themselves.
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
 
-  /// Once: the links to them.
+  /// The links to the ranks; call it once.
   [[nodiscard]] trainer::SiteReplica::Ranks take_ranks();
-  /// Which one has ended, and how; empty where all run. Where one is to have ended it may take a moment to be
-  /// seen. Any thread.
+  /// Which rank has ended, and how; empty if all run. Waits a moment for an end to become visible.
+  /// Thread-safe.
   [[nodiscard]] std::string fate() const;
   [[nodiscard]] const std::vector<Process>& processes() const { return processes_; }
 
@@ -54,10 +54,10 @@ class RankProcesses {
   trainer::SiteReplica::Ranks ranks_;
 };
 
-/// Watches rank processes from a thread of its own, as long as it lives.
+/// Watches rank processes on its own thread until it is destroyed.
 class RankWatch {
  public:
-  /// `lost`, on that thread, is told once which rank has ended and how.
+  /// Calls `lost` once, on that thread, with the rank that has ended and how.
   RankWatch(const RankProcesses& ranks, std::function<void(const std::string& fate)> lost);
   ~RankWatch();
   RankWatch(const RankWatch&) = delete;
@@ -74,29 +74,29 @@ class RankWatch {
 
 struct ModelSetup;
 
-/// Of a worker; null where its replica has one rank. Throws Error(config) where there are fewer GPUs than
+/// The ranks of a worker; null if its replica has one rank. Throws Error(config) if there are fewer GPUs than
 /// ranks.
 [[nodiscard]] std::unique_ptr<RankProcesses> start_ranks(const Experiment& experiment,
                                                          const ModelSetup& setup,
                                                          const WorkerRequest& request,
                                                          const std::filesystem::path& folder);
-/// Of these ranks, which must outlive it; of one rank without.
+/// A replica with these ranks, which must outlive it; null: with one rank.
 [[nodiscard]] std::unique_ptr<trainer::Replica> make_replica(const Experiment& experiment,
                                                              const ModelSetup& setup, RankProcesses* ranks);
-/// Ends what the replica waits for in a rank that is lost. Any thread.
+/// Ends the replica's waits for a rank that is lost. Thread-safe.
 void abort_ranks(trainer::Replica& replica);
 
-/// Options of the replica's model, but for what a rank's place in it adds.
+/// Options of the replica's model, without the rank's own.
 [[nodiscard]] trainer::ReplicaOptions replica_options(const Experiment& experiment, trainer::Device device,
                                                       trainer::Precision precision, std::int64_t separator);
 
-/// `isthmus rank`: one of the others, to its end. `socket` is its own.
+/// `isthmus rank`: runs one of the other ranks to its end. `socket`: its end of the pair.
 struct RankRequest {
   std::filesystem::path folder;  ///< the replica's
   std::uint32_t rank = 1;
   int socket = -1;
 };
-/// Exit status.
+/// Returns the exit status.
 [[nodiscard]] int run_rank(const RankRequest& request);
 
 }  // namespace isthmus::app

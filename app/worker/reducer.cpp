@@ -20,8 +20,8 @@
 namespace isthmus::app {
 namespace {
 
-/// It writes nothing there itself, so it does without where none can be made. Held, it tells a coordinator on
-/// this machine that what is said here is in that folder already.
+/// Locks the reducer's folder; null if it cannot be created, since the reducer writes nothing there. The lock
+/// shows a coordinator on this machine that this process's log is in that folder already.
 std::unique_ptr<FolderLock> own_folder(const std::filesystem::path& folder) {
   try {
     return std::make_unique<FolderLock>(folder, patience_with_the_killed);
@@ -38,10 +38,9 @@ int run_reducer(WorkerRequest request) {
   const auto& experiment = request.experiment;
   const auto& outer = experiment.outer;
   if (outer.data_parallel())
-    throw Error(ErrorKind::config,
-                "outer.method is data_parallel, in which --reduce-only has nothing to reduce");
+    throw Error(ErrorKind::config, "outer.method is data_parallel, so --reduce-only has nothing to reduce");
   Stopper stopper;
-  // Before any other thread, so that all of them leave the signals to this one.
+  // Before any other thread, so that all of them leave the signals to this thread.
   const SignalThread signals([&](int signal, int count) { stopper.on_signal(signal, count); });
   Trace trace;  // without a file: there are no steps to show
   outer_sync::MemberNode node(experiment.network, static_cast<std::uint64_t>(outer.chunk_elements),

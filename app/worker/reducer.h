@@ -1,13 +1,13 @@
 #pragma once
 // `isthmus worker --reduce-only`: a member that owns chunks and reduces them. It has no model and no data,
-// and keeps nothing on disk.
+// and stores nothing on disk.
 
 #include "worker/worker.h"
 
 namespace isthmus::app {
 
 /// Exit status: 0 the run has finished, 130 stopped by Ctrl-C, 143 left the run after SIGTERM. Throws Error
-/// for everything that keeps it from reducing.
+/// if it cannot reduce.
 [[nodiscard]] int run_reducer(WorkerRequest request);
 
 }  // namespace isthmus::app

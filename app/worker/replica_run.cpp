@@ -47,7 +47,7 @@ OuterLoop::LogPlan log_plan(const Experiment& experiment, const std::string& nam
   header.codec = experiment.outer.codec_spec();
   header.warmup_rounds = static_cast<std::uint64_t>(experiment.outer.warmup_steps);
   header.tensors.assign(tensors.begin(), tensors.end());
-  // By name: replicas on one machine may be given one folder.
+  // By name: several replicas on one machine may share `outer.log`.
   return {.folder = std::filesystem::path(experiment.outer.log) / name,
           .header = std::move(header),
           .budget = static_cast<std::uint64_t>(experiment.outer.log_budget.bytes)};
@@ -75,7 +75,7 @@ nlohmann::ordered_json NewFigures::take(const OuterLoop& outer) {
     const auto& figures = fragments[p];
     if (figures.round == taken_[p]) continue;
     taken_[p] = figures.round;
-    if (figures.round == 0) continue;  // the state was taken from elsewhere
+    if (figures.round == 0) continue;  // the state was copied from another member
     nlohmann::ordered_json line{{"fragment", p}, {"round", figures.round}};
     if (const auto& step = figures.step) {
       line["norm"] = step->norm;

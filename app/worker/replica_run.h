@@ -1,6 +1,6 @@
 #pragma once
-// What every process that trains does for its run, whatever it trains and with what: its folder, its log, the
-// question before each step, its records and its report. `isthmus worker` and the Python binding share it.
+// Shared by all processes that train (`isthmus worker` and the Python binding): the folder, the log, the
+// check before each step, the records and the final report.
 
 #include <cstdint>
 #include <filesystem>
@@ -17,50 +17,50 @@
 
 namespace isthmus::app {
 
-/// Where checkpoints lie in a replica's folder.
+/// Folder of checkpoints in a replica's folder.
 [[nodiscard]] std::filesystem::path checkpoints_in(const std::filesystem::path& replica_folder);
 
-/// The replica's own folder. One that holds checkpoints is of another run or life, unless that is resumed: it
-/// is moved away. The log of all lives stays where it is: `launch` has opened it by that name.
+/// The replica's own folder. If it has checkpoints and the run is not resumed, it is moved away as that of an
+/// earlier run. The log stays in place for all runs: `launch` has opened it by that name.
 [[nodiscard]] std::filesystem::path replica_folder(const Experiment& experiment, const std::string& name,
                                                    bool resume);
 
-/// The first that is free: a resumed run keeps the trace of the runs before it.
+/// The first free trace file: a resumed run keeps the traces of earlier runs.
 [[nodiscard]] std::filesystem::path trace_file(const std::filesystem::path& replica_folder);
 
-/// Of `outer.log`, which must not be empty. `model`: fingerprint.
+/// Plan for `outer.log`, which must not be empty. `model`: fingerprint.
 [[nodiscard]] outer_sync::OuterLoop::LogPlan log_plan(const Experiment& experiment, const std::string& name,
                                                       std::span<const outer_sync::log::LoggedTensor> tensors,
                                                       const outer_sync::FragmentLayout& layout,
                                                       const Digest& model);
 
-/// What comes next.
+/// The next action of a trainer.
 enum class Turn {
   step,    ///< an inner step
-  paused,  ///< nothing yet; a moment has passed
+  paused,  ///< nothing yet; ask again (a moment has passed)
   over     ///< nothing more: the members have agreed to stop here
 };
-/// To be asked before each inner step, until the clock is at `last`. The clock goes no further than a pause
-/// or a stop, however many agreed steps the inner one completes. Throws as MemberNode::may_begin does.
+/// Call it before each inner step, until the agreed step is `last`. The agreed step does not pass a pause or
+/// a stop, however many agreed steps an inner step completes. Throws as MemberNode::may_begin does.
 [[nodiscard]] Turn next_turn(outer_sync::OuterLoop& outer, outer_sync::MemberNode& node, std::uint64_t last);
 
 /// Figures of audited rounds (outer_sync/engine/step_figures.h), for metrics.jsonl.
 class NewFigures {
  public:
-  /// Those that are new since the last call: an array, null where there are none.
+  /// The new figures since the last call: an array, or null if there is nothing new.
   [[nodiscard]] nlohmann::ordered_json take(const outer_sync::OuterLoop& outer);
 
  private:
   std::vector<outer_sync::protocol::Round> taken_;  ///< by fragment
 };
 
-/// Over the fragments, for heartbeats; 0 where there are none.
+/// Means over the fragments, for heartbeats; 0 without figures.
 struct OuterMeans {
   double gain = 0, correlation = 0;
 };
 [[nodiscard]] OuterMeans newest_outer_steps(const outer_sync::OuterLoop& outer);
 
-/// One inner step, for metrics.jsonl. What is not known is left out.
+/// One inner step, for metrics.jsonl. Unknown values are left out.
 struct StepRecord {
   std::uint64_t step = 0;  ///< agreed
   std::optional<std::uint64_t> data_step;
@@ -73,13 +73,13 @@ struct StepRecord {
   outer_sync::OuterLoop::Stats stats;
   outer_sync::Participation who;
   std::uint64_t bytes_sent = 0;
-  nlohmann::ordered_json outer_steps;  ///< of NewFigures
+  nlohmann::ordered_json outer_steps;  ///< from NewFigures
 };
-/// What outer loop and node know of the step that was just made.
+/// Record of the last step, with what outer loop and node know.
 [[nodiscard]] StepRecord record_of(const outer_sync::OuterLoop& outer, const outer_sync::MemberNode& node);
 [[nodiscard]] nlohmann::ordered_json line_of(const StepRecord& record);
 
-/// What outer loop and node know of the whole, at the end.
+/// Final report, with what outer loop and node know.
 [[nodiscard]] MemberReport member_report(const outer_sync::OuterLoop& outer,
                                          const outer_sync::MemberNode& node, const Digest& global_hash);
 

@@ -30,11 +30,11 @@ double measure_step(const Experiment& experiment, std::int64_t vocab) {
   constexpr Seconds long_enough{2};
   std::vector<double> took;
   const auto begin = Clock::now();
-  // The first one allocates, and does not count.
+  // The first step allocates memory and does not count.
   for (std::size_t step = 0; step <= least || Clock::now() - begin < long_enough; ++step) {
     const auto from = Clock::now();
     static_cast<void>(replica.forward_backward(batch.get()));
-    static_cast<void>(replica.inner_step(0));  // its norm is there once a GPU is done
+    static_cast<void>(replica.inner_step(0));  // waits for the GPU, because it returns the norm
     if (step > 0) took.push_back(Seconds(Clock::now() - from).count());
   }
   std::ranges::nth_element(took, took.begin() + static_cast<std::ptrdiff_t>(took.size() / 2));

@@ -56,7 +56,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// What the run gives this replica to train on.
+/// Samples that the run gives this replica to train on.
 class LeasedSamples final : public data::SampleSource {
  public:
   explicit LeasedSamples(outer_sync::MemberNode& node) : node_(node) {}
@@ -126,7 +126,7 @@ class Worker {
       const bool saved = checkpoints_.finish();
       checkpoints_.exchange_news();
       const int status = report();
-      if (!saved) throw Error(ErrorKind::data, "the run has ended, and its last checkpoint is not on disk");
+      if (!saved) throw Error(ErrorKind::data, "the run has ended, but its last checkpoint is not on disk");
       return status;
     } catch (const std::exception& error) {
       stopper_.ending();
@@ -140,7 +140,7 @@ class Worker {
   [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(config_.run.seed); }
   [[nodiscard]] std::uint64_t batch() const { return static_cast<std::uint64_t>(config_.inner.batch); }
 
-  /// A replica without one of its ranks is none.
+  /// Losing one rank fails the whole replica.
   void watch_ranks() {
     watch_ = std::make_unique<RankWatch>(*ranks_, [this](const std::string& fate) {
       node_.fail({ErrorKind::network, fate});
@@ -180,7 +180,8 @@ class Worker {
     say(memory_line());
   }
 
-  /// By one that is resumed, and not in its ledger. In a data-parallel run all have come equally far.
+  /// Samples that a resumed replica has trained on and that are not in its ledger. In a data-parallel run all
+  /// replicas are equally far.
   [[nodiscard]] SampleSet trained_before() const {
     return config_.outer.data_parallel() ? first_of_all_tracks() : outer_.pending_samples();
   }
@@ -199,11 +200,11 @@ class Worker {
                        megabytes(bound.state), megabytes(bound.usual), megabytes(bound.most));
   }
 
-  /// Its count of sequences is then that of one that was there from the start. A stream is its own, and what
-  /// is in the store is taken for trained on.
+  /// Copies the state and counts sequences as if this replica had trained from the start. For a stream,
+  /// everything in its store counts as trained on.
   void begin_with_others_state() {
     take_state();
-    // The others may have gone back to a checkpoint without it.
+    // The others may have returned to a checkpoint without this replica.
     if (request_.resume) checkpoints_.leave_later_than(outer_.step());
     if (const auto stored = setup_.corpus.stored_sequences(config_.data.seq_len))
       sequences_ = std::max(sequences_, *stored);
@@ -211,8 +212,8 @@ class Worker {
       sequences_ = std::max(sequences_, outer_.step() * batch());
   }
 
-  /// The state of the run from its members. Without their moments the inner optimizer begins anew, under a
-  /// rising learning rate.
+  /// Copies the state from other members. Without their moments, the inner optimizer is reset and the
+  /// learning rate rises from a small value.
   void take_state() {
     const auto begin = Clock::now();
     node_.catch_up(outer_);
@@ -221,7 +222,7 @@ class Worker {
       replica_.forget_moments();
       ramp_steps_ = 0;
     }
-    say(fmt::format("takes part from step {}, {:.1f} s after it was let in", outer_.step(),
+    say(fmt::format("takes part from step {}, {:.1f} s after it was admitted", outer_.step(),
                     seconds_since(begin)));
     metrics_.write({{"event", "joined"}, {"step", outer_.step()}, {"seconds", seconds_since(begin)}});
   }
@@ -233,7 +234,7 @@ class Worker {
     return hello;
   }
 
-  /// The first member serves the store through which the ranks meet, and tells the others where.
+  /// The first member serves the Gloo store and announces its address to the others.
   void join_gloo() {
     const auto own_host = outer_sync::parse_address(node_.advertised(), "network.advertise").host;
     if (node_.self() == 0) node_.announce(outer_sync::Address{own_host, free_port()}.to_string());
@@ -248,7 +249,7 @@ class Worker {
   // ---- training ----
 
   void train() {
-    std::optional<data::OneTrack> own;  // a stream is its reader's alone: nobody could take it over
+    std::optional<data::OneTrack> own;  // no other member could take over a stream
     std::optional<data::Loader> loader;
     const auto steps = static_cast<std::uint64_t>(config_.run.steps);
     const auto last = config_.run.stop_after > 0
@@ -270,7 +271,7 @@ class Worker {
       } catch (const outer_sync::Evicted& why) {
         say(why.what());
         data_wait_seconds_ += loader->waited_seconds();
-        loader.reset();  // what it was given is void
+        loader.reset();  // its samples are void
         left_ = stopper_.leaving();
         if (left_) return;
         stopper_.joining();
@@ -287,7 +288,7 @@ class Worker {
 
   void train_to(std::uint64_t last, data::Loader& loader) {
     outer_.end_at(last);
-    // Agreed steps that a checkpoint was in the middle of.
+    // Agreed steps that remained when the checkpoint was taken.
     while (next_agreed_step()) at_agreed_step(last);
     while (outer_.step() < last && !may_leave()) {
       const auto turn = next_turn(outer_, node_, last);
@@ -308,11 +309,11 @@ class Worker {
     return made;
   }
 
-  /// What is done between two agreed steps.
+  /// Work between two agreed steps.
   void at_agreed_step(std::uint64_t last) {
     const auto step = outer_.step();
     checkpoints_.exchange_news();
-    // The agreed step of one that was away may leap.
+    // The agreed step leaps if this replica was away.
     if (step - first_step_ >= static_cast<std::uint64_t>(config_.run.trace_steps)) trace_.close();
     if (step >= last) return;
     const auto run = run_config_at(config_.run, outer_.settings(), step);
@@ -325,18 +326,18 @@ class Worker {
     if (Clock::now() - ledger_kept_ > ledger_every) keep_ledger();
   }
 
-  /// Not one that was resumed at the run's end. A newcomer may have come in at the last step: the others wait
-  /// for its last rounds.
+  /// False for a replica that was resumed at the run's end. True for a member that joined at the last step:
+  /// the others wait for its last rounds.
   [[nodiscard]] bool has_gone_on() const { return outer_.step() > first_step_ || took_state_; }
 
-  /// Rounds of an interrupted run are not the last ones; nor are those of one that was resumed at its end.
+  /// Completes the last rounds. Not for a run that was interrupted, or resumed at its end.
   void finish() {
     const auto begin = Clock::now();
     outer_.finish();
     train_seconds_ += seconds_since(begin);
   }
 
-  /// Whoever is asked to leave does so when nothing of it is under way, and soon in any case.
+  /// A replica that is asked to leave does so when none of its rounds is in flight, and soon in any case.
   bool may_leave() {
     constexpr std::uint64_t max_steps_to_leave = 100;
     drained_ = node_.drains();
@@ -347,8 +348,9 @@ class Worker {
     return left_;
   }
 
-  /// One of now, so that little is lost where all are asked to leave, or nobody comes back. Asked for once,
-  /// and not waited for where there is nobody to ask.
+  /// Before leaving after a signal, requests a checkpoint of all replicas, once, so that little is lost if
+  /// all leave or none returns. Does not wait for it if the coordinator cannot be reached or rounds do not
+  /// commit.
   bool awaits_checkpoint_of_all() {
     constexpr auto longest = std::chrono::seconds(15);
     if (!has_gone_on()) return false;
@@ -362,7 +364,7 @@ class Worker {
            !paused_ && node_.common_checkpoint() <= leaves_at_;
   }
 
-  /// Who was asked to by the coordinator has done what it was to do.
+  /// A drained member saves a checkpoint and exits with 0.
   int leave() {
     if (drained_ && has_gone_on()) {
       save();
@@ -377,7 +379,7 @@ class Worker {
     return every > 0 && step % static_cast<std::uint64_t>(every) == 0;
   }
 
-  /// Rates and evaluations go by the agreed step, which stands still while rounds do not commit.
+  /// The learning rate and evaluations follow the agreed step, which stands still while rounds do not commit.
   void train_step(data::Loader& loader) {
     const auto begin = Clock::now();
     const auto step = outer_.step() + 1;
@@ -411,14 +413,14 @@ class Worker {
     measure_speed(took - (waited_seconds() - waited));
     if (const auto spike = loss_watch_.add(loss)) {
       ++loss_spikes_;
-      say(fmt::format("the loss of step {} is {:.4g}; it was {:.4g} of late ({:.0f} standard deviations)",
+      say(fmt::format("the loss of step {} is {:.4g}; it was {:.4g} recently ({:.0f} standard deviations)",
                       step, spike->loss, spike->usual, spike->deviations));
     }
     record(step, loss, lr, norm, took, tokens);
     publish(loss, lr, norm, took, tokens, loader);
   }
 
-  /// The run hears of it with the heartbeat that goes before this replica's last words.
+  /// Reports a divergence with the last heartbeat before this replica leaves.
   void train_sound_step(data::Loader& loader) {
     try {
       train_step(loader);
@@ -429,7 +431,7 @@ class Worker {
     }
   }
 
-  /// For Prometheus.
+  /// Updates the readings for Prometheus.
   void publish(double loss, double lr, double norm, double took, std::uint64_t tokens,
                const data::Loader& loader) {
     if (!server_) return;
@@ -448,14 +450,14 @@ class Worker {
     readings_.put(readings_of(outer_, node_, figures_));
   }
 
-  /// Waited for others so far, within steps.
+  /// Seconds that steps have waited for other members so far.
   double waited_seconds() const {
     const auto& stats = outer_.stats();
     return stats.stall_seconds + stats.warmup_wait_seconds + gloo_seconds_;
   }
 
-  /// A mean over the last steps. What is waited for is no part of it: else the fast would seem as slow as
-  /// those they wait for.
+  /// A mean over the last steps, without waits: otherwise a fast replica would seem as slow as the one it
+  /// waits for.
   void measure_speed(double busy_seconds) {
     constexpr double weight = 1.0 / 16;
     busy_step_seconds_ =
@@ -464,7 +466,7 @@ class Worker {
   }
   double speed() const { return busy_step_seconds_ > 0 ? 1 / busy_step_seconds_ : 0; }
 
-  /// Moments that begin at zero are wild for a while.
+  /// Factor of the learning rate after joining: moments that start from zero are unreliable at first.
   double join_ramp() const {
     if (ramp_steps_ >= join_ramp_steps) return 1;
     return static_cast<double>(ramp_steps_ + 1) / join_ramp_steps;
@@ -523,7 +525,7 @@ class Worker {
     }
   }
 
-  /// Of the disk that checkpoints go to; asked for now and then.
+  /// Free bytes on the disk of the checkpoints, updated every few seconds.
   std::uint64_t disk_free() {
     constexpr auto every = std::chrono::seconds(10);
     if (disk_free_ == 0 || Clock::now() - disk_seen_ > every) {
@@ -537,7 +539,7 @@ class Worker {
 
   // ---- global parameters ----
 
-  /// Once per step, also where a stop falls on a step that is due anyway: the coordinator counts the reports.
+  /// Once per step, even if a stop falls on a step that is due anyway: the coordinator counts the reports.
   void evaluate(std::uint64_t step) {
     if (evaluated_ == step || setup_.heldout.sequences() == 0) return;
     evaluated_ = step;
@@ -557,7 +559,8 @@ class Worker {
       events_.write(step, {{"eval/loss_of_share", sum.nats / static_cast<double>(sum.tokens)}});
   }
 
-  /// The reports of a run that was killed may have been on their way, and their steps are not trained again.
+  /// Repeats the newest evaluation reports: those of a killed run may not have arrived, and their steps are
+  /// not trained again.
   void report_again() {
     constexpr std::size_t newest = 8;
     const auto rank = node_.rank();
@@ -565,7 +568,7 @@ class Worker {
     std::map<std::uint64_t, std::pair<double, std::uint64_t>> sums;
     each_line(folder_ / "metrics.jsonl", [&](std::string_view line) {
       if (line.find("\"eval_share\"") == std::string_view::npos)
-        return;  // most are of steps, and not worth parsing
+        return;  // most lines are of steps and need no parsing
       const auto json = nlohmann::json::parse(line, nullptr, false);
       const auto field = [&](const char* name) {
         return json.is_object() && json.contains(name) ? json[name] : nlohmann::json();
@@ -580,7 +583,8 @@ class Worker {
     for (const auto& [step, sum] : sums) node_.report_evaluation(step, sum.first, sum.second);
   }
 
-  /// How far the local parameters are from the global ones: the norm of the difference over the global one's.
+  /// Distance of the local from the global parameters: norm of the difference over the norm of the global
+  /// ones.
   double drift() {
     const auto global = outer_.global_parameters(), local = replica_.parameters();
     double apart = 0, all = 0;
@@ -613,21 +617,21 @@ class Worker {
 
   // ---- checkpoints ----
 
-  /// A data-parallel run has no rounds.
+  /// A data-parallel run has no rounds, so its ledger follows from the count of sequences.
   outer_sync::protocol::Ledger ledger_now() {
     if (!config_.outer.data_parallel()) return node_.ledger();
     outer_sync::protocol::Ledger ledger(1);
     ledger.front().add(first_of_all_tracks().ranges());
     return ledger;
   }
-  /// For `isthmus data ledger`.
+  /// Writes ledger.json for `isthmus data ledger`.
   void keep_ledger() {
     ledger_kept_ = Clock::now();
     const auto ledger = ledger_now();
     if (ledger.empty()) return;
     try {
       write_ledger(folder_ / "ledger.json", outer_.step(), ledger);
-    } catch (const Error& error) {  // it is for people, and a full disk ends no training
+    } catch (const Error& error) {  // it is only informative, so a full disk must not end training
       say(error.what());
     }
   }
@@ -642,7 +646,7 @@ class Worker {
     check_stored(restored.file);
   }
 
-  /// A stream goes on where it was: what was trained on must be in its store.
+  /// A stream continues at its old position, so its store must hold everything that was trained on.
   void check_stored(const std::filesystem::path& checkpoint) const {
     const auto stored = setup_.corpus.stored_sequences(config_.data.seq_len);
     if (!stored || *stored >= sequences_) return;
@@ -707,14 +711,14 @@ class Worker {
   std::filesystem::path folder_;
   FolderLock lock_;
   std::shared_ptr<outer_sync::RecordQueue> records_ = std::make_shared<outer_sync::RecordQueue>();
-  std::mutex output_;  ///< a stream's threads speak too
+  std::mutex output_;  ///< a stream's threads log too
   std::unique_ptr<Progress> progress_;
   ModelSetup setup_;
   Trace trace_;
   data::DeviceTimeline timeline_;
   Metrics metrics_;
   EventFile events_;
-  std::unique_ptr<RankProcesses> ranks_;  ///< of one with several
+  std::unique_ptr<RankProcesses> ranks_;  ///< null for one rank
   std::unique_ptr<trainer::Replica> made_;
   trainer::Replica& replica_;
   outer_sync::MemberNode node_;
@@ -728,29 +732,29 @@ class Worker {
   bool resumed_ = false;  ///< from a checkpoint of its own
   std::uint64_t tokens_ = 0;
   std::uint64_t sequences_ = 0;          ///< trained on
-  outer_sync::protocol::Ledger ledger_;  ///< of the checkpoint that it was resumed from
+  outer_sync::protocol::Ledger ledger_;  ///< of the checkpoint that this replica was resumed from
   static constexpr auto ledger_every = std::chrono::seconds(10);
   Clock::time_point ledger_kept_;  ///< when it was last written
-  /// Since its inner optimizer began anew, as far as they count.
+  /// Steps over which the learning rate rises after the inner optimizer was reset.
   static constexpr std::uint64_t join_ramp_steps = 20;
   std::uint64_t ramp_steps_ = join_ramp_steps;
   std::uint64_t disk_free_ = 0;
   Clock::time_point disk_seen_;
   std::optional<std::uint64_t> leave_by_;           ///< agreed step
-  std::optional<Clock::time_point> leaving_since_;  ///< a signal asked for it
+  std::optional<Clock::time_point> leaving_since_;  ///< when a signal asked to leave
   std::uint64_t leaves_at_ = 0;                     ///< agreed step at that time
   bool left_ = false, paused_ = false;
-  std::optional<std::string> drained_;      ///< why it is to leave
+  std::optional<std::string> drained_;      ///< reason to leave
   std::optional<std::uint64_t> evaluated_;  ///< newest step
   bool joined_ = false, took_state_ = false, stopped_ = false;
   trainer::LossWatch loss_watch_;
   std::uint64_t loss_spikes_ = 0;
-  double busy_step_seconds_ = 0;  ///< of an inner step, a mean over the last ones; 0 before the first
+  double busy_step_seconds_ = 0;  ///< mean over the last inner steps; 0 before the first
   double train_seconds_ = 0, compute_seconds_ = 0, data_wait_seconds_ = 0, gloo_seconds_ = 0;
   ReplicaFigures figures_;
   LatestReadings readings_;
   std::unique_ptr<MetricsServer> server_;
-  std::unique_ptr<RankWatch> watch_;  ///< last: it speaks to what stands above
+  std::unique_ptr<RankWatch> watch_;  ///< last: its thread uses the members above
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""A small GPT, byte by byte, as one replica of a run: a training loop as people have it, and five lines of isthmus.
+"""A small byte-level GPT as one replica of a run: an ordinary training loop with five lines of isthmus added.
 
 isthmus launch examples/python/nanogpt.yaml        # a coordinator and two of these
 
@@ -53,7 +53,7 @@ class GPT(nn.Module):
 
 
 def read(folder, limit=8_000_000):
-    """Bytes of the headers below a folder, in the order of their names."""
+    """The first `limit` bytes of the headers below a folder, in the order of their names."""
     text = bytearray()
     for file in sorted(pathlib.Path(folder).rglob("*.h")):
         text += file.read_bytes()
@@ -75,7 +75,7 @@ def loss_of(model, ids, targets):
 
 @torch.no_grad()
 def evaluate(loop, heldout):
-    """This replica's share of held-out sequences, with the global parameters."""
+    """Evaluates the global parameters on this replica's share of the held-out sequences; returns the mean loss."""
     index, replicas = loop.rank
     generator = torch.Generator().manual_seed(1)
     shares = [batch_of(heldout, generator, 4, 128) for _ in range(4 * replicas)][index::replicas]
@@ -93,13 +93,13 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     torch.set_num_threads(parser.parse_args(rest).threads)
 
-    torch.manual_seed(1)  # all replicas begin with the same parameters
+    torch.manual_seed(1)  # all replicas start with the same parameters
     model = GPT()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
     with isthmus.OuterLoop(model=model, **options) as loop:
         text = read(loop.experiment.data_path)
         train, heldout = text[: -len(text) // 20], text[-len(text) // 20 :]
-        generator = torch.Generator().manual_seed(zlib.crc32(loop.name.encode()))  # its own share of the data
+        generator = torch.Generator().manual_seed(zlib.crc32(loop.name.encode()))  # each replica draws its own batches
         running = loop.running
         while running:
             ids, targets = batch_of(train, generator, loop.experiment.batch, loop.experiment.sequence_length)

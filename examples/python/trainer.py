@@ -15,7 +15,7 @@ from isthmus.huggingface import OuterLoopCallback
 
 
 class Windows(torch.utils.data.Dataset):
-    """Sequences of bytes of a file, without end, in an order of each replica's own."""
+    """Random windows of a file's bytes; each replica draws its own, by its seed."""
 
     def __init__(self, text, length, seed, size):
         self.text, self.length, self.seed, self.size = text, length, seed, size
@@ -37,7 +37,7 @@ def main():
     parser.add_argument("--output", default="runs/trainer/checkpoints", help="folder of the trainer's checkpoints")
     output = parser.parse_args(rest).output
     resume = options.pop("resume") is not None
-    torch.manual_seed(1)  # all replicas begin with the same parameters
+    torch.manual_seed(1)  # all replicas start with the same parameters
     torch.set_num_threads(1)
     model = LlamaForCausalLM(
         LlamaConfig(

@@ -3,11 +3,12 @@
 #
 #     examples/two_sites/run.sh [--short] [--keep FOLDER] [--build FOLDER]
 #
-# As root it makes a network namespace for each site (tests/wan_lab) with an sshd in it, certificates for the run, asks
-# `isthmus doctor` whether all is well there, and launches by ssh; kills a worker, which is started again and takes the state from the other; then trains the same model
-# at one site, gradients averaged at every step, and compares both. A few minutes; --short (a test) makes fewer steps.
-# Everything is removed at the end, also after Ctrl-C; --keep FOLDER keeps configs, logs, results and the report there.
-# Exits with 77 and the reason where there can be no such sites.
+# Run it as root. It makes a network namespace for each site (tests/wan_lab), starts an sshd in each and issues the
+# run's certificates. It checks the sites with `isthmus doctor`, launches over ssh, and kills a worker, which is
+# restarted and copies the state from the other. Then it trains the same model at one site, with gradients averaged at
+# every step, and compares both runs. That takes a few minutes; --short (for the test) makes fewer steps. Everything is
+# removed at the end and on Ctrl-C; --keep FOLDER keeps configs, logs, results and the report there. Exits with 77 and
+# the reason if such sites cannot be made on this machine.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$root/build/release steps=600 warmup=40 eval=20 kill_at=160 single_steps=600 keep=''
@@ -26,14 +27,14 @@ done
 not_here() { echo "$1" >&2 && exit 77; }
 isthmus=$build/isthmus lab=$root/tests/wan_lab/lab name=two-sites-$$
 [ "$(id -u)" -eq 0 ] || not_here "network namespaces need root: run this as root"
-[ -x /usr/sbin/sshd ] || not_here "there is no sshd: scripts/setup.sh --tests installs it"
+[ -x /usr/sbin/sshd ] || not_here "sshd is not installed: scripts/setup.sh --tests installs it"
 for program in "$isthmus" "$build/tests/wan_lab/wan_forwarder"; do
-  [ -x "$program" ] || not_here "there is no $program: scripts/setup.sh --tests builds it"
+  [ -x "$program" ] || not_here "$program is missing: scripts/setup.sh --tests builds it"
 done
-"$lab" list >/dev/null || exit $? # says what it lacks, and exits with 77
+"$lab" list >/dev/null || exit $? # prints what is missing, and exits with 77
 
 work=$(mktemp -d) launch=''
-# What was started, in the order in which it can go.
+# Stops and removes everything that was started: the launch first, then the namespaces it runs in.
 clean_up() {
   trap '' INT TERM
   [ -z "$launch" ] || kill -INT "$launch" 2>/dev/null || true
@@ -52,7 +53,7 @@ say "two sites, 100 Mbit/s and 80 ms apart"
 address() { "$lab" status --name "$name" --json | python3 -c "import json, sys; print(json.load(sys.stdin)['sites']['$1']['ipv4'])"; }
 eu=$(address eu) us=$(address us)
 
-# ---- an sshd in each namespace, with keys of their own
+# ---- an sshd in each namespace, with keys made for this run
 mkdir -p /run/sshd
 for key in host user; do ssh-keygen -q -t ed25519 -N '' -f "$work/$key"; done
 for ip in "$eu" "$us"; do
@@ -121,7 +122,7 @@ steps_of() {
   echo "${steps:-0}"
 }
 ended() { ! kill -0 "$launch" 2>/dev/null; }
-# Long before the end: alone the other site is quick, and who comes too late takes part no more.
+# Kill it long before the end: the other site alone is fast, and a worker that comes back too late cannot rejoin.
 until ended || [ "$(steps_of)" -ge "$kill_at" ]; do sleep 0.2; done
 ended || {
   say "killing the worker of site us at step $(steps_of)"
@@ -130,18 +131,18 @@ ended || {
 status=0
 wait "$launch" || status=$?
 launch=''
-[ $status -eq 0 ] || { echo "the run has ended with status $status" >&2 && exit 1; }
+[ $status -eq 0 ] || { echo "the run ended with status $status" >&2 && exit 1; }
 grep -q "takes part from step" runs/two-sites/us/worker.log || { echo "the killed worker did not come back" >&2 && exit 1; }
 
-say "the same at one site: gradients averaged at every step"
+say "the same model at one site, with gradients averaged at every step"
 "$isthmus" launch single.yaml --set replicas=2 --set outer.method=data_parallel --set "run.steps=$single_steps" | tail -n 12
 
-say "what came out"
+say "results"
 cat >compare.yaml <<'CONFIG'
 name: two-sites-and-one
 arms:
   one_site: {about: gradients averaged at every step, runs: runs/single}
-  two_sites: {about: "100 Mbit/s and 80 ms between them, one of them lost a while", runs: runs/two-sites}
+  two_sites: {about: "100 Mbit/s and 80 ms between them, one lost for a while", runs: runs/two-sites}
 CONFIG
 "$isthmus" compare compare.yaml
 hashes=$(python3 -c "import json; print(len(set(json.load(open('runs/two-sites/summary.json'))['global_hash'].values())))")

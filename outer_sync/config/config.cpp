@@ -44,41 +44,40 @@ void OuterConfig::serialize(config::Archive& ar) {
   ar({"pace",
       &pace,
       Scope::agreed,
-      "steps: every replica makes H inner steps between two syncs; time: each makes as many as it can while "
-      "the "
-      "median one makes H, from an eighth to eight times, and the run does not repeat to the bit",
+      "steps: every replica makes H inner steps between two syncs; time: each replica makes as many as it "
+      "can while the median replica makes H, from H/8 to 8 H, and the run is not reproducible bit for bit",
       -config::unbounded,
       config::unbounded,
       {"steps", "time"}});
   ar({"sync_delay", &sync_delay, Scope::live,
       "inner steps tau between sending a fragment and applying its result", 0, 1e9});
   ar({"merge", &merge, Scope::agreed,
-      "how a result changes the local parameters: carry keeps all steps made while it was under way; alpha "
-      "weighs local against global parameters",
+      "how a result changes the local parameters: carry keeps all inner steps made while the round was in "
+      "flight; alpha averages local and global parameters",
       -config::unbounded, config::unbounded, merges});
   ar({"merge_alpha", &merge_alpha, Scope::live,
       "with merge alpha: weight of the local parameters when a result is merged", 0, 1});
   ar({"staleness_penalty", &staleness_penalty, Scope::agreed,
-      "co2: divides what is added to the momentum, a round late as it is", 1, 1e6});
-  ar({"momentum_clip", &momentum_clip, Scope::agreed, "co2: largest magnitude of the momentum; 0 any", 0,
-      1e6});
+      "co2: divisor of each mean outer gradient added to the momentum, because it is one round old", 1, 1e6});
+  ar({"momentum_clip", &momentum_clip, Scope::agreed,
+      "co2: maximum magnitude of each momentum element; 0: no limit", 0, 1e6});
   ar({"codec", &codec, Scope::agreed, "format of outer gradients on the wire", -config::unbounded,
       config::unbounded, codecs});
   ar({"codec_block", &codec_block, Scope::agreed,
-      "elements that share one scale, a power of two from 16; 0 each codec's default", 0, 4096});
+      "elements that share one scale: a power of two, at least 16; 0: the codec's default", 0, 4096});
   ar({"codec_scale", &codec_scale, Scope::agreed, "format of the blocks' scales", -config::unbounded,
       config::unbounded, scales});
   ar({"codec_clip", &codec_clip, Scope::agreed,
-      "share of a block's largest magnitude that the largest level stands for", 0.01, 1});
+      "value of the largest level, as a share of the block's largest magnitude", 0.01, 1});
   ar({"codec_rounding", &codec_rounding, Scope::agreed,
       "round to the nearest level, or at random to one of the two nearest", -config::unbounded,
       config::unbounded, roundings});
-  ar({"codec_top_k", &codec_top_k, Scope::agreed, "elements that topk keeps of every 4096", 1, 4096});
-  ar({"lossless", &lossless, Scope::agreed,
-      "packing of encoded chunks on the wire; what they decode to stays the same", -config::unbounded,
-      config::unbounded, lossless_stages});
+  ar({"codec_top_k", &codec_top_k, Scope::agreed, "codec topk: elements kept of every 4096", 1, 4096});
+  ar({"lossless", &lossless, Scope::agreed, "lossless compression of encoded chunks on the wire",
+      -config::unbounded, config::unbounded, lossless_stages});
   ar({"error_feedback", &error_feedback, Scope::agreed,
-      "carry what the codec lost into the next round; with merge carry only owners of chunks need to"});
+      "add what the codec lost to the next contribution, and what chunk owners lost to the next result; with "
+      "merge carry only the latter"});
   ar({"feedback_decay", &feedback_decay, Scope::agreed,
       "share of the codec's error that error feedback carries into the next round", 0, 1});
   ar({"chunk_elements", &chunk_elements, Scope::agreed,
@@ -87,23 +86,25 @@ void OuterConfig::serialize(config::Archive& ar) {
       1e12});
   ar({"warmup_codec", &warmup_codec, Scope::agreed, "format of warm-up gradients, always with error feedback",
       -config::unbounded, config::unbounded, codecs});
-  ar({"final_sync", &final_sync, Scope::agreed, "one more round of every fragment after the last step"});
+  ar({"final_sync", &final_sync, Scope::agreed, "synchronise every fragment once more after the last step"});
   ar({"max_local_rounds", &max_local_rounds, Scope::live,
       "rounds, of H steps each, that a replica trains alone while rounds do not commit, before it waits", 0,
       1e9});
   ar({"min_replicas", &min_replicas, Scope::agreed,
       "minimum number of replicas for a round to commit; 0: half of the configured ones", 0, 1024});
   ar({"quorum", &quorum, Scope::agreed,
-      "contributions after which a round closes, and late ones wait for the next; 0 all of them", 0, 1024});
+      "contributions after which a round closes, and late ones go into the next round; 0: all of them", 0,
+      1024});
   ar({"topology", &topology, Scope::agreed,
-      "who owns the chunks: all alike, by their uplinks, one; auto takes the fastest", -config::unbounded,
-      config::unbounded, topologies});
-  ar({"grace", &grace, Scope::agreed, "how long a round waits for late ones once the quorum is there", 0,
-      3600});
+      "which members own the chunks: mesh: equal shares; weighted: shares by upload rate; hub: one member; "
+      "auto: the fastest of these",
+      -config::unbounded, config::unbounded, topologies});
+  ar({"grace", &grace, Scope::agreed,
+      "how long a round waits for late contributions after reaching the quorum", 0, 3600});
   ar({"reject", &reject, Scope::agreed,
       "exclude contributions to a chunk whose norm exceeds this multiple of the median; 0 disables", 0, 1e6});
   ar({"log", &log, Scope::per_site,
-      "folder that all results are written to, to be replayed; empty for none"});
+      "folder for a log of all results, from which `isthmus replay` rebuilds the model; empty: no log"});
   ar({"log_budget", &log_budget, Scope::per_site, "maximum size of the log", 1e6, 1e18});
   ar.section("optimizer", optimizer);
 }
@@ -113,8 +114,7 @@ void OuterConfig::resolve() {
   if (data_parallel() && paced_by_time()) {
     refuse(
         "outer.pace is time and outer.method is data_parallel; expected pace steps: gradients are averaged "
-        "at every "
-        "step, which all must make");
+        "at every step, so all replicas must make the same steps");
   }
   const bool waits_for_results = method == "diloco" || method == "local_sgd";
   if (waits_for_results) sync_delay = 0;
@@ -136,7 +136,7 @@ void OuterConfig::resolve() {
     std::ostringstream value;
     value << reject;
     refuse("outer.reject is " + value.str() +
-           "; expected 0, or more than 1: half of all contributions are larger than the median");
+           "; expected 0 (off) or more than 1, because half of all contributions exceed the median");
   }
   for (const auto& part : sync_every.parts) {
     if (data_parallel() || sync_delay < part.value) continue;
@@ -188,23 +188,23 @@ std::vector<std::string> OuterConfig::notes() const {
       out.push_back("outer.sync_every is " + every + " and there are " + std::to_string(num_fragments) +
                     " fragments: several are sent in one step");
     } else if (part.value % num_fragments != 0) {
-      out.push_back("outer.sync_every is " + every + ", no multiple of the " + std::to_string(num_fragments) +
-                    " fragments: they are sent at uneven distances");
+      out.push_back("outer.sync_every is " + every + ", not a multiple of the " +
+                    std::to_string(num_fragments) + " fragments: they are sent at uneven intervals");
     }
   }
   if (!co2() && (staleness_penalty != 1 || momentum_clip != 0))
-    out.push_back("outer.staleness_penalty and outer.momentum_clip are co2's: " + method + " has neither");
+    out.push_back("outer.staleness_penalty and outer.momentum_clip only affect outer.method co2: " + method +
+                  " has neither");
   if (carries() && merge_alpha != OuterConfig().merge_alpha)
     out.push_back(
         "outer.merge_alpha has no effect with outer.merge: carry; set outer.merge: alpha to use it");
   if (!carries() && merge_alpha == 1)
-    out.push_back("outer.merge_alpha is 1: local parameters never hear of the others");
+    out.push_back("outer.merge_alpha is 1: results never change the local parameters");
   if (reject > 0 && replicas > 0 && replicas < static_cast<std::int64_t>(protocol::fewest_to_compare))
-    out.push_back(
-        "outer.reject compares at least 3 contributions; with fewer replicas it leaves nothing out");
+    out.push_back("outer.reject compares at least 3 contributions; with fewer replicas it excludes none");
   if (needs_feedback() && !error_feedback) {
-    out.push_back("outer.codec is " + codec + " without outer.error_feedback: what " +
-                  (carries() ? "the owners of chunks lose" : "it loses") + " is lost");
+    out.push_back("outer.codec is " + codec + " without outer.error_feedback: " +
+                  (carries() ? "the chunk owners' losses" : "its losses") + " are permanent");
   }
   return out;
 }
@@ -223,20 +223,20 @@ quant::CodecSpec OuterConfig::codec_spec() const {
   return spec;
 }
 quant::CodecSpec OuterConfig::warmup_codec_spec() const {
-  // Gradients may be far smaller than outer gradients, so their scales are of the widest range.
+  // Gradients may be far smaller than outer gradients, so their scales keep the default format, which has
+  // the widest range.
   auto spec = quant::default_spec(quant::codec_kind(warmup_codec));
   if (codec_block > 0) spec.block = static_cast<std::uint32_t>(codec_block);
   return spec;
 }
 
 void JoinConfig::serialize(config::Archive& ar) {
-  // A newcomer's own affair: members give what it asks for.
+  // Per site: members send what the joining replica asks for.
   ar({"inner_state",
       &inner_state,
       Scope::per_site,
-      "where a newcomer's inner optimizer begins: with a member's moments, which doubles what it is sent, or "
-      "with "
-      "zeros under a learning rate that rises over 20 steps",
+      "initial state of a joining replica's inner optimizer: donor: a copy of a member's moments, which "
+      "doubles the state transfer; fresh: zeros, with a learning rate that rises over 20 steps",
       -config::unbounded,
       config::unbounded,
       {"donor", "fresh"}});
@@ -244,44 +244,49 @@ void JoinConfig::serialize(config::Archive& ar) {
 
 void EmulateConfig::serialize(config::Archive& ar) {
   ar({"rate", &rate, Scope::per_site,
-      "emulated rate of bulk to each peer, in bits per second; auto: unlimited", 1e3, 1e13});
-  ar({"rtt", &rtt, Scope::per_site, "emulated round-trip time: hold every message back by half of this", 0,
+      "emulated rate of bulk data to each peer, in bits per second; auto: unlimited", 1e3, 1e13});
+  ar({"rtt", &rtt, Scope::per_site, "emulated round-trip time: every message is delayed by half of this", 0,
       60});
-  ar({"jitter", &jitter, Scope::per_site, "emulated jitter: hold bulk back by up to this, at random", 0, 60});
+  ar({"jitter", &jitter, Scope::per_site,
+      "emulated jitter: bulk data is delayed by a random time of up to this", 0, 60});
   ar({"loss", &loss, Scope::per_site,
-      "emulated packet loss: share of the bulk packets that arrive a round trip late", 0, 0.5});
+      "emulated packet loss: share of the packets with bulk data that arrive one round trip late", 0, 0.5});
 }
 
 void NetworkConfig::serialize(config::Archive& ar) {
   ar({"coordinator", &coordinator, Scope::per_site,
-      "HOST:PORT of the coordinator, or several with commas between; port 0 lets `launch` choose"});
+      "HOST:PORT of the coordinator, or several separated by commas; port 0: `launch` chooses"});
   ar({"listen", &listen, Scope::per_site,
-      "ADDRESS:PORT this worker accepts peers at; port 0 for any free one; none: it opens no port, and only "
-      "dials"});
-  ar({"advertise", &advertise, Scope::per_site, "HOST:PORT that peers dial; empty for the listen address"});
+      "ADDRESS:PORT at which this worker accepts connections from peers; port 0: any free port; none: open "
+      "no port, only connect to others"});
+  ar({"advertise", &advertise, Scope::per_site,
+      "HOST:PORT that peers connect to; empty: the listen address"});
   ar({"certs", &certs, Scope::per_site,
-      "folder of this process's certificate (see `isthmus certs`), or one that has such a folder of its "
-      "name; "
-      "all connections are then TLS"});
+      "folder of this process's certificate (see `isthmus certs`), or a folder that contains it under this "
+      "process's name; makes all connections TLS"});
   ar({"secret", &secret, Scope::per_site,
-      "file with the secret of a run without certificates, which the coordinator makes: who can read it may "
-      "take part; empty: run.secret in the run's folder, and none with network.insecure"});
+      "file with the shared secret of a run without certificates; the coordinator creates it, and any "
+      "process that can read it can join; empty: run.secret in the run's folder, or no secret with "
+      "network.insecure"});
   ar({"insecure", &insecure, Scope::per_site,
-      "allow addresses that others can reach without certificates: anyone on the network path can read and "
-      "change all traffic"});
-  ar({"lanes", &lanes, Scope::agreed, "TCP connections for bulk to each peer", 1, 64});
+      "allow addresses that other machines can reach, without certificates: anyone on the network path can "
+      "read and change all traffic"});
+  ar({"lanes", &lanes, Scope::agreed, "TCP connections to each peer for bulk data", 1, 64});
   ar({"heartbeat", &heartbeat, Scope::per_site, "time between two heartbeats", 0.05, 60});
   ar({"detect_timeout", &detect_timeout, Scope::per_site, "silence after which a peer counts as lost", 0.2,
       3600});
   ar({"join_timeout", &join_timeout, Scope::per_site, "how long to wait for all replicas at the start", 0.2,
       86400});
   ar({"join_rate", &join_rate, Scope::per_site,
-      "bytes per second of state that a member gives to all who join, so that rounds keep their time", 4096,
-      1e12});
+      "maximum bytes per second of state that a member sends to all joining members together, so that "
+      "rounds "
+      "are not delayed",
+      4096, 1e12});
   ar({"rate",
       &rate,
       Scope::per_site,
-      "maximum rate at which this member sends to all its peers together: the upload rate of its link; auto "
+      "maximum rate at which this member sends to all its peers together: the upload rate of its link; "
+      "auto "
       "measures and follows the link",
       1e3,
       1e13,
@@ -290,7 +295,7 @@ void NetworkConfig::serialize(config::Archive& ar) {
   ar({"congestion",
       &congestion,
       Scope::per_site,
-      "TCP's congestion control on connections that leave this machine; system is what it has chosen",
+      "TCP congestion control on connections to other machines; system: the operating system's choice",
       -config::unbounded,
       config::unbounded,
       {"bbr", "cubic", "system"}});
@@ -326,18 +331,17 @@ void NetworkConfig::check() const {
 
 void NetworkConfig::check_silence() const {
   if (detect_timeout.seconds >= 4 * heartbeat.seconds) return;
-  throw Error(ErrorKind::config,
-              "network.detect_timeout is " + seconds_of(detect_timeout) + " and network.heartbeat is " +
-                  seconds_of(heartbeat) +
-                  "; expected a detect_timeout of at least four heartbeats: one that is late must "
-                  "not count as silence");
+  throw Error(ErrorKind::config, "network.detect_timeout is " + seconds_of(detect_timeout) +
+                                     " and network.heartbeat is " + seconds_of(heartbeat) +
+                                     "; expected a detect_timeout of at least four heartbeats, so that a "
+                                     "late heartbeat does not count as silence");
 }
 
 void NetworkConfig::check_ports() const {
   if (listens() || advertise.empty()) return;
   throw Error(ErrorKind::config, "network.advertise is '" + advertise +
-                                     "' and network.listen is none; expected no address where no port is "
-                                     "open: nobody could dial it");
+                                     "' and network.listen is none; expected an empty network.advertise, "
+                                     "because no port is open for peers to connect to");
 }
 
 std::string NetworkConfig::reachable() const {
@@ -358,8 +362,8 @@ void NetworkConfig::check_security() const {
   throw Error(ErrorKind::config,
               open +
                   ", which other machines can reach, and there are no certificates. Make some with `isthmus "
-                  "certs init` and name their folder in network.certs; or say --insecure: then whoever sees "
-                  "the packets can read and change everything, and join the run");
+                  "certs init` and name their folder in network.certs; or pass --insecure: then anyone who "
+                  "sees the packets can read and change all traffic, and join the run");
 }
 
 }  // namespace isthmus::outer_sync

@@ -6,7 +6,7 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// A duration of the config on the clock that timers go by.
+/// Converts a config duration to one of the steady clock, which the timers use.
 [[nodiscard]] inline std::chrono::steady_clock::duration to_duration(const config::Duration& duration) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
       std::chrono::duration<double>(duration.seconds));

@@ -8,7 +8,7 @@
 namespace isthmus::outer_sync {
 namespace {
 
-/// The section as it is called in a config file.
+/// The section under its name in a config file.
 struct OuterSection {
   OuterConfig& outer;
   void serialize(config::Archive& ar) { ar.section("outer", outer); }
@@ -45,7 +45,7 @@ SettingsTimeline::SettingsTimeline(const OuterConfig& base, const protocol::Sett
   }
 }
 
-/// What the config would have changed later does not come any more where H was set by hand.
+/// Begins a phase at the era's step. If the change sets H, the config's own later changes of H are cancelled.
 void SettingsTimeline::begin_phase(const Era& era, bool every_changes) {
   auto every = phases_.front().every;
   for (const auto& phase : phases_) {
@@ -85,12 +85,12 @@ std::string problem_of_change(const OuterConfig& base, const protocol::Settings&
       const auto wanted = config::list(asked_section);
       if (std::ranges::find(wanted, key, &config::Item::key)->value != item->value)
         return key + " is " + item->value + " in a run of outer.method " + base.method +
-               ", which sets it itself";
+               ", which fixes this key";
     }
     if (has(items, "outer.merge_alpha") && now.carries())
       return "outer.merge_alpha is set in a run with outer.merge: carry, where it has no effect";
     if (has(items, "outer.sync_every") && now.sync_every.parts.size() != 1)
-      return "outer.sync_every has several parts; expected one number, which holds from the change on";
+      return "outer.sync_every has several parts; expected one number, valid from the change on";
     return {};
   } catch (const Error& error) {
     return error.what();

@@ -11,7 +11,7 @@ namespace {
 const char* problem_of(const Range& fragment, std::uint64_t end_of_previous) {
   if (fragment.size == 0) return "empty";
   if (fragment.end() < fragment.begin) return "too long";
-  if (fragment.begin < end_of_previous) return "overlapping the one before it";
+  if (fragment.begin < end_of_previous) return "overlapping the fragment before it";
   return nullptr;
 }
 

@@ -13,7 +13,8 @@ Schedule::Schedule(FragmentId num_fragments, std::vector<SyncPhase> phases, std:
       warmup_steps_(warmup_steps),
       overlap_(overlap) {
   assert(!phases_.empty() && phases_.front().begin == 0);
-  // Of the phases that begin in the warm-up the last one holds when it ends.
+  // Of several phases that begin during the warm-up, only the last one has an effect, from the warm-up's end
+  // on.
   while (phases_.size() > 1 && phases_[1].begin <= warmup_steps_) phases_.erase(phases_.begin());
   phases_.front().begin = warmup_steps_;
 }
@@ -28,7 +29,7 @@ std::uint64_t Schedule::sync_every(std::uint64_t step) const {
 
 template <class Visit>
 void Schedule::visit_points(FragmentId p, std::uint64_t last, const Visit& visit) const {
-  std::optional<std::uint64_t> applied;  // the last one sent
+  std::optional<std::uint64_t> applied;  // step at which the newest round sent so far is applied
   for (std::size_t i = 0; i < phases_.size() && phases_[i].begin < last; ++i) {
     const auto begin = phases_[i].begin, every = phases_[i].every;
     const auto delay = phases_[i].delay.value_or(sync_delay_);

@@ -11,7 +11,7 @@
 namespace isthmus::outer_sync {
 namespace {
 
-/// Batches that may be on their way at a time. An outgoing one has two marks, an incoming one has one.
+/// Number of batches in flight. An outgoing batch uses two marks, an incoming one uses one.
 constexpr std::size_t fewest_slots = 2;
 constexpr std::size_t max_slots = DevicePasses::marks / 4;
 
@@ -19,7 +19,7 @@ std::size_t tiles_in(std::size_t elements) {
   return (elements + quant::products_tile - 1) / quant::products_tile;
 }
 
-/// Of the fragment that has most, chunk by chunk.
+/// Tiles of the fragment with the most tiles, counted chunk by chunk.
 std::size_t max_tiles(const FragmentLayout& layout) {
   std::size_t most = 0;
   for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
@@ -42,7 +42,7 @@ ChunkBatch batch_from(const FragmentLayout& layout, ChunkId first, ChunkId last,
   return {first, k, range};
 }
 
-/// The batches that a fragment is cut into, in order.
+/// A fragment's batches, in order.
 std::vector<ChunkBatch> all_batches(const FragmentLayout& layout, FragmentId p, const quant::CodecSpec& codec,
                                     const Staging& staging) {
   std::vector<ChunkBatch> batches;
@@ -52,7 +52,7 @@ std::vector<ChunkBatch> all_batches(const FragmentLayout& layout, FragmentId p, 
   return batches;
 }
 
-/// Where a chunk's scales and codes lie in its batch, in bytes.
+/// Offsets and sizes, in bytes, of a chunk's scales and codes in its batch.
 struct Place {
   Place(const quant::CodecSpec& codec, std::size_t batch, std::size_t offset, std::size_t chunk)
       : scales(quant::scale_part(codec, offset)),
@@ -71,7 +71,7 @@ StagingRoom::StagingRoom(const FragmentLayout& layout, const quant::CodecSpec& c
   std::uint64_t longest = 0;
   for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
     most = std::max(most, all_batches(layout, p, codec, staging).size());
-    // A batch begins at any chunk: where the one before it is left out (shift_local).
+    // A batch may begin at any chunk, because shift_local skips chunks.
     const auto chunks = layout.chunks_of(p);
     for (auto k = chunks.first; k < chunks.last; ++k) {
       const auto batch = batch_from(layout, k, chunks.last, codec, staging);
@@ -138,7 +138,7 @@ DeviceOuterState::Slots DeviceOuterState::make_slots(std::size_t count, std::siz
   return slots;
 }
 
-/// The one that was used longest ago.
+/// Returns the least recently used slot, once it is free.
 DeviceOuterState::Slot& DeviceOuterState::next_slot(Slots& slots) {
   auto& slot = slots.slots[slots.next];
   slots.next = (slots.next + 1) % slots.slots.size();
@@ -170,9 +170,9 @@ HandOver DeviceOuterState::encode(FragmentId p, const OuterEncoding& how, const 
     slot.busy = passes_->mark();
     leaving_.push_back({batch, &slot, std::move(encoded)});
   }
-  // The next inner step changes the local parameters.
+  // The next inner step changes the local parameters, so it must wait for the encoding.
   passes_->before_model();
-  // Packing and copying chunks takes longer than the passes: training must not wait for it.
+  // On another thread: packing and copying chunks takes longer than the passes, and training must not wait.
   handed_over_ =
       std::async(std::launch::async, [this, codec = how.codec, &buffers, leave = std::move(leave)] {
         for (const auto& each : leaving_) hand_over(each, codec, buffers, leave);
@@ -197,7 +197,7 @@ void DeviceOuterState::hand_over(const Leaving& leaving, const quant::CodecSpec&
   }
 }
 
-/// `chunks`: the batch's, in order.
+/// `chunks`: the chunks of the batch, in order.
 std::span<const std::byte> DeviceOuterState::upload(const ChunkBatch& batch, const quant::CodecSpec& codec,
                                                     std::span<const protocol::SharedBytes> chunks,
                                                     Slot& slot) {
@@ -219,7 +219,7 @@ std::span<quant::Products> DeviceOuterState::device_tiles(std::size_t first, std
   return {reinterpret_cast<quant::Products*>(device_tiles_.get()) + first, count};
 }
 
-/// Waits for the passes that make them.
+/// Waits for the passes that compute the tiles.
 quant::Products DeviceOuterState::sum_of_tiles(std::size_t count) {
   const std::span tiles(reinterpret_cast<quant::Products*>(host_tiles_.get()), count);
   passes_->copy(device_tiles_.get(), tiles.data(), tiles.size_bytes());
@@ -229,7 +229,7 @@ quant::Products DeviceOuterState::sum_of_tiles(std::size_t count) {
   return out;
 }
 
-/// The first chunk whose bytes do not decode.
+/// The first chunk that does not decode.
 std::optional<ChunkId> DeviceOuterState::first_invalid(FragmentId p, const quant::CodecSpec& codec,
                                                        std::span<const protocol::SharedBytes> results) const {
   const auto chunks = layout_.chunks_of(p);
@@ -306,10 +306,10 @@ void DeviceOuterState::shift_local(FragmentId p, const quant::CodecSpec& codec,
 
 void DeviceOuterState::go_ahead(FragmentId, const quant::CodecSpec&, std::span<const protocol::SharedBytes>,
                                 std::span<const protocol::SharedBytes>, float, const quant::OuterStep&) {
-  throw Error(ErrorKind::config, "outer.method eager and co2 work on a CPU only");
+  throw Error(ErrorKind::config, "outer.method eager and co2 are supported on CPUs only");
 }
 
-// ---- all of it ----
+// ---- the whole state ----
 
 void DeviceOuterState::take_local() {
   passes_->after_model();
@@ -383,7 +383,7 @@ void DeviceOuterState::save_own(BinaryWriter& out) {
     out(host_velocity_);
   }
   const AlignedVector<float> none;
-  out(none, none);  // no eager updates here
+  out(none, none);  // no eager updates on a device
 }
 
 void DeviceOuterState::restore(Vectors vectors) {

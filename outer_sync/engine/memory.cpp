@@ -11,10 +11,10 @@ using protocol::Member;
 
 namespace {
 
-/// Rounds of which a member can hold results, and repeat what it has sent.
+/// Number of rounds for which a member can hold results and resend messages.
 constexpr std::size_t max_rounds = Member::max_held + 1;
-/// A header, ids and norms of forty contributors, what a few were trained on, an acknowledgement of the other
-/// end's chunk.
+/// Message overhead per chunk: a header, ids and norms of forty contributors, the samples of a few, an
+/// acknowledgement of the other end's chunk.
 constexpr std::size_t beside_a_chunk = 1024;
 constexpr std::size_t beside_all_chunks = std::size_t{64} << 10;
 
@@ -34,15 +34,15 @@ MemoryBound memory_bound(const OuterConfig& config, const FragmentLayout& layout
   const std::uint64_t chunk = largest_encoded_chunk(layout, codecs);
   const std::uint64_t warmup = config.warmup_steps > 0 ? 1 : 0, feedback = config.error_feedback ? 1 : 0;
   const std::uint64_t sender = config.sender_feedback() ? 1 : 0;
-  // Parameters and momentum, twice with eager updates; residuals of the sender, of its gradients in the
+  // Parameters and momentum (twice with eager updates); residuals of the sender, of its gradients in the
   // warm-up, and of the owner.
   const auto vectors = 2 + (config.eager() ? 2 : 0) + sender + warmup + (feedback + warmup > 0 ? 1 : 0);
   const auto trainers = static_cast<std::uint64_t>(std::ranges::count_if(view.members, protocol::trains));
   const auto owned = static_cast<std::uint64_t>(std::ranges::count(view.owners, self));
-  // Own contributions of two rounds, results, those of all to owned chunks.
+  // Own contributions of two rounds, results, and all contributions to owned chunks.
   const auto chunks = (2 + max_rounds) * layout.chunk_count() + (Member::window + 1) * trainers * owned;
   const auto usual = std::max(usual_chunks(layout), 2 * (2 * layout.chunk_count() + trainers * owned));
-  const std::uint64_t forms = config.lossless_stage() == quant::Lossless::none ? 1 : 2;  // packed and not
+  const std::uint64_t forms = config.lossless_stage() == quant::Lossless::none ? 1 : 2;  // packed, unpacked
   const auto queues = (view.members.size() - 1) * max_queued(layout, codecs);
   return {.state = vectors * parameters, .usual = forms * usual * chunk, .most = chunks * chunk + queues};
 }

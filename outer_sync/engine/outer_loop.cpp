@@ -32,7 +32,7 @@ std::string round_args(FragmentId p, protocol::Round round) {
   return "{\"fragment\":" + std::to_string(p) + ",\"round\":" + std::to_string(round) + "}";
 }
 
-/// Of a round that is sent at this step.
+/// The rule of a round sent at this step.
 methods::OuterRule rule_of(const OuterConfig& config, std::uint64_t step) {
   const bool averages = config.averages_at(step);
   methods::OuterRule rule{.step = {.lr = averages ? 1 : static_cast<float>(config.optimizer.lr),
@@ -40,7 +40,7 @@ methods::OuterRule rule_of(const OuterConfig& config, std::uint64_t step) {
                                    .nesterov = config.optimizer.nesterov,
                                    .merge = config.carries() ? quant::Merge::carry : quant::Merge::mix,
                                    .alpha = static_cast<float>(config.merge_alpha)}};
-  // With eager updates local parameters follow in a step of their own.
+  // With eager updates the outer step leaves the local parameters unchanged; go_ahead() sets them.
   if (config.eager()) rule.step.alpha = 1;
   if (config.co2()) {
     rule.co2 = {.penalty = static_cast<float>(config.staleness_penalty),
@@ -99,7 +99,7 @@ void OuterLoop::offer_state() {
       [this](FragmentId fragment, bool moments) { return snapshot(fragment, moments); });
 }
 
-// ---- what is set in mid-run ----
+// ---- live settings ----
 
 void OuterLoop::plan(const protocol::Settings& settings) {
   if (settings.changes != settings_.changes) {
@@ -109,20 +109,21 @@ void OuterLoop::plan(const protocol::Settings& settings) {
   settings_ = settings;
 }
 
-/// Those that differ must not concern what has been done here, up to the step `past`.
+/// Settings that differ from the known ones must not affect rounds applied here or steps up to `past`.
 void OuterLoop::change_to(const protocol::Settings& settings, std::uint64_t past) {
   for (const auto ruled : ruled_) past = std::max(past, ruled);
   const auto same = settings_.common_with(settings);
   for (const auto* changes : {&std::as_const(settings_.changes), &settings.changes}) {
     if (same < changes->size() && (*changes)[same].step < past)
-      exchange_.give_up("it has come to step " + std::to_string(past) +
-                        " without knowing what was set from the step after " +
+      exchange_.give_up("it reached step " + std::to_string(past) +
+                        " without knowing the settings that apply after step " +
                         std::to_string((*changes)[same].step) + " on");
   }
   plan(settings);
 }
 
-/// A change's step is past everybody's reach when it is agreed, so it is here before the clock is there.
+/// A change takes effect after a step that no replica can reach when it is agreed, so it arrives here in
+/// time.
 void OuterLoop::take_settings() {
   auto now = exchange_.settings();
   if (!now || now == taken_) return;
@@ -137,8 +138,9 @@ methods::OuterRule OuterLoop::rule_of(FragmentId p, protocol::Round round) const
   return outer_sync::rule_of(timeline_.at(step), step);
 }
 
-/// Part of the residual that goes into a round's outer gradient. What was not sent with the last one is still
-/// in the local parameters too, to the part of them that its merge has kept, and comes again by itself.
+/// Share of the residual added to a round's outer gradient. The part of the last outer gradient that was not
+/// sent is also still in the local parameters, as far as its merge kept them (alpha), and is sent again from
+/// there.
 float OuterLoop::carried_into(FragmentId p, protocol::Round round) const {
   const auto last = round > codecs_.warmup_rounds + 1 ? round - 1 : round;
   const auto alpha = timeline_.at(schedule_.send_step(p, last)).merge_alpha;
@@ -204,7 +206,7 @@ void OuterLoop::after_step(std::uint64_t tokens, std::span<const SampleRange> sa
   static_cast<void>(next_step());
 }
 
-/// Whoever comes back after an absence goes on where the others are.
+/// A replica that returns after an absence continues at the others' agreed step.
 void OuterLoop::go_where_others_are() {
   const auto agreed = exchange_.agreed_step();
   if (agreed <= step_) return;
@@ -223,7 +225,8 @@ bool OuterLoop::next_step() {
   return true;
 }
 
-/// If the one before is over. It ends with the run at the latest, for all alike.
+/// Begins a new interval if the current one is over. The last interval ends with the run, on all replicas
+/// alike.
 void OuterLoop::begin_interval() {
   if (!paced_by_time_ || !pace_.over()) return;
   const auto begin = step_ + owed_;
@@ -241,8 +244,8 @@ std::uint64_t OuterLoop::inner_steps() const {
   return paced_by_time_ && pace_.inner() > 0 ? pace_.inner() : schedule_.sync_every(step_ + 1);
 }
 
-/// Sends and applies what is due at this step, in fragment order; false where a result has not come. Somebody
-/// who was away may have several rounds of a fragment to go through.
+/// Sends and applies what is due at this step, in fragment order. False if a result is missing. A replica
+/// that was away may have to work through several rounds of a fragment.
 bool OuterLoop::keep_up(Waiting why) {
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) send_what_is_due(p);
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
@@ -254,13 +257,14 @@ bool OuterLoop::keep_up(Waiting why) {
   return true;
 }
 
-/// A fragment's rounds follow one another: the next one leaves when the last one is applied, with whole-round
-/// overlap when the one before it is.
+/// A fragment's rounds follow one another: the next one is sent when the last one is applied; with
+/// whole-round overlap, when the one before the last is applied.
 void OuterLoop::send_what_is_due(FragmentId p) {
   const auto newest = schedule_.rounds_sent(p, step_);
   for (auto n = flying(p); n < max_in_flight() && fragments_[p].round + n < newest; ++n) {
     send(p, fragments_[p].round + n + 1);
-    // What is on its way must not be sent again. (Where another one is, when that is applied.)
+    // Reset the local parameters now, so that what was just sent is not sent again. (With another round in
+    // flight this happens when that round is applied.)
     if (whole_round_ && n == 0) go_ahead(p, {});
   }
 }
@@ -276,7 +280,7 @@ std::uint64_t OuterLoop::flying(FragmentId p) const {
 
 void OuterLoop::end_warmup() {
   state_->take_local();
-  // What only the warm-up needed: its residual, and buffers for all fragments at once.
+  // Free what only the warm-up needed: its residual, and buffers for all fragments at once.
   gradient_residual_ = {};
   exchange_.buffers().trim();
   offer_state();
@@ -287,7 +291,7 @@ bool OuterLoop::complete_step() {
   return !frozen_;
 }
 
-/// Those made while a view forms have a limit of their own.
+/// Local steps made while a view forms have a limit of their own (`extra_steps_`).
 void OuterLoop::count_local_step() {
   ++stats_.uncommitted_steps;
   if (!commits_) ++local_steps_;
@@ -309,10 +313,11 @@ bool OuterLoop::may_train() {
 
 void OuterLoop::finish() {
   begin_log();
-  // What is overdue first. (Its rounds may be several, and each is sent when the one before is applied.)
-  // A data-parallel run has no rounds, though its schedule counts one a step.
+  // Overdue rounds first. (There may be several, each sent when the one before it is applied.) A
+  // data-parallel run has no rounds, although its schedule counts one per step.
   if (step_ > schedule_.warmup_steps()) static_cast<void>(keep_up(Waiting::finish));
-  // With whole-round overlap a result that is applied takes all local steps for sent: so they are sent first.
+  // With whole-round overlap, applying a result assumes that all local steps have been sent, so the final
+  // sync sends them first.
   if (!whole_round_) apply_all_in_flight();
   if (step_ > schedule_.warmup_steps() && final_sync_) sync_once_more();
   apply_all_in_flight();
@@ -326,11 +331,11 @@ void OuterLoop::apply_all_in_flight() {
   }
 }
 
-/// Nobody trains on from here: the local parameters become the global ones, whatever is in them.
+/// No replica trains on from here: the local parameters become the global ones, regardless of their content.
 void OuterLoop::sync_once_more() {
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
     const auto last = schedule_.rounds_sent(p, step_) + 1;
-    if (fragments_[p].round >= last) continue;  // whoever joined at the very end may have it
+    if (fragments_[p].round >= last) continue;  // a replica that joined at the very end may have it
     auto& flight = send(p, last);
     flight.leaving.finish();
     flight.is_last = true;
@@ -340,8 +345,8 @@ void OuterLoop::sync_once_more() {
 
 // ---- the round log ----
 
-/// Not before the first step of this process: until then the state may be another one (a checkpoint,
-/// others').
+/// Not before this process's first step: until then the state may be replaced (by a checkpoint or another
+/// member's state).
 void OuterLoop::begin_log() {
   if (log_ || !log_plan_ || synchronous()) return;
   log_ = std::make_unique<log::RoundLog>(log_plan_->folder, log_plan_->header, log_plan_->budget, fragments_);
@@ -373,19 +378,19 @@ OuterLoop::InFlight& OuterLoop::send(FragmentId p, protocol::Round round) {
                                    .carried = carried_into(p, round),
                                    .noise_seed = noise_seed_},
                                   exchange_.buffers(),
-                                  // At once: the next chunk is encoded while this one travels.
+                                  // Sent at once: the next chunk is encoded while this one travels.
                                   [this, &flight, step = step_](EncodedChunk encoded) {
                                     contribute(flight, flight.weight, step, std::move(encoded));
                                   });
   return flight;
 }
 
-/// As many ranges as a contribution may have. The others come with the next one: late, and no less exact.
+/// Takes as many ranges as a contribution may have. The rest goes with the next one: late, but exact.
 void OuterLoop::take_samples(InFlight& flight) {
   flight.samples = samples_[flight.fragment].take_front(protocol::max_trained_on);
 }
 
-/// On the thread that hands chunks over. `step`: where the contribution was made.
+/// Runs on the thread that hands chunks over. `step`: the step at which the contribution was made.
 void OuterLoop::contribute(InFlight& flight, std::uint64_t weight, std::uint64_t step, EncodedChunk encoded) {
   if (encoded.bad_element) {
     const bool warmup = flight.round <= codecs_.warmup_rounds;
@@ -402,7 +407,7 @@ void OuterLoop::contribute(InFlight& flight, std::uint64_t weight, std::uint64_t
                        first ? flight.samples : SampleSet());
 }
 
-/// Whether the fragment's oldest round in flight is applied. There must be one.
+/// Applies the fragment's oldest round in flight, which must exist. False if its result is missing.
 bool OuterLoop::apply(FragmentId p, Waiting why) {
   const auto at = std::ranges::find(in_flight_, p, &InFlight::fragment);
   assert(at != in_flight_.end());
@@ -436,8 +441,8 @@ bool OuterLoop::apply(FragmentId p, Waiting why) {
   return true;
 }
 
-/// With eager updates: what was sent last is this replica's own at once, and what was applied, `stale`, is
-/// everybody's.
+/// With eager updates: this replica's newest contribution takes effect here at once, while `stale`, its part
+/// of the round just applied, is now in the global parameters.
 void OuterLoop::go_ahead(FragmentId p, std::span<const protocol::SharedBytes> stale) {
   const auto fresh = std::ranges::find_if(
       in_flight_, [&](const InFlight& flight) { return flight.fragment == p && !flight.ahead; });
@@ -451,17 +456,18 @@ void OuterLoop::go_ahead(FragmentId p, std::span<const protocol::SharedBytes> st
                    outer_sync::rule_of(timeline_.at(step_ + 1), step_ + 1).step);
 }
 
-/// By a replica that takes the state of others: what it still hands over must not come after that.
+/// For a replica that copies the state of others: chunks still being handed over must not be sent after that.
 void OuterLoop::finish_hand_overs() {
   for (auto& flight : in_flight_) flight.leaving = {};
 }
 
 /// Makes sure that each contribution reaches the other replicas exactly once. Let x be the contribution, u
 /// the outer step and q the progress made since the send. Then local - theta is
-///   after mix:    -alpha (x - u - q). Where the result has no x, (1 - alpha) x is taken off again.
-///   after carry:  -x + q. Where the result has x, it is added.
+///   after mix:    -alpha (x - u - q). If the result lacks x, (1 - alpha) x is subtracted.
+///   after carry:  -x + q. If the result has x, it is added.
 /// So the next outer gradient holds exactly what is in no result yet, with the tokens behind it. (If a result
-/// has some of the chunks, their tokens count twice: that is rare, and a weight of 0 would lose the others.)
+/// has only some of the chunks, their tokens count twice: this is rare, and a weight of 0 would lose the
+/// other chunks.)
 void OuterLoop::settle(const InFlight& flight, const quant::OuterStep& step) {
   const auto first = layout_.chunks_of(flight.fragment).first;
   const bool carry = step.merge == quant::Merge::carry;
@@ -469,7 +475,7 @@ void OuterLoop::settle(const InFlight& flight, const quant::OuterStep& step) {
   std::vector<protocol::SharedBytes> shifts(flight.own.size());
   bool left_out = false, rejected = false;
   for (std::size_t i = 0; i < flight.own.size(); ++i) {
-    const bool refused = is_rejected(*flight.result, i);  // settled too: it is of no use to anybody
+    const bool refused = is_rejected(*flight.result, i);  // settled too: it must not be sent again
     rejected |= refused;
     if (flight.result->included[i] || refused) {
       if (carry) shifts[i] = flight.own[i];
@@ -491,7 +497,7 @@ void OuterLoop::settle(const InFlight& flight, const quant::OuterStep& step) {
   samples_[flight.fragment].add(flight.samples);
 }
 
-/// Nothing of a gradient is in the parameters: all of it comes with the next.
+/// A gradient changes no parameters, so all of it is added to the next one.
 void OuterLoop::put_back_gradient(ChunkId chunk, const Bytes& bytes) {
   const auto& range = layout_.chunk(chunk);
   [[maybe_unused]] const bool decoded = quant::decode_accumulate(
@@ -505,8 +511,8 @@ double& OuterLoop::waited(Waiting why) {
   return stats_.stall_seconds;
 }
 
-/// A view change takes a few round trips. The carry merge keeps the steps made meanwhile. They are at most as
-/// many as the agreed ones around them: the next outer gradient has those of two intervals at most.
+/// A view change takes a few round trips. The carry merge keeps the steps made meanwhile. There are at most
+/// as many as agreed steps around them, so the next outer gradient holds at most two intervals of steps.
 bool OuterLoop::may_train_on() {
   if (step_ >= extra_until_) {
     extra_steps_ = inner_steps();
@@ -515,12 +521,13 @@ bool OuterLoop::may_train_on() {
   return carries_ && extra_steps_ > 0;
 }
 
-/// Whether the result is here. In the warm-up and at the end there is nothing to train on with meanwhile.
+/// Waits for the result; false if it is still missing. In the warm-up and at the end it waits until the
+/// result is here, because there is nothing to train on meanwhile.
 bool OuterLoop::fetch(InFlight& flight, Waiting why) {
   if (flight.result) return true;
   const auto begin = Trace::Clock::now();
   std::optional<Trace::Scope> scope;
-  if (why != Waiting::at_limit)  // it would fill the trace
+  if (why != Waiting::at_limit)  // these waits would fill the trace
     scope.emplace(trace_, Trace::Row::train, "outer_wait", round_args(flight.fragment, flight.round));
   flight.leaving.finish();
   const bool must = why == Waiting::warmup || why == Waiting::finish;
@@ -552,7 +559,7 @@ void OuterLoop::record(const InFlight& flight) {
   extend_chain(flight.fragment, flight.result->chunks, flight.result->samples);
 }
 
-/// The fragment's next round is in.
+/// Records that the fragment's next round is applied.
 void OuterLoop::extend_chain(FragmentId p, std::span<const protocol::SharedBytes> results,
                              std::vector<SampleRange> samples) {
   auto& state = fragments_[p];
@@ -566,7 +573,7 @@ void OuterLoop::extend_chain(FragmentId p, std::span<const protocol::SharedBytes
   exchange_.applied(p, round, state.chain, std::move(samples));
 }
 
-// ---- what others look at ----
+// ---- queries ----
 
 SampleSet OuterLoop::pending_samples() const {
   SampleSet out;
@@ -576,7 +583,7 @@ SampleSet OuterLoop::pending_samples() const {
 }
 
 std::span<const float> OuterLoop::global_parameters() {
-  // In the synchronous phase local and global parameters are one.
+  // In the warm-up, local and global parameters are the same.
   if (step_ < schedule_.warmup_steps()) state_->take_local();
   return state_->global({0, layout_.buffer_size()});
 }

@@ -1,5 +1,5 @@
-// The outer loop's state as a whole: to a checkpoint and from it, to newcomers and from those who have it,
-// and its figures.
+// The outer loop's state as a whole: saved to and restored from checkpoints, sent to and installed from other
+// members; and its figures.
 
 #include <algorithm>
 #include <cmath>
@@ -15,14 +15,14 @@
 namespace isthmus::outer_sync {
 namespace {
 
-/// Everything that decides what encoded bytes mean.
+/// All settings that determine how encoded bytes are decoded.
 std::string description_of(const quant::CodecSpec& spec) {
   return std::string(to_string(spec.kind)) + " block " + std::to_string(spec.block) + " scale " +
          std::string(to_string(spec.scale)) + " top_k " + std::to_string(spec.top_k) + " numerics " +
          std::to_string(protocol::numerics_version);
 }
 
-/// What has become of this replica's contribution to a chunk.
+/// The outcome of this replica's contribution to a chunk.
 enum class Fate : std::uint8_t { left_out, included, rejected };
 
 std::vector<std::uint8_t> fates(const RoundResult& result) {
@@ -39,14 +39,14 @@ struct SavedFlight {
   FragmentId fragment = 0;
   protocol::Round round = 0;
   std::uint64_t sent_step = 0;
-  std::string codec;  ///< description_of it
+  std::string codec;  ///< description_of its codec
   std::vector<Bytes> results;
-  std::vector<Bytes> own;              ///< in chunk order; empty where they are of no use any more
-  std::vector<std::uint8_t> included;  ///< Fate of each of them
+  std::vector<Bytes> own;              ///< in chunk order; empty if no longer needed
+  std::vector<std::uint8_t> included;  ///< Fate of each of this replica's chunks
   bool ahead = false;
   std::uint64_t weight = 0;
-  SampleSet samples;                  ///< behind it
-  std::vector<SampleRange> together;  ///< of all in its result
+  SampleSet samples;                  ///< behind the contribution
+  std::vector<SampleRange> together;  ///< samples behind all contributions in its result
   template <class Archive>
   void serialize(Archive& ar) {
     ar(fragment, round, sent_step, codec, results, own, included, ahead, weight, samples, together);
@@ -90,11 +90,12 @@ State saved_state(std::span<const std::byte> bytes) {
   try {
     return from_bytes<State>(bytes);
   } catch (const Error&) {
-    refuse_state("is cut short or not one");
+    refuse_state("is incomplete or damaged");
   }
 }
 
-/// Whether these are a fragment's chunks in this codec, by their lengths; `may_lack` some.
+/// Whether these are a fragment's chunks in this codec, judged by their lengths. With `may_lack`, chunks may
+/// be missing.
 bool are_chunks(const std::vector<Bytes>& chunks, FragmentId p, const FragmentLayout& layout,
                 const quant::CodecSpec& codec, bool may_lack) {
   const auto span = layout.chunks_of(p);
@@ -106,8 +107,8 @@ bool are_chunks(const std::vector<Bytes>& chunks, FragmentId p, const FragmentLa
   return true;
 }
 
-/// Why a saved round cannot be in flight in this run; null when it can.
-/// `earlier` is how many rounds of its fragment are in flight before it.
+/// Why a saved round cannot be in flight in this run; null if it can. `earlier`: number of older rounds of
+/// its fragment in flight.
 const char* problem_of(const SavedFlight& flight, std::uint64_t earlier, const AgreedState& state,
                        const FragmentLayout& layout, const Schedule& schedule,
                        const protocol::CodecPlan& codecs, bool carries) {
@@ -118,19 +119,19 @@ const char* problem_of(const SavedFlight& flight, std::uint64_t earlier, const A
                             schedule.sends(flight.fragment, flight.sent_step) &&
                             schedule.rounds_sent(flight.fragment, flight.sent_step) == flight.round;
   if (!ever_applied) {
-    return "that these settings never apply; "
-           "outer.sync_every, sync_delay, num_fragments and warmup_steps must be as they were";
+    return "that these settings never apply; outer.sync_every, sync_delay, num_fragments and warmup_steps "
+           "must be unchanged";
   }
   const auto& codec = codecs.of(flight.round);
   if (flight.codec != description_of(codec))
-    return "of another codec; outer.codec and its settings must be as they were";
+    return "of another codec; outer.codec and its settings must be unchanged";
   if (!are_chunks(flight.results, flight.fragment, layout, codec, false)) return "cut short";
   if (!are_chunks(flight.own, flight.fragment, layout, codec, true)) return "cut short";
   if (flight.included.size() != flight.results.size()) return "cut short";
   if (std::ranges::any_of(flight.included,
                           [](auto fate) { return fate > static_cast<std::uint8_t>(Fate::rejected); }))
-    return "that has come to nothing known";
-  constexpr auto* lacks_own = "without what was sent in it; outer.merge must be as it was";
+    return "with an unknown outcome";
+  constexpr auto* lacks_own = "without this replica's contribution; outer.merge must be unchanged";
   if (carries && flight.own.empty()) return lacks_own;
   for (std::size_t i = 0; i < flight.own.size(); ++i) {
     const auto& own = flight.own[i];
@@ -157,8 +158,8 @@ std::vector<protocol::SharedBytes> shared(std::vector<Bytes> chunks) {
 
 }  // namespace
 
-/// Agreed steps that one inner step completes, where a replica is eight times slower than the others, and may
-/// have begun to be so while its clock was frozen.
+/// Limit of agreed steps completed and not made yet: a replica eight times slower than the others completes
+/// eight per inner step, and it may have become that slow while its agreed step was frozen.
 constexpr std::uint64_t max_owed = 64;
 
 bool OuterLoop::await_results() {
@@ -166,7 +167,7 @@ bool OuterLoop::await_results() {
   return std::ranges::all_of(in_flight_, [&](InFlight& flight) { return fetch(flight, Waiting::save); });
 }
 
-/// What `AgreedState` and `OwnState` read, without a copy of the large parts in between.
+/// Writes what `AgreedState` and `OwnState` read, without copying the large parts in between.
 std::optional<SavedOuterLoop> OuterLoop::save(SavedOuterLoop memory) {
   if (!await_results()) return std::nullopt;
   std::vector<SavedFlight> in_flight;
@@ -204,7 +205,7 @@ void OuterLoop::restore(std::span<const std::byte> agreed, std::span<const std::
       mine.samples.size() != samples_.size() || mine.error_feedback != codecs_.error_feedback ||
       !fits(vectors, layout_, eager_) || mine.gradient_residual.size() != (in_warmup ? n : 0) ||
       !mine.pace.sound() || (paced_by_time_ ? mine.owed > max_owed : mine.owed > 0)) {
-    refuse_state("is of another layout or other settings");
+    refuse_state("has a different layout or different settings");
   }
   std::list<InFlight> in_flight;
   for (auto& saved : mine.in_flight) {
@@ -228,8 +229,8 @@ void OuterLoop::restore(std::span<const std::byte> agreed, std::span<const std::
   }
   if (state.step > schedule_.warmup_steps() && !rounds_fit(state.fragments, in_flight, state.step)) {
     refuse_state(
-        "has rounds in flight or applied that are not of its step; "
-        "outer.sync_every, num_fragments and warmup_steps must be as they were");
+        "has rounds in flight or applied that do not match its step; outer.sync_every, num_fragments and "
+        "warmup_steps must be unchanged");
   }
   exchange_.reducer().restore(std::move(mine.owner_residuals));
   step_ = state.step;
@@ -253,8 +254,8 @@ AlignedVector<float> saved_global_parameters(std::span<const std::byte> agreed,
   return global;
 }
 
-/// Whether the rounds in flight are those that were sent by that step and are not applied. (Past the last
-/// step the final sync has applied one more.)
+/// Whether the rounds in flight are exactly those sent by `step` and not applied. (After the last step the
+/// final sync has applied one more.)
 bool OuterLoop::rounds_fit(const std::vector<protocol::FragmentState>& fragments,
                            const std::list<InFlight>& in_flight, std::uint64_t step) const {
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
@@ -266,12 +267,12 @@ bool OuterLoop::rounds_fit(const std::vector<protocol::FragmentState>& fragments
   return true;
 }
 
-/// A result that was due by now is not in.
+/// Whether a result that was due by now is missing.
 bool OuterLoop::is_late() const {
   return std::ranges::any_of(in_flight_, [&](const InFlight& flight) { return is_due(flight.fragment); });
 }
 
-// ---- members that come and go ----
+// ---- joining and leaving members ----
 
 FragmentSnapshot OuterLoop::snapshot(FragmentId p, bool with_moments) {
   assert(!synchronous() && p < layout_.fragment_count());
@@ -290,14 +291,15 @@ FragmentSnapshot OuterLoop::snapshot(FragmentId p, bool with_moments) {
 }
 
 void OuterLoop::install(const FragmentSnapshot& snapshot) {
-  log_.reset();  // it begins anew with what comes now
+  log_.reset();  // the log starts anew with this state
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::network,
                 "the snapshot of fragment " + std::to_string(snapshot.fragment) + " " + what);
   };
   const auto p = snapshot.fragment;
   if (p >= layout_.fragment_count())
-    refuse("is of none: there are " + std::to_string(layout_.fragment_count()));
+    refuse("is invalid: fragments of this run are numbered below " +
+           std::to_string(layout_.fragment_count()));
   const auto size = layout_.fragment(p).size;
   const bool has_moments = moments_ != nullptr && (snapshot.first_moment || snapshot.second_moment);
   const auto check = [&](const std::shared_ptr<const AlignedVector<float>>& values) {
@@ -314,7 +316,7 @@ void OuterLoop::install(const FragmentSnapshot& snapshot) {
     check(snapshot.first_moment);
     check(snapshot.second_moment);
     if (std::ranges::any_of(*snapshot.second_moment, [](float x) { return x < 0; }))
-      refuse("has a mean square that is negative");
+      refuse("has a negative second moment");
   }
   if (snapshot.state.round < codecs_.warmup_rounds) {
     refuse("is of round " + std::to_string(snapshot.state.round) +
@@ -323,8 +325,8 @@ void OuterLoop::install(const FragmentSnapshot& snapshot) {
   state_->install(p, *snapshot.theta, *snapshot.velocity);
   fragments_[p] = snapshot.state;
   figures_[p] = {};
-  ruled_[p] = 0;  // whatever was done to it before
-  // The global parameters are past the warm-up, and no longer the local ones.
+  ruled_[p] = 0;  // rounds applied to the old state no longer matter
+  // The global parameters are past the warm-up and differ from the local ones.
   step_ = std::max(step_, schedule_.warmup_steps());
   gradient_residual_ = {};
   moment_steps_[p].reset();
@@ -333,8 +335,8 @@ void OuterLoop::install(const FragmentSnapshot& snapshot) {
   moment_steps_[p] = snapshot.inner_steps;
 }
 
-/// One count is for all moments, which may be of several members. The least of theirs is the safe one: a mean
-/// square that is taken for younger than it is makes smaller steps, never larger ones.
+/// All moments share one step count, although they may come from several members. The smallest count is safe:
+/// a second moment taken for younger than it is makes steps smaller, never larger.
 void OuterLoop::count_moment_steps() {
   std::optional<std::uint64_t> least;
   for (auto& steps : moment_steps_) {
@@ -347,24 +349,24 @@ void OuterLoop::count_moment_steps() {
 void OuterLoop::follow(FragmentId p, std::span<const protocol::SharedBytes> results) {
   if (p >= layout_.fragment_count() || results.size() != layout_.chunks_of(p).size()) {
     throw Error(ErrorKind::network, "a round of fragment " + std::to_string(p) + " with " +
-                                        std::to_string(results.size()) + " chunks is not of this layout");
+                                        std::to_string(results.size()) + " chunks does not fit this layout");
   }
   const auto round = fragments_[p].round + 1;
   auto rule = rule_of(p, round);
   ruled_[p] = schedule_.send_step(p, round);
   rule.step.merge = quant::Merge::mix;
-  rule.step.alpha = 1;  // the local parameters stay as they are
+  rule.step.alpha = 1;  // leaves the local parameters unchanged
   if (is_audited(p, round)) measure(p, round, results, rule);
   if (const auto bad = state_->apply(p, codecs_.of(round), results, rule)) refuse_result(round, *bad);
   extend_chain(p, results, {});
 }
 
-/// Rounds whose state is read anyway: for its digest, and for the figures of the outer step.
+/// Audited rounds read the state for its digest, and so get the figures of the outer step as well.
 bool OuterLoop::is_audited(FragmentId p, protocol::Round round) const {
   return round > codecs_.warmup_rounds && protocol::is_audited(p, round);
 }
 
-/// The outer step to come.
+/// Computes the figures of the outer step about to be made.
 void OuterLoop::measure(FragmentId p, protocol::Round round, std::span<const protocol::SharedBytes> results,
                         const methods::OuterRule& rule) {
   figures_[p] = {.round = round};
@@ -386,15 +388,16 @@ void OuterLoop::begin_at(std::uint64_t step) {
   for (FragmentId p = 0; fits && p < layout_.fragment_count(); ++p) {
     const auto round = fragments_[p].round;
     const auto sent = schedule_.rounds_sent(p, step);
-    // Beside those in flight there may be as many decided as others keep the results of; those come here.
+    // In addition to the rounds in flight, as many rounds may be decided as members keep results of; those
+    // results arrive later.
     fits = round <= sent + 1 && sent <= round + protocol::Member::max_kept + max_in_flight();
   }
   if (!fits) {
     std::string rounds;
     for (const auto& fragment : fragments_) rounds.append(" ").append(std::to_string(fragment.round));
-    throw Error(ErrorKind::network, "fragments at rounds" + rounds + " are not of step " +
+    throw Error(ErrorKind::network, "fragments at rounds" + rounds + " do not match step " +
                                         std::to_string(step) +
-                                        " of this run; a snapshot is too old, or not its");
+                                        " of this run; a snapshot is too old or from another run");
   }
   state_->begin_from_global();
   count_moment_steps();
@@ -405,8 +408,8 @@ void OuterLoop::begin_at(std::uint64_t step) {
   owed_ = 0;
   pace_.cut_short();
   in_flight_.clear();
-  // Rounds that are in flight wait for everybody in the view. What is sent to them is nothing yet, so it
-  // weighs nothing.
+  // Rounds in flight wait for every trainer in the view. This replica has trained nothing yet, so its
+  // contributions to them have weight 0.
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) send_what_is_due(p);
   frozen_ = is_late();
   commits_ = !frozen_;

@@ -44,7 +44,7 @@ quant::Feedback HostOuterState::feedback(ChunkId chunk, float carried) {
   return {residuals_[chunk], carried};
 }
 
-/// Where the local parameters began their round.
+/// The values that the local parameters started their round with.
 std::span<const float> HostOuterState::start(Range range) {
   if (!ahead_) return global(range);
   scratch_.resize(range.size);
@@ -124,7 +124,7 @@ void HostOuterState::go_ahead(FragmentId p, const quant::CodecSpec& codec,
                               const quant::OuterStep& step) {
   const auto& fragment = layout_.fragment(p);
   const auto chunks = layout_.chunks_of(p);
-  // At once: whoever has the parameters elsewhere carries them over once.
+  // Modify the whole fragment at once, so that parameters stored elsewhere are copied only once.
   const auto local = local_.modify(fragment);
   for (auto k = chunks.first; k < chunks.last; ++k) {
     const auto& chunk = layout_.chunk(k);

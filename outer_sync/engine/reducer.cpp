@@ -22,7 +22,7 @@ std::size_t largest_chunk(const FragmentLayout& layout) {
   return largest;
 }
 
-constexpr std::size_t max_sums_held = 16;  // one for each thread that reduces
+constexpr std::size_t max_sums_held = 16;  // one per reducing thread
 
 }  // namespace
 
@@ -49,7 +49,7 @@ quant::Feedback Reducer::feedback(ChunkId chunk, protocol::Round round) {
 
 namespace {
 
-/// sum x_i y_i. Products of two fp32 are exact in fp64, so that fused or not makes no difference.
+/// sum x_i y_i. Products of two fp32 values are exact in fp64, so fused multiply-add makes no difference.
 double dot_product(std::span<const float> x, std::span<const float> y) {
   constexpr std::size_t side_by_side = 16;
   std::array<double, side_by_side> sums{};
@@ -107,7 +107,7 @@ Reduction Reducer::reduce(ChunkId chunk, protocol::Round round,
   return out;
 }
 
-/// With the mean, sum / divisor.
+/// Dot products with the mean, sum / divisor.
 std::vector<double> Reducer::dots(protocol::Round round, std::span<const protocol::SharedBytes> contributions,
                                   std::span<const float> sum, float divisor) const {
   std::vector<double> out;
@@ -129,7 +129,7 @@ protocol::SharedBytes Reducer::encode_mean(ChunkId chunk, protocol::Round round,
   throw BadContribution("the mean is not finite, or too large for its codec, at element " +
                             std::to_string(layout_.place_in_fragment(chunk) + *bad) + " of fragment " +
                             std::to_string(layout_.fragment_of(chunk)) + "," + place_of(chunk, round) +
-                            "; the largest contribution is that of member " + std::to_string(biggest),
+                            "; the largest contribution is from member " + std::to_string(biggest),
                         biggest);
 }
 
@@ -138,7 +138,7 @@ void Reducer::restore(Residuals residuals) {
   for (ChunkId k = 0; fits && k < residuals.size(); ++k) {
     fits = residuals[k].empty() || residuals[k].size() == layout_.chunk(k).size;
   }
-  if (!fits) throw Error(ErrorKind::data, "checkpoint: the owner's residuals are not of this layout");
+  if (!fits) throw Error(ErrorKind::data, "checkpoint: the owner's residuals do not fit this layout");
   residuals_ = std::move(residuals);
 }
 

@@ -16,7 +16,7 @@ std::optional<OuterStepFigures> figures_of(const quant::Products& products, cons
   double rho = -1;
   if (mu == 0) {
     rho = vv > 0 ? vg / (std::sqrt(vv) * out.norm) : 0;
-  } else if (c > -1 / (1 + mu)) {  // at and below it rho would be below -1, and then has a pole
+  } else if (c > -1 / (1 + mu)) {  // otherwise rho would be -1 or less, or at its pole
     rho = c / (1 + mu * c);
   }
   out.correlation = std::clamp(rho, -1.0, 1.0);

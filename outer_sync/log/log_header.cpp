@@ -11,13 +11,13 @@ namespace {
 
 constexpr std::array magic = {'I', 'S', 'T', 'H', 'R', 'L', 'O', 'G'};
 constexpr std::size_t digest_size = sizeof(Digest::bytes);
-// Far beyond any model, and far from where bytes of it overflow 64 bits.
+// Far beyond any model, and small enough that byte counts do not overflow 64 bits.
 constexpr std::uint64_t max_elements = std::uint64_t{1} << 48;
-// Padding is memory that no record stands behind.
+// Padding is memory that no record backs, so it is limited.
 constexpr std::uint64_t max_padding = 4096;
 constexpr std::size_t longest_name = 255;
 
-/// CodecSpec for the archive; enumerators are checked before they become one.
+/// CodecSpec for the archive: enumerators are stored as numbers, to be checked before conversion.
 struct SavedCodec {
   std::uint8_t kind = 0, scale = 0, rounding = 0;
   std::uint32_t block = 0, top_k = 0;
@@ -71,13 +71,13 @@ std::string problem_of(const std::vector<Range>& fragments) {
     const auto& fragment = fragments[p];
     const bool fits = fragment.size > 0 && fragment.size <= max_elements && fragment.begin >= end &&
                       fragment.begin - end <= max_padding && fragment.end() <= max_elements;
-    if (!fits) return "a fragment " + std::to_string(p) + " that no layout has";
+    if (!fits) return "a fragment " + std::to_string(p) + " with an invalid range";
     end = fragment.end();
   }
   return {};
 }
 
-/// Whether the product of the shape is `elements`, without computing one that overflows.
+/// Whether the product of the shape is `elements`; computes no product that overflows.
 bool holds(const std::vector<std::int64_t>& shape, std::uint64_t elements) {
   std::uint64_t product = 1;
   for (const auto extent : shape) {
@@ -96,11 +96,11 @@ std::string problem_of(const std::vector<LoggedTensor>& tensors, std::uint64_t b
   std::set<std::string_view> names;
   for (const auto& tensor : tensors) {
     if (!is_name(tensor.name)) return "a tensor whose name is not 1 to 255 characters of printable ASCII";
-    if (!names.insert(tensor.name).second) return "two tensors " + tensor.name;
+    if (!names.insert(tensor.name).second) return "two tensors named " + tensor.name;
     const bool inside =
         tensor.range.begin <= buffer_size && tensor.range.size <= buffer_size - tensor.range.begin;
     if (!inside || !holds(tensor.shape, tensor.range.size))
-      return "a tensor " + tensor.name + " whose shape and place do not fit";
+      return "a tensor " + tensor.name + " whose shape does not match its range";
   }
   return {};
 }
@@ -143,7 +143,8 @@ LogHeader header_from(std::span<const std::byte> bytes, const std::filesystem::p
     throw Error(ErrorKind::data, file.string() + " is not the header of a log: " + reason);
   };
   if (bytes.size() < magic.size() + sizeof(log_version) + digest_size) refuse("it is too short");
-  if (std::memcmp(bytes.data(), magic.data(), magic.size()) != 0) refuse("it does not begin as one does");
+  if (std::memcmp(bytes.data(), magic.data(), magic.size()) != 0)
+    refuse("it does not begin with the expected magic bytes");
   std::uint32_t version = 0;
   std::memcpy(&version, bytes.data() + magic.size(), sizeof version);
   if (version != log_version) {

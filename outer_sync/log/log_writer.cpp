@@ -6,7 +6,8 @@
 namespace isthmus::outer_sync::log {
 namespace {
 
-// A disk that is slower than the run must not fill the memory. One record goes in whatever its size.
+// Limits the memory used when the disk is slower than the run. A single record is accepted regardless of its
+// size.
 constexpr std::uint64_t max_queued_bytes = std::uint64_t{256} << 20;
 
 void write_record(const File& out, const Digest& seed, const Record& record) {
@@ -64,7 +65,7 @@ void LogWriter::work() {
     busy_ = true;
     try {
       while (!queue_.empty()) {
-        // It stays queued, and so counted, until it is written.
+        // The record stays queued, and so counted, until it is written.
         const auto& record = queue_.front();
         lock.unlock();
         write(record);
@@ -73,7 +74,7 @@ void LogWriter::work() {
         queue_.pop_front();
         changed_.notify_all();
       }
-      // Rounds that came meanwhile share one sync: a slow disk gets larger batches, not a longer queue.
+      // Rounds that arrived meanwhile share one sync: a slow disk gets larger batches, not a longer queue.
       lock.unlock();
       sync();
       lock.lock();
@@ -95,7 +96,7 @@ void LogWriter::write(const Record& record) {
     return;
   }
   replace_file(record.file, [&](const File& out) { write_record(out, seed_, record); });
-  // The snapshot has everything that the old file had to say.
+  // The snapshot supersedes everything in the old file.
   unsynced_.erase(record.replaced);
   if (!record.replaced.empty() && record.replaced != record.file) remove_file(record.replaced);
 }

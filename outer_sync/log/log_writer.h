@@ -1,5 +1,5 @@
 #pragma once
-// Writes a log's records on a thread of its own, in the order in which they are handed in.
+// Writes a log's records on its own thread, in the order in which they are handed in.
 
 #include <condition_variable>
 #include <deque>
@@ -16,7 +16,7 @@
 
 namespace isthmus::outer_sync::log {
 
-/// Bytes and whoever keeps them alive.
+/// Bytes and the object that keeps them alive.
 struct SharedPart {
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;
@@ -26,22 +26,23 @@ struct Record {
   std::filesystem::path file;
   RecordHead head;
   std::vector<SharedPart> body;
-  /// A snapshot begins the file; this one goes, if it is another, when the snapshot is on disk. May be empty.
+  /// Only for a snapshot, which begins `file`: an older file, removed when the snapshot is on disk. May be
+  /// empty or the same file.
   std::filesystem::path replaced;
 };
 
 class LogWriter {
  public:
-  /// `seed`: what the checksums begin with.
+  /// `seed`: prefix of all checksums.
   explicit LogWriter(const Digest& seed);
   /// Writes what is queued.
   ~LogWriter();
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
 
-  /// Blocks while too much is queued. Rethrows what went wrong before, after which nothing more is written.
+  /// Blocks while too much is queued. Rethrows an earlier failure, after which nothing more is written.
   void push(Record record);
-  /// Returns when everything is on disk, or rethrows what went wrong.
+  /// Returns when everything is on disk, or rethrows a failure.
   void flush();
 
  private:
@@ -51,7 +52,7 @@ class LogWriter {
   void rethrow();
 
   const Digest seed_;
-  std::set<std::filesystem::path> unsynced_;  ///< the writing thread's own
+  std::set<std::filesystem::path> unsynced_;  ///< used by the writing thread only
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Record> queue_;

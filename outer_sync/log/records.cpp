@@ -22,7 +22,7 @@ struct FileName {
   protocol::Round round = 0;
 };
 
-/// Reads a number off the front of `text`.
+/// Reads a number from the front of `text`.
 bool take_number(std::string_view& text, std::uint64_t& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc()) return false;
@@ -35,7 +35,7 @@ bool take_word(std::string_view& text, std::string_view word) {
   return true;
 }
 
-/// What the name of a fragment's file says; nothing for other names.
+/// The numbers in a fragment file's name; nullopt for other names.
 std::optional<FileName> parse(std::string_view name) {
   FileName parsed;
   const bool is_one = take_word(name, "fragment_") && take_number(name, parsed.fragment) &&
@@ -135,8 +135,8 @@ bool RecordReader::next() {
   if (!file_.read(head_bytes_)) refuse("it became shorter while it was read");
   const auto head = from_bytes<RecordHead>(head_bytes_);
   if (head.kind != kind || head.length != length || head.fragment != fragment_)
-    refuse("what stands there is no " + std::string(kind == RecordKind::round ? "round" : "snapshot") +
-           " of fragment " + std::to_string(fragment_));
+    refuse("expected a " + std::string(kind == RecordKind::round ? "round" : "snapshot") + " of fragment " +
+           std::to_string(fragment_));
   const auto expected = kind == RecordKind::round ? head_.round + 1 : first_round(path_);
   if (head.round != expected)
     refuse("it has round " + std::to_string(head.round) + "; expected " + std::to_string(expected));

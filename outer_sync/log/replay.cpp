@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using protocol::Round;
 
-/// One fragment's state machine: a snapshot, then rounds.
+/// Rebuilds one fragment: a snapshot, then rounds.
 class FragmentReplay {
  public:
   FragmentReplay(const LogHeader& header, const FragmentLayout& layout, FragmentId fragment,
@@ -50,7 +50,7 @@ class FragmentReplay {
     const auto rule = rule_of(record);
     auto results = body.subspan(sizeof record);
     if (next_chain(result_.state.chain, fragment_, head.round, {&results, 1}) != head.chain)
-      refuse(head.round, "its results do not give the chain hash that stands with them");
+      refuse(head.round, "its results do not give the recorded chain hash");
     const auto chunks = layout_.chunks_of(fragment_);
     for (auto k = chunks.first; k < chunks.last; ++k) {
       const auto n = layout_.chunk(k).size;
@@ -74,20 +74,19 @@ class FragmentReplay {
   FragmentId fragment_;
   std::span<float> theta_;
   AlignedVector<float> velocity_;
-  AlignedVector<float>
-      local_;  ///< of one chunk: the pass merges into local parameters, of which there are none
+  AlignedVector<float> local_;  ///< of one chunk; the pass needs local parameters, and a log has none
   ReplayedFragment result_;
 };
 
-/// The newest file that begins by `until`.
+/// The newest file that begins at or before `until`.
 const fs::path& choose(const std::vector<fs::path>& files, const fs::path& folder, FragmentId fragment,
                        Round until) {
   const auto at = std::ranges::find_if(files, [&](const auto& file) { return first_round(file) <= until; });
   if (at != files.end()) return *at;
   const auto what = "the log in " + folder.string() + " has no file of fragment " + std::to_string(fragment);
-  throw Error(ErrorKind::data, files.empty() ? what + "; it was never begun, or is incomplete"
-                                             : what + " that begins by round " + std::to_string(until) +
-                                                   "; the oldest begins at round " +
+  throw Error(ErrorKind::data, files.empty() ? what + "; the log was never started, or is incomplete"
+                                             : what + " that begins at or before round " +
+                                                   std::to_string(until) + "; the oldest begins at round " +
                                                    std::to_string(first_round(files.back())));
 }
 
@@ -107,7 +106,7 @@ Replayed replay(const fs::path& folder, std::optional<Round> until) {
   const auto all_files = fragment_files(folder, run.header);
   std::vector<fs::path> files;
   for (FragmentId p = 0; p < fragment_count; ++p) files.push_back(choose(all_files[p], folder, p, last));
-  // Memory only now: behind every element of the header stand bytes of a file.
+  // Allocate only now: every element in the header is backed by bytes of a file.
   const FragmentLayout layout(run.header.fragments, run.header.chunk_elements);
   run.parameters.assign(layout.buffer_size(), 0.0F);
   for (FragmentId p = 0; p < fragment_count; ++p) {

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 SharedPart whole(const SharedValues& values) { return {std::as_bytes(std::span(*values)), values}; }
 
-/// The first thing in which two headers differ, and what to do.
+/// Throws with the first difference between two headers, and what to do about it.
 [[noreturn]] void refuse_folder(const fs::path& folder, const LogHeader& there, const LogHeader& ours) {
   std::string what = "other settings of outer.*";
   if (there.run != ours.run) {
@@ -27,17 +27,17 @@ SharedPart whole(const SharedValues& values) { return {std::as_bytes(std::span(*
   } else if (there.fragments != ours.fragments) {
     what = "another outer.num_fragments";
   }
-  throw Error(ErrorKind::config, "the log in " + folder.string() + " is of " + what +
+  throw Error(ErrorKind::config, "the log in " + folder.string() + " belongs to " + what +
                                      "; move it away, or choose another folder");
 }
 
 void make_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) throw Error(ErrorKind::data, "cannot make " + folder.string() + ": " + error.message());
+  if (error) throw Error(ErrorKind::data, "cannot create " + folder.string() + ": " + error.message());
 }
 
-/// Files that a crash left incomplete, before they had got their name.
+/// Files that a crash left incomplete, before they got their final name.
 void remove_partial_files(const fs::path& folder) {
   std::vector<fs::path> partial;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -46,15 +46,15 @@ void remove_partial_files(const fs::path& folder) {
   for (const auto& file : partial) remove_file(file);
 }
 
-/// Where in the file the record of this state ends; nothing if it is not there.
+/// Offset in the file after the record of this state; nullopt if the file lacks it.
 std::optional<std::uint64_t> find(const fs::path& file, const LogHeader& header, FragmentId fragment,
                                   const protocol::FragmentState& state) {
   RecordReader reader(file, header, fragment);
   std::optional<std::uint64_t> end;
   while (reader.next()) {
     if (reader.head().round != state.round || reader.head().chain != state.chain) continue;
-    // What the log goes on from is read whole; of the others the heads must do: a long log would take
-    // minutes.
+    // Only the record that the log continues from is read whole. The heads of the others must suffice:
+    // reading a long log would take minutes.
     static_cast<void>(reader.body());
     end = reader.end();
   }
@@ -98,7 +98,7 @@ RoundLog::RoundLog(fs::path folder, const LogHeader& header, std::uint64_t budge
     auto& fragment = fragments_[p];
     fragment.snapshot_size = record_size(header_, p, RecordKind::snapshot);
     fragment.round_size = record_size(header_, p, RecordKind::round);
-    // What is left of the budget goes to the fragments by their size, rounded down.
+    // The rest of the budget is divided among the fragments by size, rounded down.
     const auto part = static_cast<double>(header_.fragments[p].size) / static_cast<double>(elements);
     fragment.share = 2 * fragment.snapshot_size + fragment.round_size +
                      static_cast<std::uint64_t>(part * static_cast<double>(budget - least));
@@ -109,8 +109,8 @@ RoundLog::RoundLog(fs::path folder, const LogHeader& header, std::uint64_t budge
 
 RoundLog::~RoundLog() = default;
 
-/// Goes on with the newest file that holds the run's state; the others tell of rounds that are not this
-/// run's, or that a snapshot stands for.
+/// Continues the newest file that holds the run's state. Removes the others: their rounds are not this run's,
+/// or a snapshot supersedes them.
 void RoundLog::take_over(FragmentId p, const std::vector<fs::path>& files,
                          const protocol::FragmentState& now) {
   auto& fragment = fragments_[p];

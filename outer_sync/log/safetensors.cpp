@@ -15,7 +15,7 @@
 namespace isthmus::outer_sync::log {
 namespace {
 
-/// Tensors in the order of their data.
+/// The header, with tensors in the order of their data.
 std::string header_of(std::span<const TensorView> tensors, std::map<std::string, std::string> metadata) {
   metadata.emplace("format", "pt");
   nlohmann::ordered_json header;
@@ -24,11 +24,11 @@ std::string header_of(std::span<const TensorView> tensors, std::map<std::string,
   for (const auto& tensor : tensors) {
     const auto end = at + tensor.values.size_bytes();
     if (header.contains(tensor.name))
-      throw Error(ErrorKind::data, "safetensors has no place for a second tensor " + tensor.name);
+      throw Error(ErrorKind::data, "a safetensors file cannot hold a second tensor named " + tensor.name);
     header[tensor.name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {at, end}}};
     at = end;
   }
-  // Whoever wrote the metadata may have taken it from outside.
+  // Replaces invalid UTF-8: the metadata may come from an untrusted source.
   auto text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return text;
@@ -51,12 +51,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::uint64_t longest_header = 100'000'000;  // bytes, as in the format's own reader
+constexpr std::uint64_t longest_header = 100'000'000;  // bytes, the limit of the format's own reader
 constexpr std::size_t max_extents = 8;
 constexpr int deepest_json = 4;
 constexpr const char* metadata_name = "__metadata__";
 
-/// Bytes of an element, of all dtypes of whole bytes; 0 for none of them.
+/// Bytes per element, for all dtypes with whole bytes; 0 for any other.
 std::uint64_t size_of(const std::string& dtype) {
   static constexpr std::array<std::pair<std::string_view, std::uint64_t>, 14> sizes = {{{"F64", 8},
                                                                                         {"I64", 8},
@@ -77,22 +77,21 @@ std::uint64_t size_of(const std::string& dtype) {
   return dtype == "BOOL" ? 1 : 0;
 }
 
-/// A message's part of a name that came from outside.
+/// An untrusted name, escaped and shortened for a message.
 std::string shown(const std::string& name) {
   auto text = Json(name.substr(0, 100)).dump(-1, ' ', true, Json::error_handler_t::replace);
   return name.size() > 100 ? text + "..." : text;
 }
 
-/// Refuses what nests too deep, and a name that comes twice in one object: readers would differ in which one
-/// counts.
+/// Rejects too deep nesting, and duplicate names in one object, because readers differ in which one they use.
 class HeaderGuard {
  public:
   bool operator()(int depth, Json::parse_event_t event, const Json& value) {
-    if (depth > deepest_json) problem_ = "it is nested too deep";
+    if (depth > deepest_json) problem_ = "it is nested too deeply";
     const auto level = static_cast<std::size_t>(std::min(depth, deepest_json));
     if (event == Json::parse_event_t::object_start && level < deepest_json) names_[level + 1].clear();
     if (event == Json::parse_event_t::key && !names_[level].insert(value.get<std::string>()).second)
-      problem_ = "the name " + shown(value.get<std::string>()) + " comes twice";
+      problem_ = "the name " + shown(value.get<std::string>()) + " occurs twice";
     return problem_.empty();
   }
   [[nodiscard]] const std::string& problem() const { return problem_; }
@@ -102,7 +101,7 @@ class HeaderGuard {
   std::string problem_;
 };
 
-/// Numbers of a list of whole numbers from 0 to 2^53; nothing for anything else.
+/// The numbers of a list of whole numbers from 0 to 2^53; nullopt for anything else.
 std::optional<std::vector<std::int64_t>> whole_numbers(const Json& tensor, const char* name) {
   if (!tensor.contains(name) || !tensor[name].is_array()) return std::nullopt;
   std::vector<std::int64_t> numbers;
@@ -114,7 +113,7 @@ std::optional<std::vector<std::int64_t>> whole_numbers(const Json& tensor, const
   return numbers;
 }
 
-/// Product of the extents; nothing beyond 2^53.
+/// Product of the extents; nullopt beyond 2^53.
 std::optional<std::uint64_t> product(const std::vector<std::int64_t>& shape) {
   std::uint64_t elements = 1;
   for (const auto extent : shape) {
@@ -134,7 +133,7 @@ float of_half(std::uint16_t bits) {
   return sign * std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
 }
 
-/// One element from its bytes.
+/// Decodes one element.
 float value_of(const std::string& dtype, const std::byte* bytes) {
   if (dtype == "F32") {
     float value = 0;
@@ -149,14 +148,14 @@ float value_of(const std::string& dtype, const std::byte* bytes) {
 }  // namespace
 
 void SafetensorsFile::refuse(const std::string& reason) const {
-  throw Error(ErrorKind::data, path().string() + " is no safetensors file that can be used: " + reason);
+  throw Error(ErrorKind::data, path().string() + " is not a usable safetensors file: " + reason);
 }
 
 std::string SafetensorsFile::header_text() {
   const auto size = file_.size();
   std::uint64_t length = 0;
   if (size < sizeof length || !file_.read_at(0, std::as_writable_bytes(std::span(&length, 1))))
-    refuse("it has " + std::to_string(size) + " bytes; expected 8 and a header");
+    refuse("it has " + std::to_string(size) + " bytes; expected 8 bytes and a header");
   const auto most = std::min(longest_header, size - sizeof length);
   if (length > most)
     refuse("its header claims " + std::to_string(length) + " bytes; expected at most " +
@@ -175,10 +174,10 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : file_(file
   try {
     header = Json::parse(text, std::ref(guard));
   } catch (const Json::exception& error) {
-    refuse(std::string("its header is no JSON: ") + error.what());
+    refuse(std::string("its header is not JSON: ") + error.what());
   }
   if (!guard.problem().empty()) refuse("in its header " + guard.problem());
-  if (!header.is_object() || !text.starts_with('{')) refuse("its header is no JSON object");
+  if (!header.is_object() || !text.starts_with('{')) refuse("its header is not a JSON object");
 
   for (const auto& item : header.items()) {
     const auto& name = item.key();
@@ -188,18 +187,19 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : file_(file
     if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string()) wrong("has no dtype");
     Tensor tensor{.name = name, .dtype = entry["dtype"].get<std::string>(), .shape = {}};
     const auto element_bytes = size_of(tensor.dtype);
-    if (element_bytes == 0) wrong("has dtype " + shown(tensor.dtype) + "; expected one of the format's");
+    if (element_bytes == 0)
+      wrong("has dtype " + shown(tensor.dtype) + "; expected a dtype of the safetensors format");
     auto shape = whole_numbers(entry, "shape");
     if (!shape || shape->size() > max_extents)
       wrong("has no shape; expected up to " + std::to_string(max_extents) + " whole numbers");
     const auto elements = product(*shape);
     const auto offsets = whole_numbers(entry, "data_offsets");
     if (!offsets || offsets->size() != 2 || (*offsets)[0] > (*offsets)[1])
-      wrong("has no data_offsets; expected its begin and its end");
+      wrong("has no data_offsets; expected where its data begins and ends");
     const auto bytes = static_cast<std::uint64_t>((*offsets)[1] - (*offsets)[0]);
     if (!elements || bytes % element_bytes != 0 || bytes / element_bytes != *elements)
-      wrong("has " + std::to_string(bytes) + " bytes of data, which its shape and dtype " + tensor.dtype +
-            " do not give");
+      wrong("has " + std::to_string(bytes) + " bytes of data; its shape and dtype " + tensor.dtype +
+            " need another size");
     tensor.shape = std::move(*shape);
     tensor.begin = static_cast<std::uint64_t>((*offsets)[0]);
     tensor.elements = *elements;
@@ -211,7 +211,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : file_(file
   for (const auto& tensor : tensors_) {
     if (tensor.begin != end)
       refuse("the data of tensor " + shown(tensor.name) + " begins at " + std::to_string(tensor.begin) +
-             "; expected " + std::to_string(end) + ", where the one before it ends");
+             "; expected " + std::to_string(end) + ", the end of the previous tensor");
     end += tensor.elements * size_of(tensor.dtype);
   }
   if (end != file_.size() - data_begin_)

@@ -7,7 +7,7 @@
 namespace isthmus::outer_sync::methods {
 
 namespace {
-/// No product of two counts leaves 64 bits.
+/// With this limit, products of two counts fit in 64 bits.
 constexpr std::uint64_t longest_interval = 1'000'000'000;
 bool is_speed(double value) { return std::isfinite(value) && value > 0; }
 }  // namespace

@@ -48,8 +48,9 @@ constexpr double printed[3][5][5] = {{{86.8, 152.6, 184.2, 222.3, 569.0},
                                       {1.7, 3.6, 4.3, 5.2, 5.2},
                                       {0.5, 0.9, 1.1, 1.1, 1.4}}};
 
-/// Two replicas and layers of one size; a layer leaves when its backward pass is over, which goes from the
-/// last layer to the first in two thirds of a step. Layers are strided over fragments.
+/// Two replicas; all layers have the same size. A layer is sent when its backward pass is over; the backward
+/// pass takes the last two thirds of a step and goes from the last layer to the first. Layers are strided
+/// over fragments.
 Simulated run_of(const Model& model, const Method& method, double gigabits) {
   constexpr double backward = 2.0 / 3;
   const auto fragments = method.streams ? model.layers / layers_of_fragment : 1;
@@ -78,7 +79,7 @@ std::size_t nearest(const std::vector<double>& grid, double gigabits) {
   return static_cast<std::size_t>(std::ranges::min_element(grid, {}, distance) - grid.begin());
 }
 
-/// The last point of the grid at which the level is not reached.
+/// The last grid point at which the level is not reached.
 std::size_t last_below(const std::vector<double>& grid, const Model& model, const Method& method,
                        double level) {
   const auto reached = std::partition_point(grid.begin(), grid.end(), [&](double gigabits) {

@@ -12,19 +12,20 @@ namespace isthmus::outer_sync::plan {
 
 namespace {
 
-/// A chunk's frame and its headers, and the acknowledgement of the other end's chunk (docs/protocol.md).
+/// Bytes added to a chunk: its frame and headers, and the acknowledgement of the other end's chunk
+/// (docs/protocol.md).
 constexpr double beside_a_chunk = 2 * 56;
-/// Gloo sends gradients as they are.
+/// Gloo sends gradients unencoded.
 constexpr double gradient_bytes = sizeof(float);
 
 std::size_t pieces_for(std::size_t replicas, std::size_t chunks) {
-  constexpr std::size_t most = 16, work = 100'000;  // shares of all pieces to look through in a round
+  constexpr std::size_t most = 16, work = 100'000;  // limit of the shares to look through in a round
   const auto owners = std::min(replicas, chunks);
   return std::clamp<std::size_t>(work / std::max<std::size_t>(1, replicas * owners), 1,
                                  std::min(most, chunks));
 }
 
-/// Neighbouring chunks as one piece.
+/// Combines neighbouring chunks into one piece.
 Piece piece_of(const Cut& cut, ChunkId first, ChunkId last, const quant::CodecSpec& codec,
                const Setting& setting) {
   Piece piece;
@@ -47,7 +48,7 @@ Fragment fragment_of(const Cut& cut, FragmentId p, const quant::CodecSpec& codec
   const auto chunks = cut.layout.chunks_of(p);
   const auto pieces = static_cast<ChunkId>(pieces_for(setting.network.replicas.size(), chunks.size()));
   Fragment fragment;
-  double encoded = 0;  // a chunk leaves as soon as it is encoded
+  double encoded = 0;  // a chunk is sent as soon as it is encoded
   for (ChunkId i = 0; i < pieces; ++i) {
     const auto at = [&](ChunkId part) {
       return chunks.first + static_cast<ChunkId>(std::uint64_t{chunks.size()} * part / pieces);
@@ -61,8 +62,8 @@ Fragment fragment_of(const Cut& cut, FragmentId p, const quant::CodecSpec& codec
   return fragment;
 }
 
-/// Gradients are averaged after every step by a ring, in which everybody sends 2 (M - 1) / M of them, in
-/// 2 (M - 1) messages one behind the other.
+/// Gradients are averaged after every step by a ring, in which each replica sends 2 (M - 1) / M of them, in 2
+/// (M - 1) messages one after the other.
 Simulated gradients_by_ring(const FragmentLayout& layout, const Setting& setting) {
   Simulated run{setting.network, {}, Schedule(1, 1, 0, 0), 1, 11};
   const auto replicas = static_cast<std::uint32_t>(setting.network.replicas.size());
@@ -90,7 +91,7 @@ Simulated outer_loop(const OuterConfig& outer, const Cut& cut, const Setting& se
     throw Error(ErrorKind::config, "outer.sync_every is " + std::to_string(every) + " and there are " +
                                        std::to_string(replicas) + " replicas; expected at most " +
                                        std::to_string(most) +
-                                       " steps of all replicas in three sync intervals");
+                                       " steps in three sync intervals, summed over all replicas");
   }
   for (FragmentId p = 0; p < cut.layout.fragment_count(); ++p)
     run.fragments.push_back(fragment_of(cut, p, outer.codec_spec(), setting));

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::array<std::int64_t, 19> intervals = {5,   10,  15,  20,  30,  40,  50,  60,  80,  100,
                                                     125, 150, 200, 250, 300, 400, 500, 700, 1000};
-/// Drift between replicas costs little up to here (arXiv 2501.18512, section 3.3).
+/// Drift between replicas costs little up to this interval (arXiv 2501.18512, section 3.3).
 constexpr std::int64_t usual_interval = 100;
 
 std::int64_t cost_of(const Choice& choice) {
@@ -37,8 +37,8 @@ class Search {
         worse_(worse(setting, wanted.margin)),
         wanted_(wanted) {}
 
-  /// The cheapest pair with an interval of at most `longest`. Longer intervals need less of the links, so for
-  /// each delay the shortest that will do is found by halving.
+  /// The cheapest pair with an interval of at most `longest`. Longer intervals need less of the links, so
+  /// bisection finds the shortest sufficient interval for each delay.
   std::optional<Choice> cheapest(std::int64_t longest) {
     const auto shortest = wanted_.shortest_interval;
     const auto fits = [&](std::int64_t every) {
@@ -61,12 +61,12 @@ class Search {
       const auto& choice = at(*found, delay_at(*found, delay));
       if (!best || cost_of(*choice) < cost_of(*best)) best = choice;
     }
-    if (best) best->prediction = predict(best->outer, cut_, setting_);  // as they are said to be
+    if (best) best->prediction = predict(best->outer, cut_, setting_);  // with the links as given
     return best;
   }
 
  private:
-  /// With these; nothing where it is too little.
+  /// The choice with these values; nullopt if its utilisation is too low.
   const std::optional<Choice>& at(std::int64_t every, std::int64_t delay) {
     auto [entry, is_new] = known_.try_emplace({every, delay});
     if (!is_new) return entry->second;

@@ -16,25 +16,25 @@ namespace isthmus::outer_sync::plan {
 namespace {
 
 constexpr double margin_up = 0.1, margin_down = 1.0 / 3;
-/// What is short of the wanted utilisation by less than this part of the rest is no reason for a change.
+/// A shortfall below this share of 1 - utilisation does not cause a change.
 constexpr double tolerated = 0.2;
-/// A change is to bring that part of the rest, or this.
+/// A change must gain at least this share of 1 - utilisation, and at least `min_gain`.
 constexpr double gain_part = 0.25, min_gain = 0.002;
-/// Down, so much of the present cost at most.
+/// A change down must leave at most this share of the present cost.
 constexpr double cheaper = 2.0 / 3;
-/// Lines that differ by less are the same: they are measured.
+/// Measurements that differ by less than this share count as equal.
 constexpr double alike = 0.05;
-/// What a cause is to be called one for.
+/// Minimum change (of the logarithm) that is reported as a cause.
 constexpr double notable = 0.1;
 /// Sync intervals between two proposals.
 constexpr double intervals_between = 2;
 
-/// What a core does at least (docs/results.md); which has been chosen with it before the run.
+/// Lower bounds of a core's speeds (docs/results.md), as used for planning before the run.
 constexpr Speeds usual = {.encode = 2e9, .reduce = 1e9, .apply = 1e9};
 
 std::int64_t every_of(const OuterConfig& outer) { return outer.sync_every.parts.back().value; }
 
-/// Of those that are known; 0 unless most are.
+/// Median of the known values; 0 unless more than half of the values are known.
 double median(std::vector<double> values) {
   const auto all = values.size();
   std::erase_if(values, [](double value) { return !(value > 0) || !std::isfinite(value); });
@@ -63,7 +63,7 @@ bool differ(const LineReadings& a, const LineReadings& b) {
         differ(a.members[m].up, b.members[m].up))
       return true;
   }
-  constexpr double nothing = 0.001;  // seconds: shorter round trips are nothing beside a step
+  constexpr double nothing = 0.001;  // seconds; shorter round trips do not matter compared to a step
   for (std::size_t k = 0; k < a.ways.size(); ++k) {
     const auto &one = a.ways[k], &other = b.ways[k];
     if (differ(one.rate, other.rate) ||
@@ -73,7 +73,7 @@ bool differ(const LineReadings& a, const LineReadings& b) {
   return false;
 }
 
-/// With what was expected where a value is not known.
+/// Fills in unknown values with the expected ones.
 LineReadings completed(LineReadings lines, const LineReadings& expected) {
   const auto place = [&](const std::string& name) {
     return std::ranges::find(expected.members, name, &LineReadings::Member::name) - expected.members.begin();
@@ -98,7 +98,7 @@ LineReadings completed(LineReadings lines, const LineReadings& expected) {
   return lines;
 }
 
-/// Of the same members, nothing being known.
+/// The same members, with all values unknown.
 LineReadings nothing_of(const LineReadings& lines) {
   LineReadings out;
   for (const auto& member : lines.members) out.members.push_back({.name = member.name});
@@ -106,7 +106,8 @@ LineReadings nothing_of(const LineReadings& lines) {
   return out;
 }
 
-/// All keep the clock of the slowest, whatever is set: what is asked is what the lines take besides.
+/// All replicas keep pace with the slowest, regardless of the settings; the question is how much time the
+/// links take in addition.
 double agreed_step_seconds(const LineReadings& lines, const OuterConfig& outer) {
   std::vector<double> own;
   for (const auto& member : lines.members) own.push_back(member.step_seconds);
@@ -135,7 +136,7 @@ Setting setting_of(const LineReadings& lines, const Standing& now) {
   return setting;
 }
 
-// ---- in words ----
+// ---- descriptions ----
 
 std::string percent(double part) { return protocol::short_number(100 * part) + " %"; }
 
@@ -150,22 +151,22 @@ std::string milliseconds(double seconds) {
   return seconds == 0 ? "not known" : protocol::short_number(1e3 * seconds) + " ms";
 }
 
-/// The greatest change of what counts, in words.
+/// The largest relevant change, in words.
 class Cause {
  public:
   void add(const std::string& what, double before, double now, bool more_is_worse, bool worse,
            std::string (*words)(double)) {
     if (now == 0) return;
     const double ratio = before > 0 ? now / before : more_is_worse == worse ? 1e3 : 1e-3;
-    if ((ratio > 1) != (more_is_worse == worse)) return;  // the other way
+    if ((ratio > 1) != (more_is_worse == worse)) return;  // a change in the other direction
     const double size = std::abs(std::log(ratio));
     if (size <= size_) return;
     size_ = size;
     text_ = what + " " + words(now) +
-            (before > 0 ? " in place of " + words(before) : std::string(", which was not known"));
+            (before > 0 ? " instead of " + words(before) : std::string(", which was not known"));
   }
   [[nodiscard]] std::string text() const {
-    return size_ > notable ? text_ : "no single line has changed by much";
+    return size_ > notable ? text_ : "no single link has changed by much";
   }
 
  private:
@@ -179,7 +180,8 @@ std::string cause_of(const LineReadings& before, const LineReadings& now, bool w
   const auto count = now.members.size();
   for (std::size_t i = 0; i < count; ++i) {
     const auto& name = now.members[i].name;
-    cause.add("what " + name + " sends is", from.members[i].up, now.members[i].up, false, worse, rate);
+    cause.add("the upload rate of " + name + " is", from.members[i].up, now.members[i].up, false, worse,
+              rate);
     for (std::size_t j = 0; j < count; ++j) {
       const auto way = name + " -> " + now.members[j].name;
       const auto &was = from.ways[i * count + j], &is = now.ways[i * count + j];
@@ -187,7 +189,7 @@ std::string cause_of(const LineReadings& before, const LineReadings& now, bool w
       cause.add("the round trip " + way + " is", was.round_trip, is.round_trip, true, worse, milliseconds);
     }
   }
-  // Steps that are shorter leave the lines less time.
+  // Shorter steps leave the links less time.
   const auto slowest = [](const LineReadings& lines) {
     return std::ranges::max(lines.members, {}, &LineReadings::Member::step_seconds).step_seconds;
   };
@@ -204,7 +206,7 @@ std::string to_string(const Proposal& proposal) {
   };
   change("outer.sync_every", proposal.every_before, proposal.every);
   change("outer.sync_delay", proposal.delay_before, proposal.delay);
-  out << ": " << proposal.cause << "; predicted " << percent(proposal.before) << " of the time computing -> "
+  out << ": " << proposal.cause << "; predicted compute utilisation " << percent(proposal.before) << " -> "
       << percent(proposal.after);
   return out.str();
 }
@@ -229,9 +231,9 @@ std::optional<Proposal> Replanner::look(double seconds, const LineReadings& read
     return {};
   }
   const auto lines = completed(*measured, expected_);
-  // What was planned with before the run, and where that is not known what was seen first.
+  // The values that the run was planned with; where they are unknown, those measured first.
   if (planned_.members.empty()) planned_ = completed(completed(nothing_of(lines), expected_), lines);
-  if (every_ != every_of(now.outer) || delay_ != now.outer.sync_delay) {  // by whomever
+  if (every_ != every_of(now.outer) || delay_ != now.outer.sync_delay) {  // by a proposal or otherwise
     const bool first = std::exchange(every_, every_of(now.outer)) == 0;
     delay_ = now.outer.sync_delay;
     wanted_since_.reset();
@@ -249,13 +251,13 @@ std::optional<Proposal> Replanner::look(double seconds, const LineReadings& read
   wanted_up_ = up;
   if (seconds - *wanted_since_ < rules_.confirmed_for) return {};
   wanted_since_.reset();
-  quiet_until_ = seconds + rules_.min_seconds;  // whatever becomes of it
+  quiet_until_ = seconds + rules_.min_seconds;  // also if the proposal is not carried out
   planned_ = lines;
   return proposal;
 }
 
-/// Over the newest readings: medians, and the shortest round trips, since what is beyond is a queue. Nothing
-/// while too little is known.
+/// Summarises the newest readings: medians, but the shortest round trips, because anything beyond them is
+/// queueing. Nullopt while too little is known.
 std::optional<LineReadings> Replanner::smoothed() const {
   if (newest_.size() < rules_.readings) return {};
   auto out = newest_.back();
@@ -284,7 +286,7 @@ std::optional<LineReadings> Replanner::smoothed() const {
   return any_way ? std::optional(std::move(out)) : std::nullopt;
 }
 
-/// What is proposed for such lines; simulated only where they are others than at the last time.
+/// The proposal for these links; simulates only if they differ from the last ones.
 std::optional<Proposal> Replanner::judge(const LineReadings& lines, const Standing& now) {
   if (verdict_ && verdict_->every == every_ && verdict_->delay == delay_ && !differ(verdict_->lines, lines))
     return verdict_->proposal;
@@ -317,7 +319,7 @@ std::optional<Proposal> Replanner::judge(const LineReadings& lines, const Standi
 
 std::optional<OuterConfig> Replanner::up(const Setting& setting, const Cut& cut, const Standing& now) const {
   auto found = least(setting, cut, now, every_, delay_, margin_up);
-  if (!found) {  // the most that there is
+  if (!found) {  // the longest values allowed
     found = now.outer;
     if (now.may_set_every) found->sync_every = std::max(every_, rules_.longest);
     if (now.may_set_delay)
@@ -340,7 +342,8 @@ std::optional<OuterConfig> Replanner::down(const Setting& setting, const Cut& cu
   return much || sooner ? found : std::nullopt;
 }
 
-/// That reaches what is wanted, of those that may be set, from this interval and delay on.
+/// The cheapest settings that reach the wanted utilisation, from this interval and delay up, changing only
+/// allowed keys.
 std::optional<OuterConfig> Replanner::least(const Setting& setting, const Cut& cut, const Standing& now,
                                             std::int64_t every, std::int64_t delay, double margin) const {
   Wanted wanted;

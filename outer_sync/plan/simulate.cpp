@@ -9,11 +9,11 @@ namespace isthmus::outer_sync::plan {
 
 namespace {
 
-/// What every replica does at a step: the same for all.
+/// Rounds sent and due at a step; the same for all replicas.
 struct Step {
   struct Round {
     FragmentId fragment;
-    std::uint64_t round;  ///< of the fragment
+    std::uint64_t round;  ///< number within its fragment
   };
   std::vector<Round> sends, due;
 };
@@ -31,7 +31,8 @@ std::vector<Step> steps_of(const Simulated& run) {
   return steps;
 }
 
-/// The first step after each at which something is sent or due, or at which the measured ones begin or end.
+/// For each step, the next one at which something is sent or due, or at which the measured steps begin or
+/// end.
 std::vector<std::uint64_t> busy_after(const Simulated& run, const std::vector<Step>& steps) {
   std::vector<std::uint64_t> next(steps.size(), run.steps);
   for (auto s = run.steps; s-- > 0;) {
@@ -77,25 +78,25 @@ class Simulation {
   }
 
  private:
-  /// A round as the run's replicas see it.
+  /// A round as the replicas see it.
   struct Round {
     FragmentId fragment = 0;
     std::uint64_t send_step = 0, apply_step = 0;
     double begun = 0, there = 0;
     double slack = unlimited;
-    std::vector<double> came;  ///< by place; below 0: not yet
+    std::vector<double> came;  ///< arrival time by place; below 0: not yet
   };
   struct Trainer {
-    std::uint64_t step = 0;    ///< the last one that was computed
-    std::size_t next_due = 0;  ///< of that step's
-    double asks_since = 0;     ///< for the next result that is due
+    std::uint64_t step = 0;    ///< last computed step
+    std::size_t next_due = 0;  ///< index in that step's due results
+    double asks_since = 0;     ///< when it asked for the next due result
     bool waits = false;
     double waited = 0;
     double begin = 0, end = 0;  ///< of the measured steps
     double waited_before = 0, sent_before = 0, received_before = 0;
   };
 
-  /// Goes on to the next step at which there is something to do.
+  /// Skips to the next step with something to do.
   void begin_step(std::uint32_t m, double now) {
     auto& trainer = replicas_[m];
     if (trainer.step == run_.filling) {
@@ -114,7 +115,7 @@ class Simulation {
     const auto next = next_busy_[trainer.step];
     const double begins = now + static_cast<double>(next - trainer.step - 1) * computes;
     trainer.step = next - 1;
-    double encoded = 0;  // of the step's fragments so far
+    double encoded = 0;  // encoding time of the step's fragments so far
     for (const auto& [p, round] : steps_[next].sends) {
       const auto number = round_of(p, round, next);
       const auto& fragment = run_.fragments[p];
@@ -138,7 +139,7 @@ class Simulation {
     apply_due(m, now);
   }
 
-  /// Applies what is there; waits for what is not.
+  /// Applies results that have arrived; waits at the first that has not.
   void apply_due(std::uint32_t m, double now) {
     auto& trainer = replicas_[m];
     const auto& due = steps_[trainer.step].due;
@@ -170,7 +171,7 @@ class Simulation {
     }
   }
 
-  /// The round in the order of all rounds; begun if it is new.
+  /// The round's number in the order of all rounds; begins the round if it is new.
   std::uint32_t round_of(FragmentId p, std::uint64_t round, std::uint64_t step) {
     auto& known = rounds_[p];
     if (round <= known.size()) return known[round - 1];

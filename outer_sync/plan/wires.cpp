@@ -59,7 +59,7 @@ void Wires::contributes(const Event& event) {
   const auto& piece = round.fragment->pieces[event.piece];
   const double bytes = round.piece_bytes[event.piece] - share_of(piece, event.member);
   const bool leaves = bytes > 1e-9 * piece.shares.front().bytes;
-  // What stays here is there at once.
+  // Contributions that need not be sent arrive at once.
   for (auto& reduction : round.reductions[event.piece]) {
     if (reduction.place == network_.place[event.member] && (is_alone(event.member) || !leaves))
       contributed(event.round, event.piece, reduction, event.time);
@@ -82,8 +82,8 @@ void Wires::carry_next(std::uint32_t member, double now) {
   events_.add(now + line.item.bytes / network_.replicas[member].up, Event::Kind::sent, member);
 }
 
-/// What it carried from `since` to `now` is spread over windows of a step's time, which begin with what is
-/// sent.
+/// Spreads the bytes carried from `since` to `now` over windows of one step's time; a window begins when
+/// something is sent.
 void Wires::count(std::uint32_t member, double now) {
   auto& line = lines_[member];
   auto& traffic = traffic_[member];

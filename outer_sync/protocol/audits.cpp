@@ -11,7 +11,7 @@ std::optional<Audits::Difference> Audits::add(const std::string& by, const Audit
   rounds[audit.round][by] = audit.digest;
   while (rounds.size() > max_open_rounds) rounds.erase(rounds.begin());
   const auto place = rounds.find(audit.round);
-  if (place == rounds.end()) return std::nullopt;  // older than all that are remembered
+  if (place == rounds.end()) return std::nullopt;  // older than all remembered rounds
   std::map<std::uint64_t, std::set<std::string>> groups;
   std::size_t reported = 0;
   for (const auto& [name, digest] : place->second) {

@@ -25,11 +25,11 @@ void add_to(RoundHealth& sum, const RoundHealth& part) {
   }
 }
 
-bool is_sum_of_squares(double value) { return value >= 0; }  // infinity too; not NaN
+bool is_sum_of_squares(double value) { return value >= 0; }  // infinity is valid, NaN is not
 
 }  // namespace
 
-// ---- an owner's ----
+// ---- owner ----
 
 void OwnedHealth::begin(std::vector<std::uint32_t> owned) {
   owned_ = std::move(owned);
@@ -52,7 +52,7 @@ void OwnedHealth::add(FragmentId fragment, Round round, const std::vector<Replic
   const auto place = complete_.find(fragment);
   if (place == complete_.end() || std::countr_zero(round) >= std::countr_zero(place->second.round))
     complete_[fragment] = std::move(sum);
-  // Older rounds of which some chunks were made elsewhere, or not anew, do not become complete any more.
+  // Older rounds with missing chunks (made elsewhere, or not again) can no longer become complete.
   open_.erase(open_.lower_bound({fragment, 0}), open_.upper_bound({fragment, round}));
 }
 
@@ -62,7 +62,7 @@ std::vector<RoundHealth> OwnedHealth::take() {
   return out;
 }
 
-// ---- the coordinator's ----
+// ---- coordinator ----
 
 void RunHealth::begin(const View& view, const FragmentLayout& layout) {
   names_.clear();
@@ -144,7 +144,7 @@ void RunHealth::record(const RoundJudged& round, const ReplicaHealth& replica, d
                          : std::string("not finite");
     lines_.push_back(replica.name + " is an outlier: its outer gradient of " + place + " is " + how);
   } else if (record.rounds > 0 && ++record.clean >= chunks_.size()) {
-    lines_.push_back(replica.name + " is no outlier any more, as of " + place + "; it was one in " +
+    lines_.push_back(replica.name + " is no longer an outlier as of " + place + "; it was one in " +
                      std::to_string(record.rounds) + (record.rounds == 1 ? " round" : " rounds"));
     record = {};
   }

@@ -40,7 +40,7 @@ SampleSet FragmentLedger::twice() const {
 }
 
 bool FragmentLedger::sound() const {
-  constexpr std::uint64_t most = std::uint64_t{1} << 62;  // so that a few more are still a number
+  constexpr std::uint64_t most = std::uint64_t{1} << 62;  // leaves room for additions
   return base_ <= most && unknown_ <= round() && later_.size() <= max_pending_ranges && done_.sound() &&
          twice_.sound() && std::ranges::all_of(later_, [](const auto& samples) {
            return std::ranges::all_of(samples, &SampleRange::sound);

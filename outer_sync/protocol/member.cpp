@@ -10,9 +10,9 @@
 namespace isthmus::outer_sync::protocol {
 namespace {
 
-/// The contributors to all of these results that are there. (A replica that was left out of one gets its
-/// samples back and hands them in again with the next round. A rejected one is in no ledger either: the same
-/// bytes may be made once more without it.)
+/// The replicas that contributed to all results present. (A replica missing from one of them gets its samples
+/// back and reports them again with the next round. A rejected replica is in no ledger either, since the
+/// result's bytes do not contain its values.)
 template <class Results>
 std::vector<ReplicaId> in_all(const Results& chunks) {
   std::optional<std::vector<ReplicaId>> out;
@@ -45,7 +45,7 @@ Member::Member(const FragmentLayout& layout, CodecPlan codecs, ClosingRule closi
 
 std::optional<Sealed> Member::seal(ViewNumber view) {
   if (view < sealed_ || view <= view_.number) return std::nullopt;
-  // Else views that follow each other before anything is applied in one would add up what is kept.
+  // Without this, results kept would add up over consecutive views in which no round is applied.
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) forget(p);
   sealed_ = view;
   Sealed sealed{.view = view,
@@ -86,8 +86,7 @@ bool Member::fits(const NewView& message, MemberIndex self) const {
   return self < message.view.members.size() && problem_of(message, {.steps = 0, .layout = &layout_}).empty();
 }
 
-/// Only those that were in the view of reference are the run's history; anybody else's rounds must be the
-/// beginning of theirs, as they are here at this moment.
+/// The reference's members have the run's history. Any other member's present rounds must be in that history.
 bool Member::is_of_the_run(const NewView& message) const {
   if (view_.number == message.reference) return true;
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
@@ -139,7 +138,7 @@ Member::Entry Member::activate(const NewView& message, MemberIndex self) {
   return Entry::begun;
 }
 
-/// Results of a view that others have left behind may have been made again, with other contributions.
+/// Results of a view that others have left may have been made again from other contributions.
 void Member::discard_unapplied() {
   for (auto at = results_.begin(); at != results_.end();) {
     const auto [round, fragment] = at->first;
@@ -152,7 +151,7 @@ void Member::discard_unapplied() {
   }
 }
 
-/// Nothing of older views counts: neither rounds and results nor what was carried between them.
+/// Drops everything of older views: rounds, results and residuals.
 void Member::begin_anew(const NewView& message) {
   for (ChunkId k = 0; k < view_.owners.size(); ++k) {
     if (view_.owners[k] == self_) actions_.push_back(ForgetResidual{k});
@@ -166,7 +165,7 @@ void Member::begin_anew(const NewView& message) {
   }
 }
 
-/// As it was where this member stands: what later rounds are made of it hears with their results.
+/// Takes the run's ledger as of this member's rounds. The contents of later rounds arrive with their results.
 void Member::learn_ledger(const Ledger& of_the_run) {
   for (FragmentId p = 0; p < ledger_.size(); ++p) {
     auto known = of_the_run[p];
@@ -179,7 +178,7 @@ void Member::learn_ledger(const Ledger& of_the_run) {
   }
 }
 
-/// A reduction whose result nobody keeps has changed what its owner carries all the same.
+/// A reduction has changed its owner's residual even if no member keeps the result.
 void Member::forget_residuals(const View& next, MemberIndex next_self) {
   std::set<ChunkId> chunks;
   for (const auto& [place, gathering] : gathering_) {
@@ -192,7 +191,7 @@ void Member::forget_residuals(const View& next, MemberIndex next_self) {
   for (const auto chunk : chunks) actions_.push_back(ForgetResidual{chunk});
 }
 
-/// The first holder of each decided chunk sends it to those who had not got it.
+/// The first holder of each decided chunk sends it to the members that lack it.
 void Member::push_fixed(const NewView& message) {
   const auto members = static_cast<MemberIndex>(view_.members.size());
   for (const auto& fixed : message.fixed) {
@@ -221,7 +220,7 @@ void Member::push_fixed(const NewView& message) {
   }
 }
 
-/// The same bytes as before, to the owners of now.
+/// Sends the same bytes as before to the present owners.
 void Member::contribute_again() {
   for (const auto& [place, own] : own_) send_contribution(place.second, place.first, own);
 }
@@ -233,13 +232,12 @@ void Member::contribute(ChunkId chunk, Round round, const SharedBytes& bytes, st
   assert(samples.empty() || begins_fragment(chunk));
   assert(samples.ranges().size() <= max_trained_on);
   const auto place = own_.insert_or_assign({round, chunk}, Contribution{bytes, weight, squares, {}}).first;
-  // (Whose they are is known in the view that they are sent in: an id is for life, and this one's.)
+  // The id of this view stays valid: a replica's id never changes.
   for (const auto& range : samples.ranges()) place->second.trained_on.push_back({ids_.at(self_), range});
   if (in_view()) send_contribution(chunk, round, place->second);
 }
 
-/// Nobody waits for a contribution to what is decided: the sender puts its values back when it applies the
-/// round.
+/// A decided chunk needs no contribution: the sender gets its values back when it applies the round.
 void Member::send_contribution(ChunkId chunk, Round round, const Contribution& own) {
   if (is_decided(chunk, round)) return;
   const auto owner = view_.owners.at(chunk);
@@ -256,7 +254,7 @@ void Member::send_contribution(ChunkId chunk, Round round, const Contribution& o
 
 void Member::reduced(ViewNumber view, ChunkId chunk, Round round, const SharedBytes& bytes,
                      const Measured& measured) {
-  if (!in_view() || view != view_.number) return;  // sealed meanwhile: whoever owns it then makes it again
+  if (!in_view() || view != view_.number) return;  // sealed since then: the next owner makes the result again
   const auto place = gathering_.find({round, chunk});
   if (place == gathering_.end()) return;
   std::vector<ReplicaId> present;
@@ -289,7 +287,7 @@ void Member::reduced(ViewNumber view, ChunkId chunk, Round round, const SharedBy
                 .norms = result.norms,
                 .trained_on = result.trained_on});
   }
-  // Gradients of the warm-up are another quantity.
+  // Gradients of the warm-up are another quantity than outer gradients.
   if (round > codecs_.warmup_rounds && measured.squares.size() == present.size())
     health_.add(layout_.fragment_of(chunk), round, present, measured);
   keep_result(chunk, round, std::move(result));
@@ -305,12 +303,12 @@ void Member::applied(FragmentId fragment, Round round, const Digest& chain,
   if (view_.number > 0)
     ledger_[fragment].add(std::move(samples));
   else
-    ledger_[fragment].skip();  // it follows the others' rounds
+    ledger_[fragment].skip();  // it follows the others' rounds without being in a view
   const auto chunks = layout_.chunks_of(fragment);
   gathering_.erase(gathering_.lower_bound({round, chunks.first}),
                    gathering_.lower_bound({round, chunks.last}));
   own_.erase(own_.lower_bound({round, chunks.first}), own_.lower_bound({round, chunks.last}));
-  // Results are made of what the owners have got from us, acknowledged or not; and they close without us.
+  // The round is closed: the owners have used our contributions, acknowledged or not, or closed without them.
   for (auto& of_peer : unacknowledged_) {
     for (auto k = chunks.first; k < chunks.last; ++k)
       of_peer.erase({round, k, self_, ChunkKind::contribution});
@@ -331,7 +329,7 @@ void Member::lowest_applied(const std::vector<Round>& lowest) {
   }
 }
 
-/// Between a seal and its view nothing is forgotten that was reported.
+/// Between a seal and its view, no reported result may be dropped.
 void Member::forget(FragmentId fragment) {
   if (!in_view()) return;
   const auto last = applied_[fragment].round;
@@ -356,14 +354,14 @@ std::optional<std::string> Member::receive(MemberIndex from, const ChunkMessage&
   if (auto problem = check(from, message)) return problem;
   const auto& [round, chunk, sender, kind] = message.key;
   const auto last = applied_[layout_.fragment_of(chunk)].round;
-  if (round > last + window) {  // we lag; it is asked for again when we do not
+  if (round > last + window) {  // this member lags, and requests the chunk again later
     dropped_early_.at(from) = true;
     return std::nullopt;
   }
   actions_.push_back(SendAck{from, message.view, message.key});
   if (round <= last || held(message.key) != nullptr) return std::nullopt;  // a repeat
   if (kind == ChunkKind::contribution) {
-    if (is_decided(chunk, round)) return std::nullopt;  // too late: what is decided is not made again
+    if (is_decided(chunk, round)) return std::nullopt;  // too late: decided results are not made again
     gather(from, chunk, round, {message.bytes, message.weight, 0, message.trained_on});
   } else {
     keep_result(chunk, round,
@@ -402,7 +400,7 @@ void Member::send(MemberIndex peer, ChunkMessage message) {
   actions_.push_back(SendChunk{peer, std::move(message)});
 }
 
-// ---- an owner's part ----
+// ---- owner ----
 
 void Member::gather(MemberIndex from, ChunkId chunk, Round round, Contribution contribution) {
   auto& gathering = gathering_.try_emplace({round, chunk}).first->second;
@@ -410,11 +408,11 @@ void Member::gather(MemberIndex from, ChunkId chunk, Round round, Contribution c
   auto& place = gathering.by_member.at(from);
   if (gathering.closed || place.bytes) return;
   place = std::move(contribution);
-  // With all contributions at once: nobody else could make another result of this view.
+  // With all contributions it closes at once: no other result can be made in this view.
   if (++gathering.present == trainers_.size()) close(chunk, round, gathering);
 }
 
-/// Only as long as the coordinator vouches that no other view has begun.
+/// Only while the coordinator guarantees that no other view has begun.
 void Member::close_by_quorum(ChunkId chunk, Round round, Gathering& gathering, Time now) {
   if (gathering.closed || gathering.present < std::max(closing_.quorum, closing_.least)) return;
   if (!gathering.quorum_since) gathering.quorum_since = now;
@@ -483,7 +481,7 @@ std::vector<SharedBytes> Member::held(FragmentId fragment, Round round) const {
   return out;
 }
 
-/// Its result is here, or was decided before this view began.
+/// The result is here, or was decided before this view began.
 bool Member::is_decided(ChunkId chunk, Round round) const {
   return fixed_.contains({round, chunk}) || held({round, chunk, 0, ChunkKind::result}) != nullptr;
 }

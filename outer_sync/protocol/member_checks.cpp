@@ -1,4 +1,4 @@
-// What a message must be like to be taken: anything else is a breach of the protocol by whoever sent it.
+// Validation of received chunks. Any problem means that the sender has broken the protocol.
 
 #include <algorithm>
 #include <optional>
@@ -11,7 +11,7 @@ namespace isthmus::outer_sync::protocol {
 
 std::optional<std::string> Member::check(MemberIndex from, const ChunkMessage& message) const {
   const auto& [round, chunk, sender, kind] = message.key;
-  if (sender != from) return "a chunk in the name of member " + std::to_string(sender);
+  if (sender != from) return "a chunk sent in the name of member " + std::to_string(sender);
   if (chunk >= layout_.chunk_count()) {
     return "chunk " + std::to_string(chunk) + " of " + std::to_string(layout_.chunk_count());
   }
@@ -21,8 +21,7 @@ std::optional<std::string> Member::check(MemberIndex from, const ChunkMessage& m
   if (kind != ChunkKind::contribution && kind != ChunkKind::result) return "a chunk of unknown kind";
   if (kind == ChunkKind::contribution && owner != self_)
     return "a contribution to a chunk that is not owned here";
-  if (kind == ChunkKind::contribution && !trains(view_.members[from]))
-    return "a contribution of one that only reduces";
+  if (kind == ChunkKind::contribution && !trains(view_.members[from])) return "a contribution of a reducer";
   if (kind == ChunkKind::result && owner != from && !decided)
     return "a result of a chunk that it does not own";
   const auto size = quant::encoded_size(codecs_.of(round), layout_.chunk(chunk).size);
@@ -30,7 +29,7 @@ std::optional<std::string> Member::check(MemberIndex from, const ChunkMessage& m
     return "a chunk of " + std::to_string(message.bytes->size()) + " bytes; expected " + std::to_string(size);
   }
   if (const auto* mine = held(message.key); mine != nullptr && **mine != *message.bytes) {
-    return "two different chunks for one place in one round";
+    return "two versions of one chunk in one round";
   }
   if (kind == ChunkKind::result) {
     if (auto problem = check_result(message, decided)) return problem;
@@ -49,7 +48,7 @@ std::vector<ReplicaId> replicas_of(const std::vector<SquaredNorm>& norms) {
 
 }  // namespace
 
-/// One of an older view may have been made of the contributions of others who are gone.
+/// A decided result of an older view may contain contributions of members that are gone.
 std::optional<std::string> Member::check_result(const ChunkMessage& message, bool decided) const {
   if (!decided) {
     if (auto problem = check_contributors(message)) return problem;
@@ -69,12 +68,12 @@ bool Member::are_trainers_of_the_view(const std::vector<ReplicaId>& listed) cons
   return true;
 }
 
-/// Of a result made in this view: trainers of it in their order, and so many that its owner might close with
-/// them.
+/// For a result made in this view: its contributors must be trainers of the view in member order, and enough
+/// for the owner to close the chunk.
 std::optional<std::string> Member::check_contributors(const ChunkMessage& message) const {
   const auto there = closing_.reject > 0 ? replicas_of(message.norms) : message.contributors;
   if (!are_trainers_of_the_view(there) || !are_trainers_of_the_view(message.contributors))
-    return "a result of contributors that are not trainers of the view, in its order";
+    return "a result with contributors that are not trainers of the view, in member order";
   const auto needed = closing_.quorum == 0 ? trainers_.size() : std::max(closing_.quorum, closing_.least);
   const bool are_all = there.size() == trainers_.size() || (there.empty() && closing_.reject == 0);
   if (are_all || there.size() >= needed) return std::nullopt;
@@ -82,7 +81,7 @@ std::optional<std::string> Member::check_contributors(const ChunkMessage& messag
          std::to_string(needed) + " are needed";
 }
 
-/// Whom the rule leaves is a function of the norms, and one of these everybody knows: its own.
+/// Rejection is a function of the norms, and every member knows one of these: its own.
 std::optional<std::string> Member::check_rejection(const ChunkMessage& message) const {
   std::vector<double> squares;
   for (const auto& norm : message.norms) {
@@ -95,7 +94,7 @@ std::optional<std::string> Member::check_rejection(const ChunkMessage& message) 
     if (stays[i]) expected.push_back(message.norms[i].replica);
   }
   if (expected != (message.contributors.empty() ? trainers_ : message.contributors))
-    return "a result whose contributors are not those that outer.reject leaves, by the norms beside them";
+    return "a result with other contributors than outer.reject keeps by its norms";
   return check_own_norm(message);
 }
 
@@ -105,24 +104,23 @@ std::optional<std::string> Member::check_own_norm(const ChunkMessage& message) c
   if (listed == message.norms.end() || round <= applied_[layout_.fragment_of(chunk)].round)
     return std::nullopt;
   const auto own = own_.find({round, chunk});
-  if (own == own_.end()) return "a norm of a contribution that this replica has not made";
+  if (own == own_.end()) return "a norm of a contribution that this replica has not sent";
   if (own->second.squares == listed->value) return std::nullopt;
   return "a sum of squares of this replica's contribution to chunk " + std::to_string(chunk) + " that is " +
          std::to_string(listed->value) + "; it is " + std::to_string(own->second.squares);
 }
 
-/// Of a contribution its sender's own; of a result those of its contributors, in their order, and of this
-/// member's what it has said.
+/// A contribution lists its sender's samples. A result lists its contributors' samples in member order; the
+/// samples of this member must be the ones it sent.
 std::optional<std::string> Member::check_trained_on(const ChunkMessage& message, bool decided) const {
   const auto& [round, chunk, sender, kind] = message.key;
   const auto& rows = message.trained_on;
   if (!begins_fragment(chunk)) {
     if (rows.empty()) return std::nullopt;
-    return "what it was trained on beside a chunk that is not the first of its fragment";
+    return "training samples with a chunk that is not the first of its fragment";
   }
   const bool is_result = kind == ChunkKind::result;
-  if (!are_sound(rows, is_result ? view_.members.size() : 1))
-    return "samples that it was trained on that cannot be";
+  if (!are_sound(rows, is_result ? view_.members.size() : 1)) return "invalid training samples";
   if (!is_result) {
     const bool own =
         std::ranges::all_of(rows, [id = ids_[sender]](const auto& row) { return row.replica == id; });
@@ -134,7 +132,7 @@ std::optional<std::string> Member::check_trained_on(const ChunkMessage& message,
       if (who.empty() || who.back() != row.replica) who.push_back(row.replica);
     }
     if (!are_trainers_of_the_view(who))
-      return "samples of who is no trainer of the view, or not in its order";
+      return "samples of replicas that are not trainers of the view, in member order";
   }
   const auto own = own_.find({round, chunk});
   const auto me = ids_[self_];
@@ -145,7 +143,7 @@ std::optional<std::string> Member::check_trained_on(const ChunkMessage& message,
   std::vector<TrainedOn> listed;
   std::ranges::copy_if(rows, std::back_inserter(listed), [&](const auto& row) { return row.replica == me; });
   if (listed == own->second.trained_on) return std::nullopt;
-  return "other samples for this replica's contribution than it was trained on";
+  return "other samples for this replica's contribution than the ones it sent";
 }
 
 }  // namespace isthmus::outer_sync::protocol

@@ -70,7 +70,7 @@ ControlMessage decode_tag(std::size_t tag, BoundedReader& reader, std::index_seq
   return decoders[tag](reader);
 }
 
-/// Of a protocol that is not spoken here only what names it and its build; nothing for one that is.
+/// Reads only the fields that name another protocol and its build; empty for this build's protocol.
 std::optional<Hello> foreign_hello(BoundedReader reader) {
   Hello hello;
   reader(hello.protocol);
@@ -83,7 +83,7 @@ std::optional<Hello> foreign_hello(BoundedReader reader) {
   return hello;
 }
 
-/// A newer one that still speaks this protocol may have more to say than is known here.
+/// A newer protocol that still speaks this one may append fields.
 ControlMessage decode_hello(std::span<const std::byte> bytes) {
   auto foreign = foreign_hello(BoundedReader(bytes));
   if (foreign && !speaks_with(*foreign)) return *std::move(foreign);

@@ -20,8 +20,8 @@ namespace {
 constexpr std::size_t longest_name = 64, longest_address = 512;
 constexpr std::size_t longest_words = 16 * 1024;
 constexpr std::size_t longest_summary = 1024 * 1024;
-constexpr std::size_t max_fragments = std::size_t{1} << 20;  // where the layout is not known
-constexpr std::size_t max_checkpoints = 1024;                // of which a heartbeat says the newest
+constexpr std::size_t max_fragments = std::size_t{1} << 20;  // if the layout is not known
+constexpr std::size_t max_checkpoints = 1024;                // in a heartbeat, the newest ones
 constexpr std::uint64_t max_tokens = std::uint64_t{1} << 50;
 constexpr std::uint64_t max_relay_lists = std::uint64_t{1} << 48;
 
@@ -39,7 +39,7 @@ std::string too_long(std::string_view what, const std::string& text, std::size_t
   return too_many("characters of " + std::string(what), text.size(), most);
 }
 
-/// The first of those that are problems.
+/// The first problem, if any.
 std::string first_of(std::initializer_list<std::string> problems) {
   const auto* found = std::ranges::find_if(problems, [](const auto& problem) { return !problem.empty(); });
   return found == problems.end() ? std::string() : *found;
@@ -49,7 +49,7 @@ std::string unless(bool good, std::string_view problem) {
   return good ? std::string() : std::string(problem);
 }
 
-/// What peers dial is an address; one that has none dials them.
+/// An address must be valid, or empty: then the member dials its peers.
 std::string problem_of_member(const MemberInfo& member) {
   if (member.name.empty() || member.name.size() > longest_name)
     return "a name of " + std::to_string(member.name.size()) + " characters; expected 1 to " +
@@ -57,7 +57,7 @@ std::string problem_of_member(const MemberInfo& member) {
   if (auto problem = too_long("an address", member.address, longest_address); !problem.empty())
     return problem;
   return unless(!can_be_dialled(member) || address_in(member.address),
-                "an address that is none; expected HOST:PORT");
+                "an invalid address; expected HOST:PORT");
 }
 
 std::string problem_of_members(const std::vector<MemberInfo>& members) {
@@ -73,7 +73,7 @@ std::string rounds_above(const std::vector<Round>& rounds, const Bounds& bounds)
 }
 
 std::string problem_of_settings(const Settings& settings, const Bounds& bounds) {
-  if (!settings.sound()) return "settings that are not sound";
+  if (!settings.sound()) return "invalid settings";
   const auto step_of = [](std::uint64_t step) { return step == Settings::never ? 0 : step; };
   const auto last = settings.changes.empty() ? 0 : settings.changes.back().step;
   return first_of({above("the step of a change", last, bounds.max_step()),
@@ -93,7 +93,7 @@ bool is_layout(const FragmentLayout& layout, const std::vector<Range>& fragments
   return chunk_elements == layout.chunk_elements() && std::ranges::equal(fragments, layout.fragments());
 }
 
-/// Rounds of one fragment that follow each other.
+/// Consecutive rounds of one fragment.
 std::string problem_of_chain(const std::vector<FragmentState>& chain, FragmentId p, const Bounds& bounds) {
   const auto where = " of fragment " + std::to_string(p);
   if (chain.empty() || chain.size() > Member::history_length)
@@ -109,8 +109,8 @@ std::string problem_of_chain(const std::vector<FragmentState>& chain, FragmentId
   return {};
 }
 
-/// What one member may hold: near its last round, each round once, and of rounds that it has not applied who
-/// and what is in them.
+/// Checks the results that a member holds: near its last round, each round once, and contents only for rounds
+/// that it has not applied.
 std::string problem_of_held(const Sealed& sealed, const FragmentLayout& layout) {
   std::set<std::pair<FragmentId, Round>> seen;
   for (const auto& held : sealed.held) {
@@ -121,12 +121,12 @@ std::string problem_of_held(const Sealed& sealed, const FragmentLayout& layout) 
         " of round " + std::to_string(held.round) + " of fragment " + std::to_string(held.fragment);
     const auto last = sealed.fragments[held.fragment].round;
     if (held.round > last + Member::window || held.round + Member::max_held <= last)
-      return "results" + where + ", whose last round is " + std::to_string(last);
+      return "results" + where + ", and its last round is " + std::to_string(last);
     if (!held.chunks.fits(layout.chunks_of(held.fragment).size())) return "a wrong number of chunks" + where;
     if (!seen.insert({held.fragment, held.round}).second) return "results" + where + " twice";
     const bool may_tell = held.round > last && held.chunks.has(0);
     if (!are_sound(held.trained_on, max_members) || (!held.trained_on.empty() && !may_tell))
-      return "unsound samples" + where;
+      return "invalid samples" + where;
     if (auto problem = too_many("contributors" + where, held.contributors.size(), max_members);
         !problem.empty())
       return problem;
@@ -144,7 +144,7 @@ std::string problem_of_rounds(const Sealed& sealed, const FragmentLayout& layout
     chain.push_back(sealed.fragments[p]);
     if (auto problem = problem_of_chain(chain, p, bounds); !problem.empty()) return problem;
   }
-  if (!ledger_fits(sealed.ledger, sealed.fragments)) return "a ledger that is not of its rounds";
+  if (!ledger_fits(sealed.ledger, sealed.fragments)) return "a ledger that does not fit its rounds";
   return problem_of_held(sealed, layout);
 }
 
@@ -154,21 +154,21 @@ std::string problem_of_view(const NewView& message, const Bounds& bounds) {
     return member.kind == MemberKind::trainer || member.kind == MemberKind::reducer;
   };
   return first_of(
-      {unless(view.number > message.reference, "a view that is not later than the one it goes on from"),
+      {unless(view.number > message.reference, "a view that is not later than its reference"),
        above("the view's number", view.number, highest_view), problem_of_members(view.members),
-       unless(std::ranges::all_of(view.members, takes_part), "a member that takes no part in a view"),
+       unless(std::ranges::all_of(view.members, takes_part), "a member of a kind that is in no view"),
        unless(std::ranges::any_of(view.members, [](const auto& member) { return trains(member); }),
               "a view without a trainer"),
        unless(
            std::ranges::all_of(view.owners, [&](MemberIndex owner) { return owner < view.members.size(); }),
-           "an owner that is no member"),
+           "an owner that is not a member"),
        above("the agreed step", message.step, bounds.max_step()),
        above("the number of tracks", message.tracks, max_members)});
 }
 
 }  // namespace
 
-// ---- what members say ----
+// ---- messages of members ----
 
 std::string problem_of(const Hello& hello, const Bounds& bounds) {
   return first_of(
@@ -183,19 +183,20 @@ std::string problem_of(const Sealed& sealed, const Bounds& bounds) {
       sealed.activated == 0)
     return {};
   if (auto problem =
-          first_of({unless(sealed.activated < sealed.view, "a view that has begun and is not yet to begin"),
+          first_of({unless(sealed.activated < sealed.view,
+                           "a view that has begun and is not older than the sealed one"),
                     above("the agreed step", sealed.step, bounds.max_step()),
                     problem_of_settings(sealed.settings, bounds), problem_of_members(sealed.members),
-                    unless(sealed.taken.sound() && sealed.reserved.sound(), "unsound samples")});
+                    unless(sealed.taken.sound() && sealed.reserved.sound(), "invalid samples")});
       !problem.empty())
     return problem;
   if (bounds.layout != nullptr) {
     if (!is_layout(*bounds.layout, sealed.layout, sealed.chunk_elements))
-      return "fragments that are not of the run's layout";
+      return "fragments other than the run's layout";
     return problem_of_rounds(sealed, *bounds.layout, bounds);
   }
   const auto own = layout_of(sealed.layout, sealed.chunk_elements);
-  return own ? problem_of_rounds(sealed, *own, bounds) : "fragments that are not a layout";
+  return own ? problem_of_rounds(sealed, *own, bounds) : "an invalid fragment layout";
 }
 
 std::string problem_of(const Heartbeat& beat, const Bounds& bounds) {
@@ -213,19 +214,20 @@ std::string problem_of(const Heartbeat& beat, const Bounds& bounds) {
     if (audit.fragment >= fragments)
       return "an audit of fragment " + std::to_string(audit.fragment) + " of " + std::to_string(fragments);
   }
-  return first_of({above("the agreed step", beat.step, bounds.max_step()), rounds_above(rounds, bounds),
-                   too_many("fragments", beat.fragments.size(), fragments),
-                   too_many("rounds that were measured", beat.health.size(), fragments),
-                   above("the number of contributors", beat.contributed, max_members),
-                   too_many("lost members", beat.lost.size(), max_members),
-                   too_many("relayed members", beat.relayed.size(), max_members),
-                   above("the number of relay lists", beat.relays, max_relay_lists),
-                   too_many("paths", beat.paths.size(), max_members),
-                   too_many("checkpoints", beat.checkpoints.size(), max_checkpoints),
-                   too_many("audits", beat.audits.size(), max_audits),
-                   unless(std::abs(beat.outer_gain) <= max_abs_gain, "a gain that no outer step has"),
-                   unless(std::abs(beat.outer_correlation) <= 1, "a correlation that is none"),
-                   above("the step of a checkpoint", newest_step(beat.checkpoints), Bounds::max_steps)});
+  return first_of(
+      {above("the agreed step", beat.step, bounds.max_step()), rounds_above(rounds, bounds),
+       too_many("fragments", beat.fragments.size(), fragments),
+       too_many("measured rounds", beat.health.size(), fragments),
+       above("the number of contributors", beat.contributed, max_members),
+       too_many("lost members", beat.lost.size(), max_members),
+       too_many("relayed members", beat.relayed.size(), max_members),
+       above("the number of relay lists", beat.relays, max_relay_lists),
+       too_many("paths", beat.paths.size(), max_members),
+       too_many("checkpoints", beat.checkpoints.size(), max_checkpoints),
+       too_many("audits", beat.audits.size(), max_audits),
+       unless(std::abs(beat.outer_gain) <= max_abs_gain, "an outer gain that is not in -1e6 to 1e6"),
+       unless(std::abs(beat.outer_correlation) <= 1, "a correlation that is not in -1 to 1"),
+       above("the step of a checkpoint", newest_step(beat.checkpoints), Bounds::max_steps)});
 }
 
 std::string problem_of(const EvalReport& report, const Bounds& bounds) {
@@ -261,7 +263,7 @@ std::string problem_of(const Records& records, const Bounds&) {
                           "a record of an unknown kind, or a line that is too long")});
 }
 
-// ---- what the coordinator says ----
+// ---- messages of the coordinator ----
 
 std::string problem_of(const Seal& seal, const Bounds& bounds) {
   return above("the step to resume from", seal.resume_step, bounds.max_step());
@@ -272,7 +274,7 @@ std::string problem_of(const NewView& message, const Bounds& bounds) {
   if (auto problem = problem_of_settings(message.settings, bounds); !problem.empty()) return problem;
   const auto own = bounds.layout != nullptr ? std::optional<FragmentLayout>()
                                             : layout_of(message.layout, message.chunk_elements);
-  if (bounds.layout == nullptr && !own) return "fragments that are not a layout";
+  if (bounds.layout == nullptr && !own) return "an invalid fragment layout";
   const auto& layout = bounds.layout != nullptr ? *bounds.layout : *own;
   const auto members = message.view.members.size();
   const auto fragments = layout.fragment_count();
@@ -280,12 +282,12 @@ std::string problem_of(const NewView& message, const Bounds& bounds) {
   if (message.view.owners.size() != layout.chunk_count() || message.chains.size() != fragments ||
       message.ledger.size() != fragments || message.applied.size() != members ||
       message.reserved.size() != members)
-    return "lists that are not of the run's layout and the view's members";
+    return "lists that do not fit the run's layout and the view's members";
   for (FragmentId p = 0; p < fragments; ++p) {
     if (auto problem = problem_of_chain(message.chains[p], p, bounds); !problem.empty()) return problem;
   }
   for (const auto& rounds : message.applied) {
-    if (rounds.size() != fragments) return "rounds of a member that are not of the run's layout";
+    if (rounds.size() != fragments) return "rounds of a member that do not fit the run's layout";
     if (auto problem = rounds_above(rounds, bounds); !problem.empty()) return problem;
   }
   const auto is_fixed_round = [&](const FixedRound& fixed) {
@@ -295,9 +297,9 @@ std::string problem_of(const NewView& message, const Bounds& bounds) {
            });
   };
   return first_of(
-      {unless(std::ranges::all_of(message.fixed, is_fixed_round), "decided results that nobody can hold"),
-       unless(std::ranges::all_of(message.ledger, is_sound), "a ledger that is not sound"),
-       unless(message.taken.sound() && std::ranges::all_of(message.reserved, is_sound), "unsound samples")});
+      {unless(std::ranges::all_of(message.fixed, is_fixed_round), "invalid decided results"),
+       unless(std::ranges::all_of(message.ledger, is_sound), "an invalid ledger"),
+       unless(message.taken.sound() && std::ranges::all_of(message.reserved, is_sound), "invalid samples")});
 }
 
 std::string problem_of(const HeartbeatReply& reply, const Bounds& bounds) {
@@ -328,7 +330,7 @@ std::string problem_of(const Relays& relays, const Bounds&) {
   return too_many("relays", relays.relays.size(), max_members * max_members / 2);
 }
 
-// ---- any ----
+// ---- any message ----
 
 namespace {
 

@@ -1,5 +1,5 @@
 #pragma once
-// Numbers in lines for people.
+// Formats numbers for log lines.
 
 #include <cstdio>
 #include <string>

@@ -7,7 +7,7 @@
 namespace isthmus::outer_sync::protocol {
 namespace {
 
-/// What a member sends, in exchanges: `fixed` + share * `by_share`.
+/// Bytes sent by a member, in exchanges: `fixed` + share * `by_share`.
 struct Load {
   double fixed = 0, by_share = 0;
 };
@@ -22,7 +22,7 @@ std::vector<Load> loads_of(std::span<const Site> sites) {
   return loads;
 }
 
-/// The largest share that a member can send in `time`: one that sends no more for a larger share takes any.
+/// The largest share that a member can send within `time`; 1 if it sends no more for a larger share.
 double share_within(const Load& load, double uplink, double time) {
   constexpr double rounding = 1e-9;
   const auto left = uplink * time - load.fixed;
@@ -39,7 +39,7 @@ double shares_within(std::span<const Site> sites, std::span<const Load> loads, d
 
 bool is_known(const Site& site) { return site.uplink > 0; }
 
-/// One that trains nothing before one that does, then the largest uplink, then the first.
+/// A reducer before a trainer, then the largest uplink, then the first.
 MemberIndex hub_of(std::span<const Site> sites) {
   const auto rank = [](const Site& site) { return std::pair(site.kind == MemberKind::reducer, site.uplink); };
   return static_cast<MemberIndex>(std::ranges::max_element(sites, {}, rank) - sites.begin());
@@ -58,14 +58,15 @@ struct Choice {
 };
 
 Choice mesh(const FragmentLayout& layout, std::span<const Site> sites) {
-  return {"mesh", "all own alike", balanced_owners(layout, sites.size())};
+  return {"mesh", "equal shares", balanced_owners(layout, sites.size())};
 }
 Choice weighted(const FragmentLayout& layout, std::span<const Site> sites) {
   return {"weighted", "shares follow the uplinks", owners_by_share(layout, balanced_shares(sites))};
 }
 Choice hub(const FragmentLayout& layout, std::span<const Site> sites) {
   const auto owner = hub_of(sites);
-  return {"hub", sites[owner].name + " owns all", std::vector<MemberIndex>(layout.chunk_count(), owner)};
+  return {"hub", sites[owner].name + " owns all chunks",
+          std::vector<MemberIndex>(layout.chunk_count(), owner)};
 }
 
 Deal without_uplinks(const FragmentLayout& layout, std::span<const Site> sites, Topology setting) {
@@ -76,7 +77,7 @@ Deal without_uplinks(const FragmentLayout& layout, std::span<const Site> sites, 
   return {std::move(choice.owners), choice.name + ", " + choice.what + "; not all uplinks are known"};
 }
 
-/// A tenth is worth another topology: a little less is within what uplinks vary by.
+/// Another topology must be a tenth faster than the mesh: less is within the variation of uplinks.
 const Choice& fastest(const std::vector<Choice>& choices) {
   const auto& best = *std::ranges::min_element(choices, {}, &Choice::seconds);
   return best.seconds <= 0.9 * choices.front().seconds ? best : choices.front();
@@ -106,13 +107,14 @@ std::vector<MemberIndex> balanced_owners(const FragmentLayout& layout, std::size
 std::vector<double> balanced_shares(std::span<const Site> sites) {
   if (sites.size() == 1) return {1};
   const auto loads = loads_of(sites);
-  // Nobody is done before its contributions are out; from there on the time is raised as water is.
+  // Lower bound: every member must send its contributions. From there, bisects for the time at which the
+  // shares have the sum 1.
   double low = 0;
   for (std::size_t m = 0; m < sites.size(); ++m)
     low = std::max(low, loads[m].fixed / static_cast<double>(sites[m].uplink));
   double time = low;
   if (shares_within(sites, loads, low) < 1) {
-    double high = 0;  // in which anybody could send everything
+    double high = 0;  // in this time any member can send everything
     for (const auto& site : sites)
       high = std::max(high, static_cast<double>(sites.size()) / static_cast<double>(site.uplink));
     constexpr int halvings = 60;  // more than the bits of a share
@@ -173,7 +175,7 @@ Deal deal_chunks(const FragmentLayout& layout, std::span<const Site> sites, cons
     if (&other != &choice) others += (others.empty() ? "" : ", ") + other.name + " " + shown(other.seconds);
   }
   return {choice.owners,
-          choice.name + ", " + choice.what + ": " + shown(choice.seconds) + " an exchange (" + others + ")"};
+          choice.name + ", " + choice.what + ": " + shown(choice.seconds) + " per exchange (" + others + ")"};
 }
 
 }  // namespace isthmus::outer_sync::protocol

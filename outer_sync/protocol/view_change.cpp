@@ -11,8 +11,8 @@
 namespace isthmus::outer_sync::protocol {
 namespace {
 
-/// One that only reduces makes nothing of a view that has begun at no trainer: what it knows then the
-/// trainers may be past.
+/// The highest view that has begun at a trainer. Reducers do not count: in a view that has begun at no
+/// trainer, no round was made, and the trainers may be past what the reducer knows.
 ViewNumber reference_of(std::span<const SealedMember> members) {
   ViewNumber highest = 0;
   for (const auto& member : members) {
@@ -21,19 +21,19 @@ ViewNumber reference_of(std::span<const SealedMember> members) {
   return highest;
 }
 
-/// Last applied round and those before it, oldest first.
+/// The last applied round and the rounds before it, oldest first.
 std::vector<FragmentState> chain_of(const Sealed& sealed, FragmentId p) {
   auto chain = sealed.history[p];
   chain.push_back(sealed.fragments[p]);
   return chain;
 }
 
-/// (One that only reduces has no rounds before its first view.)
+/// (A reducer has no rounds before its first view.)
 bool is_of(const SealedMember& member, ViewNumber view) {
   return member.sealed.activated == view && (trains(member.info) || view > 0);
 }
 
-/// Whose rounds and results count: the members of the highest view that has begun at any trainer.
+/// The rounds and results that count: of the members of the highest view that has begun at a trainer.
 class Reference {
  public:
   Reference(const FragmentLayout& layout, std::span<const SealedMember> members, ViewNumber view)
@@ -62,7 +62,7 @@ class Reference {
   [[nodiscard]] Round newest(FragmentId p) const { return chains_[p].back().round; }
   [[nodiscard]] const std::vector<std::vector<FragmentState>>& chains() const { return chains_; }
   [[nodiscard]] const Ledger& ledger() const { return ledger_; }
-  /// Members of the reference have equal settings: `disagreement` checks it.
+  /// Equal for all members of the reference, as `disagreement` has checked.
   [[nodiscard]] Settings settings() const { return settings_.value_or(Settings{}); }
 
   /// Whether this is a trainer that has applied the newest round of every fragment.
@@ -86,8 +86,9 @@ class Reference {
     sealed.step = std::max(sealed.step, step_);
   }
 
-  /// Whether results of a round are the run's, and kept when the view begins. A trainer that is not of the
-  /// reference has those that it has applied where its chain hash is the run's: that is made of their bytes.
+  /// Whether a member's results of a round are the run's, and stay decided in the new view. Results of a
+  /// trainer outside the reference count if it has applied them and has the run's chain hash, which is made
+  /// of their bytes.
   [[nodiscard]] bool counts(const SealedMember& member, const HeldResults& held) const {
     if (contains(member) || !trains(member.info)) return contains(member);
     const auto own = chain_of(member.sealed, held.fragment);
@@ -96,9 +97,9 @@ class Reference {
     return state != own.end() && std::ranges::find(chain, *state) != chain.end();
   }
 
-  /// In rounds that are decided completely in every fragment, applied by anybody or not, and not in the
-  /// ledger: nobody is to be trained on these again. What a lost member had in decided rounds of some
-  /// fragments only is free, or the others would never get it.
+  /// Samples not to be trained on again: in rounds completely decided in every fragment, applied or not, and
+  /// not in the ledger. Samples of a lost member in decided rounds of only some fragments stay free, or the
+  /// other fragments would never get them.
   [[nodiscard]] SampleSet decided() const {
     auto rounds = ledger_;
     for (const auto& [place, round] : held_) {
@@ -108,31 +109,32 @@ class Reference {
     return without(done_everywhere(rounds), done_everywhere(ledger_));
   }
 
-  /// Why a member cannot go on from where it is; empty if it can.
+  /// Why a member cannot continue from its rounds; empty if it can.
   [[nodiscard]] std::string obstacle(const SealedMember& member) const {
     if (!trains(member.info) && !contains(member)) return {};  // it begins at the newest round
     for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
-      if (chains_[p].empty()) return "nobody of the run is here";
+      if (chains_[p].empty()) return "no member with the run's rounds is here";
       const auto& own = member.sealed.fragments[p];
       const auto where = " of fragment " + std::to_string(p);
       if (!contains(member) && std::ranges::find(chains_[p], own) == chains_[p].end()) {
-        return "its round " + std::to_string(own.round) + where + " is not one of the run's (which is at " +
-               std::to_string(newest(p)) + ")";
+        return "its round " + std::to_string(own.round) + where +
+               " is not one of the run's (newest: " + std::to_string(newest(p)) + ")";
       }
       for (auto r = own.round + 1; r <= newest(p); ++r) {
-        if (!complete(p, r)) return "nobody keeps the results of round " + std::to_string(r) + where;
+        if (!complete(p, r)) return "no member holds the results of round " + std::to_string(r) + where;
       }
     }
     return {};
   }
 
  private:
-  /// A newcomer knows of no round before its first. Whoever has applied that one too knows what led to it.
+  /// A newcomer knows no rounds before its first one. A member that has applied that round too knows those
+  /// before it.
   void extend_back(FragmentId p, std::span<const SealedMember> members) {
     auto& chain = chains_[p];
     for (bool longer = !chain.empty(); std::exchange(longer, false);) {
       for (const auto& member : members) {
-        if (member.sealed.fragments.empty()) continue;  // it only reduces, and is new
+        if (member.sealed.fragments.empty()) continue;  // a new reducer
         const auto own = chain_of(member.sealed, p);
         const auto common = std::ranges::find(own, chain.front());
         if (common == own.begin() || common == own.end()) continue;
@@ -144,11 +146,11 @@ class Reference {
       chain.erase(chain.begin(), chain.end() - Member::history_length);
   }
   using Ids = std::vector<ReplicaId>;
-  /// What all that count hold of one round.
+  /// Results of one round, held by all members that count together.
   struct Together {
     std::vector<bool> chunks;
     std::vector<TrainedOn> trained_on;
-    std::optional<Ids> contributors;  ///< to all of the chunks
+    std::optional<Ids> contributors;  ///< to all of these chunks
   };
 
   void gather(const HeldResults& held) {
@@ -172,13 +174,13 @@ class Reference {
   ViewNumber view_;
   std::uint64_t step_ = 0;
   std::optional<Settings> settings_;
-  std::vector<std::vector<FragmentState>> chains_;  ///< by fragment, of whoever has come furthest
-  Ledger ledger_;                                   ///< the same one's
+  std::vector<std::vector<FragmentState>> chains_;  ///< by fragment, of the foremost member
+  Ledger ledger_;                                   ///< of the same member
   std::map<std::pair<FragmentId, Round>, Together> held_;
 };
 
-/// One that only reduces needs nothing of what was before: where it is not of the reference, it begins at the
-/// newest round of the run, and holds nothing.
+/// A reducer outside the reference needs nothing from before: it begins at the run's newest round, and holds
+/// no results.
 void place_reducers(const Reference& reference, std::vector<SealedMember>& members) {
   for (auto& member : members) {
     if (trains(member.info) || reference.contains(member)) continue;
@@ -188,7 +190,7 @@ void place_reducers(const Reference& reference, std::vector<SealedMember>& membe
   }
 }
 
-/// Everything that counts is decided; rounds that all have applied need no mention.
+/// All results that count are decided. Rounds that all members have applied are not listed.
 std::vector<FixedRound> fixed_rounds(const Reference& reference, std::span<const SealedMember> members) {
   std::map<std::pair<FragmentId, Round>, FixedRound> rounds;
   for (std::size_t m = 0; m < members.size(); ++m) {
@@ -246,8 +248,7 @@ ViewPlan plan_from(const FragmentLayout& layout, std::vector<SealedMember> able,
                    const TopologyRule& topology) {
   ViewPlan plan;
   const auto view = reference_of(able);
-  // Whoever has to take the state from others brings no results into the view, so what the rest can go on
-  // from is asked once more.
+  // Evicted members bring no results into the view, so the rest is checked again.
   for (;;) {
     const Reference reference(layout, able, view);
     std::vector<SealedMember> rest;
@@ -263,7 +264,7 @@ ViewPlan plan_from(const FragmentLayout& layout, std::vector<SealedMember> able,
     const auto is_left = [&] {
       return std::ranges::any_of(able, [&](const auto& member) { return reference.contains(member); });
     };
-    // A newcomer copies fragments from several members, so it may be the only one that has all newest rounds.
+    // A newcomer copies fragments from several members, so it may be the only one with all newest rounds.
     for (auto& member : able) {
       if (!is_left() && reference.has_all(member)) reference.take_in(member);
     }
@@ -275,7 +276,7 @@ ViewPlan plan_from(const FragmentLayout& layout, std::vector<SealedMember> able,
   }
 }
 
-/// The plan without those whom `leaves` names.
+/// The plan without the members that `leaves` selects.
 template <class Leaves>
 ViewPlan plan_without(Leaves leaves, const std::string& why, const FragmentLayout& layout,
                       std::span<const SealedMember> members, const TopologyRule& topology) {
@@ -305,13 +306,13 @@ ViewPlan plan_view(const FragmentLayout& layout, std::span<const SealedMember> m
                    const TopologyRule& topology) {
   auto plan = plan_from(layout, {members.begin(), members.end()}, topology);
   if (!plan.message.view.members.empty() || !any_trains(members)) return plan;
-  // What only those know that have no parameters to go on with must not send away all that have them.
+  // Rounds that only reducers know must not evict all trainers: reducers have no parameters to continue with.
   const auto reduces = [](const SealedMember& member) {
     return !trains(member.info) && member.sealed.activated > 0;
   };
-  plan = plan_without(reduces, "no trainer can go on from its rounds", layout, members, topology);
+  plan = plan_without(reduces, "no trainer can continue from its rounds", layout, members, topology);
   if (!plan.message.view.members.empty()) return plan;
-  // Each lacks rounds that the others do not keep any more: the foremost goes on from its own.
+  // Each trainer lacks rounds that the others no longer hold: the foremost continues from its own.
   const SealedMember* foremost = nullptr;
   for (const auto& member : members) {
     if (!trains(member.info)) continue;
@@ -325,13 +326,14 @@ ViewPlan plan_view(const FragmentLayout& layout, std::span<const SealedMember> m
     return reduces(member) || (&member != foremost && member.sealed.activated == foremost->sealed.activated &&
                                trains(member.info));
   };
-  const auto why = foremost->info.name + " has come further, and neither keeps what the other lacks";
+  const auto why =
+      foremost->info.name + " is further ahead, and neither holds the results that the other lacks";
   return plan_without(is_other, why, layout, members, topology);
 }
 
 std::optional<FragmentLayout> layout_of(std::span<const Range> fragments, std::uint64_t chunk_elements) {
   constexpr std::uint64_t max_elements = 1ULL << 44;
-  constexpr std::uint64_t max_chunks = 1ULL << 22;  // what a NewView lists fits into a control frame
+  constexpr std::uint64_t max_chunks = 1ULL << 22;  // the lists of a NewView must fit into a control frame
   if (chunk_elements == 0) return std::nullopt;
   std::uint64_t chunks = 0;
   for (const auto& fragment : fragments) {
@@ -361,7 +363,7 @@ std::string disagreement(const FragmentLayout& layout, std::span<const SealedMem
     if (!is_of(member, reference)) continue;
     if (first == nullptr) first = &member;
     if (member.sealed.settings == first->sealed.settings) continue;
-    return "what was set in mid-run (isthmus ctl set) is not the same at " + member.info.name + " and " +
+    return "settings changed in mid-run (isthmus ctl set) are not the same at " + member.info.name + " and " +
            first->info.name + ", which are both in view " + std::to_string(reference);
   }
   for (FragmentId p = 0; p < layout.fragment_count(); ++p) {

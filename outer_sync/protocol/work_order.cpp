@@ -44,7 +44,8 @@ SampleRange WorkOrder::next(std::uint64_t most) {
   return give(range);
 }
 
-/// For every block of an orphan that this trainer gets, all get one, and each as many of its own.
+/// In one cycle every trainer gets a block of each orphan, and as many blocks of its own track as there are
+/// trainers for each of these.
 void WorkOrder::next_turn() {
   turn_ = (turn_ + 1) % (orphans_.size() + 1);
   left_ = turn_ == 0 ? trainers_ * block : block;

@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int root_days = 3650;
-constexpr int serial_bits = 127;  // by chance, so that nothing has to be counted
+constexpr int serial_bits = 127;  // random, so that no counter is needed
 constexpr long seconds_a_day = 86400;
 
 void add_extension(X509* certificate, X509* issuer, int nid, const char* value) {
@@ -36,7 +36,7 @@ void add_extension(X509* certificate, X509* issuer, int nid, const char* value) 
   need(added, "an extension");
 }
 
-/// Of this name and run, without extensions and not signed. `role`: nothing of a root.
+/// A certificate for this name and run, without extensions and unsigned. `role` is empty for a root.
 Certificate blank(EVP_PKEY* key, const std::string& run, const std::string& name, int days,
                   const std::string& role = {}) {
   Certificate certificate(need(X509_new(), "a certificate"));
@@ -44,7 +44,7 @@ Certificate blank(EVP_PKEY* key, const std::string& run, const std::string& name
   const Number serial(need(BN_new(), "a serial number"));
   need(BN_rand(serial.get(), serial_bits, BN_RAND_TOP_ONE, BN_RAND_BOTTOM_ANY), "a serial number");
   need(BN_to_ASN1_INTEGER(serial.get(), X509_get_serialNumber(certificate.get())), "a serial number");
-  // Clocks of sites differ; a certificate must be good at once everywhere.
+  // Clocks of sites differ, but a certificate must be valid everywhere at once.
   need(X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -seconds_a_day), "a time");
   need(X509_gmtime_adj(X509_getm_notAfter(certificate.get()), days * seconds_a_day), "a time");
   auto* subject = X509_get_subject_name(certificate.get());
@@ -58,8 +58,8 @@ Certificate blank(EVP_PKEY* key, const std::string& run, const std::string& name
   return certificate;
 }
 
-/// One process at a time writes an authority's files: a coordinator may enrol somebody while somebody is at
-/// work here by hand. The lock is a file that no other account can open, so none can hold it.
+/// Locks an authority's folder, so that only one process writes its files: a coordinator may enrol a newcomer
+/// while a user works on them by hand. Other accounts cannot open the lock file, so they cannot hold it.
 class FolderAlone {
  public:
   explicit FolderAlone(const fs::path& folder)
@@ -68,7 +68,7 @@ class FolderAlone {
     if (descriptor_ < 0) throw Error(ErrorKind::data, "cannot open " + file + ": " + std::strerror(errno));
     if (lock_within(descriptor_, longest_wait)) return;
     const std::string reason = errno == EWOULDBLOCK
-                                   ? "another process has held it for 10 s; see who: lsof " + file
+                                   ? "another process has held it for 10 s; find it with: lsof " + file
                                    : std::strerror(errno);
     ::close(descriptor_);
     throw Error(ErrorKind::data, "cannot lock " + file + ": " + reason);
@@ -95,7 +95,7 @@ std::vector<Issued> read_issued(const fs::path& file) {
     std::istringstream in{std::string(line)};
     Issued one;
     if (!(in >> one.serial >> one.name)) return;
-    if (!(in >> one.ends)) one.ends = Issued::never;  // of a build that did not write it
+    if (!(in >> one.ends)) one.ends = Issued::never;  // from a build that did not write it
     issued.push_back(std::move(one));
   });
   return issued;
@@ -111,7 +111,7 @@ void write_issued(const fs::path& file, const std::vector<Issued>& issued) {
   replace_file(file, text);
 }
 
-/// Takes those out that have expired so long ago that no site's clock can see it otherwise; their serials.
+/// Removes certificates that expired so long ago that every site's clock agrees, and returns their serials.
 std::set<std::string> take_expired(std::vector<Issued>& issued) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto latest =
@@ -124,7 +124,7 @@ std::set<std::string> take_expired(std::vector<Issued>& issued) {
   return serials;
 }
 
-/// A new list, with what the one of before has, but for these serials.
+/// A new list with the entries of the old one, except these serials.
 RevocationList revocations(const fs::path& file, const X509* root, const std::set<std::string>& without) {
   RevocationList list(need(X509_CRL_new(), "a revocation list"));
   need(X509_CRL_set_version(list.get(), 1), "a revocation list");
@@ -140,7 +140,7 @@ RevocationList revocations(const fs::path& file, const X509* root, const std::se
   return list;
 }
 
-/// All at once: OpenSSL sorts the list anew for a search after each addition.
+/// Reads all at once, because OpenSSL sorts the list for each search after an addition.
 std::set<std::string> serials_in(X509_CRL* list) {
   std::set<std::string> serials;
   auto* revoked = X509_CRL_get_REVOKED(list);
@@ -170,8 +170,8 @@ Authority Authority::create(const fs::path& folder, const std::string& run) {
   check_word("the run", run);
   if (fs::exists(folder / "ca.pem")) {
     throw Error(ErrorKind::config, (folder / "ca.pem").string() +
-                                       " is there already; to begin anew move the folder away: the "
-                                       "certificates that it has issued will be invalid");
+                                       " exists already; to start over, move the folder away: the "
+                                       "certificates that it has issued become invalid");
   }
   make_private_folder(folder);
   const auto key = new_key();
@@ -203,7 +203,7 @@ std::string Authority::certify(EVP_PKEY* key, const std::string& name, int days,
   add_extension(certificate.get(), root.get(), NID_authority_key_identifier, "keyid:always");
   need(X509_sign(certificate.get(), root_key.get(), EVP_sha256()), "cannot sign");
 
-  // On record before it is in anybody's hands: what is not there could not be revoked.
+  // Recorded before it is handed out: a certificate that is not on record could not be revoked.
   tm end{};
   need(ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &end), "a time");
   auto issued = read_issued(folder_ / "issued");
@@ -220,7 +220,7 @@ fs::path Authority::issue(const std::string& name, int days, Role role) const {
   make_private_folder(own);
   replace_file(own / "ca.pem", read_text(folder_ / "ca.pem"));
   if (fs::exists(folder_ / "ca.crl")) replace_file(own / "ca.crl", read_text(folder_ / "ca.crl"));
-  // Both in one file, so that a process that is running never takes up one without the other.
+  // Certificate and key in one file, so that a running process never loads one without the other.
   replace_file(own / "cert.pem", certificate + pem_of(key.get()), File::Mode::secret);
   return own;
 }
@@ -234,7 +234,7 @@ Secret Authority::invite(const std::string& name, Role role, Invitations::Time n
 Invitations::Verdict Authority::enrol(const Secret& secret, const std::string& request,
                                       Invitations::Time now) const {
   const auto key = key_of_request(request);
-  // Until the answer is on disk: what is revoked meanwhile must not be issued after that.
+  // Held until the answer is on disk, so that a name revoked meanwhile gets no certificate afterwards.
   const FolderAlone alone(folder_);
   return Invitations(folder_).redeem(
       secret, fingerprint_of(key.get()), now,
@@ -247,7 +247,7 @@ void Authority::revoke(const std::string& name) const {
   const auto root = read_certificate(folder_ / "ca.pem");
   const auto root_key = read_key(folder_ / "ca.key");
   const FolderAlone alone(folder_);
-  // First, so that whatever fails below nobody comes by one of them any more.
+  // First, so that no invitation can be used even if a later step fails.
   bool found = Invitations(folder_).withdraw(name) > 0;
   auto issued = read_issued(folder_ / "issued");
   const auto list = revocations(folder_ / "ca.crl", root.get(), take_expired(issued));
@@ -271,9 +271,9 @@ void Authority::revoke(const std::string& name) const {
   if (text.size() > max_revoked_text)
     throw Error(ErrorKind::data,
                 (folder_ / "ca.crl").string() + " would have " + std::to_string(text.size()) +
-                    " bytes, and processes read no more than " + std::to_string(max_revoked_text) +
-                    ": it stays as it was. Make a new authority (isthmus certs init) and issue "
-                    "its certificates to all who are to stay");
+                    " bytes, but processes read at most " + std::to_string(max_revoked_text) +
+                    "; it is left unchanged. Create a new authority (isthmus certs init) and issue "
+                    "new certificates to all processes that remain");
   replace_file(folder_ / "ca.crl", text);
   write_issued(folder_ / "issued", issued);
   for (const auto& one : issued) {

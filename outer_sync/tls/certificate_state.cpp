@@ -10,11 +10,11 @@ namespace isthmus::outer_sync::tls {
 namespace fs = std::filesystem;
 
 CertificateState certificate_state(const fs::path& folder) {
-  const Credentials credentials(folder);  // all that can be wrong
+  const Credentials credentials(folder);  // checks the files
   const auto file = folder / "cert.pem";
   const auto own = read_certificate(file);
   std::tm ends{};
-  need(ASN1_TIME_to_tm(X509_get0_notAfter(own.get()), &ends), file.string() + " has no end");
+  need(ASN1_TIME_to_tm(X509_get0_notAfter(own.get()), &ends), file.string() + " has no expiry time");
   constexpr auto others = fs::perms::group_all | fs::perms::others_all;
   return {.name = credentials.name(),
           .run = credentials.run(),

@@ -5,20 +5,21 @@ namespace isthmus::outer_sync::tls {
 namespace {
 
 constexpr std::array<const char*, 3> file_names = {"ca.pem", "cert.pem", "ca.crl"};
-/// A chain of ours is a root and a certificate, well below 2 KiB: strangers get room for no more.
+/// Our chains are a root and a certificate, well below 2 KiB; strangers may not send more.
 constexpr long longest_chain = 4096;
 
-/// By the rules that peers go by, so that a certificate which none would accept is refused at home.
+/// Applies the peers' rules, so that a process notices itself that peers would refuse its certificate.
 void verify(X509_STORE* store, X509* certificate, const std::filesystem::path& file) {
   const std::unique_ptr<X509_STORE_CTX, Free<X509_STORE_CTX_free>> context(
       need(X509_STORE_CTX_new(), "a check"));
   need(X509_STORE_CTX_init(context.get(), store, certificate, nullptr), "a check");
   if (X509_verify_cert(context.get()) == 1) return;
   const int why = X509_STORE_CTX_get_error(context.get());
-  // A clock that is wrong may be right again soon: whoever started this process tries again.
+  // A wrong clock may be corrected soon: reported as a network error, so that the process that started this
+  // one retries.
   const bool is_early = why == X509_V_ERR_CERT_NOT_YET_VALID || why == X509_V_ERR_CRL_NOT_YET_VALID;
   throw Error(is_early ? ErrorKind::network : ErrorKind::data,
-              file.string() + " is no good: " + X509_verify_cert_error_string(why) +
+              file.string() + " is not valid: " + X509_verify_cert_error_string(why) +
                   (is_early ? "; check this machine's clock" : ""));
 }
 
@@ -37,7 +38,8 @@ Credentials::Files Credentials::read() const {
   need(SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION), "TLS 1.3");
   files.context->set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert);
   SSL_CTX_set_max_cert_list(context, longest_chain);
-  need(SSL_CTX_set_num_tickets(context, 0), "TLS 1.3");  // every connection shows its certificate
+  need(SSL_CTX_set_num_tickets(context, 0),
+       "TLS 1.3");  // no session resumption
   SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
   need(SSL_CTX_use_certificate(context, own.get()), (folder_ / "cert.pem").string());
   need(SSL_CTX_use_PrivateKey(context, key.get()), (folder_ / "cert.pem").string());
@@ -60,7 +62,7 @@ RevocationList Credentials::read_revoked(X509* root) const {
   const std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>> root_key(
       need(X509_get_pubkey(root), (folder_ / "ca.pem").string()));
   need(X509_CRL_verify(list.get(), root_key.get()),
-       (folder_ / "ca.crl").string() + " is not of this run's authority");
+       (folder_ / "ca.crl").string() + " is not signed by this run's authority");
   return list;
 }
 
@@ -85,24 +87,25 @@ std::optional<std::string> Credentials::refresh() {
   try {
     now_ = read();
     stamps_ = stamps;
-  } catch (const std::exception& error) {  // whoever asks goes on with the old ones
-    problem = std::string("keeps its certificates of before: ") + error.what();
+  } catch (const std::exception& error) {  // the old ones stay in use
+    problem = std::string("keeps its old certificates: ") + error.what();
     take_up_revoked();
   }
   if (problem.empty()) {
     problem_.clear();
-    return "took up the certificates in " + folder_.string() + " anew";
+    return "reloaded the certificates in " + folder_.string();
   }
   if (problem == problem_) return std::nullopt;
   problem_ = problem;
   return problem;
 }
 
-/// Also where this process's own certificate has ended, which those that are open outlive.
+/// Loads the revocation list even if this process's own certificate has expired, since open connections
+/// outlive that.
 void Credentials::take_up_revoked() {
   try {
     if (auto list = read_revoked(read_certificate(folder_ / "ca.pem").get())) now_.revoked = std::move(list);
-  } catch (const std::exception&) {  // the reason has been said
+  } catch (const std::exception&) {  // the reason has been reported
   }
 }
 

@@ -1,6 +1,5 @@
 #pragma once
-// Who this process is and whom it believes: its certificate and the root of the run, as files that may change
-// while it runs.
+// This process's certificate and the run's root, read from files that may change while it runs.
 
 #include <array>
 #include <asio/ssl/context.hpp>
@@ -14,23 +13,22 @@
 
 namespace isthmus::outer_sync::tls {
 
-/// Of one thread.
+/// Used on one thread only.
 class Credentials {
  public:
-  /// Reads ca.pem, cert.pem (a certificate with its private key) and, where it is there, ca.crl. Throws
-  /// Error(data) naming the file that is missing or wrong, or when the certificate is not of that root, has
-  /// ended or was revoked.
+  /// Reads ca.pem, cert.pem (certificate and private key) and, if present, ca.crl. Throws Error(data) with
+  /// the file that is missing or wrong, or if the certificate is not signed by that root, has expired or was
+  /// revoked.
   explicit Credentials(std::filesystem::path folder);
 
-  /// For connections that begin now: TLS 1.3 alone, both ends show a certificate of this run.
+  /// For new connections: TLS 1.3 only, and both ends present a certificate of this run.
   [[nodiscard]] asio::ssl::context& context() const { return *now_.context; }
-  /// Of this process's certificate.
+  /// Name and run in this process's certificate.
   [[nodiscard]] const std::string& name() const { return now_.name; }
   [[nodiscard]] const std::string& run() const { return now_.run; }
 
-  /// Reads the files again if any of them has changed. While the new ones cannot be read or are wrong, the
-  /// old ones stay in force, and each call tries again. Returns what there is to say about it that has not
-  /// been said.
+  /// Reads the files again if any has changed. If the new ones are unreadable or invalid, the old ones stay
+  /// in force, and each call tries again. Returns a message if there is news.
   [[nodiscard]] std::optional<std::string> refresh();
   /// Whether a certificate of this run has been revoked. `serial`: hexadecimal digits.
   [[nodiscard]] bool revoked(const std::string& serial) const;
@@ -39,7 +37,7 @@ class Credentials {
   struct Files {
     std::unique_ptr<asio::ssl::context> context;
     std::string name, run;
-    RevocationList revoked;  ///< null: nobody was
+    RevocationList revoked;  ///< null: no certificate was revoked
   };
   struct Stamp {
     std::filesystem::file_time_type time;
@@ -54,16 +52,17 @@ class Credentials {
   [[nodiscard]] Stamps stamps() const;
 
   std::filesystem::path folder_;
-  Stamps stamps_;  ///< of the files that are in force
+  Stamps stamps_;  ///< of the files in force
   Files now_;
-  std::string problem_;  ///< with newer ones, as it was said last
+  std::string problem_;  ///< problem of newer files that was reported last
 };
 
 }  // namespace isthmus::outer_sync::tls
 
 namespace isthmus::outer_sync {
 
-/// Null where `network.certs` names no folder: connections are then open to whoever sees or changes packets.
+/// Null if `network.certs` is empty: connections are then neither encrypted nor authenticated by
+/// certificates.
 [[nodiscard]] std::shared_ptr<tls::Credentials> credentials_of(const NetworkConfig& network);
 
 }  // namespace isthmus::outer_sync

@@ -26,8 +26,8 @@ bool EnrolmentDesk::open(Time now) {
   if (none) return false;
   if (changed != changed_) {
     last_end_ = Invitations(authority_.folder()).last_end();
-    // A folder that changes twice within a tick of its clock has one time for both. One from the future was
-    // made before the clock was set back.
+    // Two changes of a folder within one tick of its clock have the same time, so a recent time is not
+    // trusted. A time in the future is from before the clock was set back.
     const auto age = fs::file_time_type::clock::now() - changed;
     changed_.reset();
     if (age > std::chrono::seconds(1) || age < std::chrono::seconds(-1)) changed_ = changed;
@@ -59,7 +59,7 @@ EnrolmentDesk::Reply EnrolmentDesk::accept(const EnrolmentRequest& request, cons
   const auto verdict = authority_.enrol(request.secret, request.request, now);
   if (verdict.certificate.empty()) return {.answer = {}, .line = verdict.why};
   if (answers_.blocks(verdict.name, now))
-    return {.answer = {}, .line = "the invitation of " + verdict.name + " is asked for too often"};
+    return {.answer = {}, .line = "the invitation of " + verdict.name + " is requested too often"};
   answers_.count(verdict.name, now);
   Reply reply;
   reply.answer.certificate = verdict.certificate;
@@ -68,7 +68,7 @@ EnrolmentDesk::Reply EnrolmentDesk::accept(const EnrolmentRequest& request, cons
     reply.answer.revoked = read_text(authority_.folder() / "ca.crl");
   reply.answer.config = config_;
   reply.answer.seen_as = from;
-  reply.line = verdict.name + " has its certificate: it came from " + from + " by an invitation";
+  reply.line = verdict.name + " has its certificate: it enrolled from " + from + " by invitation";
   return reply;
 }
 

@@ -21,10 +21,10 @@ using std::chrono::seconds;
 constexpr std::size_t most = 1000;
 constexpr std::size_t longest_invitation = 16 << 10;
 constexpr std::size_t hash_digits = 64;
-constexpr auto kept_after_its_end = std::chrono::hours(24 * 7);  // so that the log can say why it is refused
+constexpr auto kept_after_its_end = std::chrono::hours(24 * 7);  // for the log's reason of a refusal
 constexpr const char* unused = "-";
 
-/// Neither how much of the two is equal nor where they differ shows in the time.
+/// Compares in a time that depends neither on how much is equal nor on where the texts differ.
 bool equal(const std::string& a, const std::string& b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
@@ -40,7 +40,7 @@ std::vector<Invitations::Invitation> Invitations::read() const {
   std::error_code none;
   for (fs::directory_iterator at(folder_, none), end; !none && at != end; at.increment(none)) {
     Invitation one{.hash = at->path().filename().string()};
-    if (one.hash.size() != hash_digits) continue;  // one that is being written
+    if (one.hash.size() != hash_digits) continue;  // a file that is being written
     try {
       std::istringstream in(read_text(at->path(), longest_invitation));
       std::int64_t ends = 0;
@@ -50,11 +50,11 @@ std::vector<Invitations::Invitation> Invitations::read() const {
       std::getline(in, role);
       while (role.starts_with(' ')) role.erase(0, 1);
       const auto known = role.empty() ? usual_role(one.name) : role_from(role);
-      if (!known) continue;  // of a later build
+      if (!known) continue;  // from a later build
       one.role = *known;
       one.certificate.assign(std::istreambuf_iterator<char>(in), {});
     } catch (const Error&) {
-      continue;  // removed meanwhile, or nobody's
+      continue;  // removed meanwhile, or not an invitation
     }
     found.push_back(std::move(one));
   }
@@ -80,8 +80,9 @@ Secret Invitations::add(const std::string& name, Role role, Time now, seconds li
     }
   }
   if (left >= most)
-    throw Error(ErrorKind::config, folder_.string() + " has " + std::to_string(left) +
-                                       " invitations; remove files of some that nobody needs any more");
+    throw Error(ErrorKind::config,
+                folder_.string() + " has " + std::to_string(left) +
+                    " invitations; expected fewer than 1000: remove the files of unneeded ones");
   Secret secret;
   need(RAND_bytes(secret.bytes.data(), static_cast<int>(secret.bytes.size())), "cannot make a secret");
   write({.hash = secret.digest().hex(),

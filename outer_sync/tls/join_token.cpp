@@ -40,7 +40,7 @@ Bytes decode(std::string_view text) {
   unsigned count = 0;
   for (const char c : text) {
     const auto value = alphabet.find(c);
-    if (value == std::string_view::npos) refuse("has a character that no token has");
+    if (value == std::string_view::npos) refuse("contains an invalid character");
     bits = bits << 6U | static_cast<std::uint32_t>(value);
     count += 6;
     if (count < 8) continue;
@@ -63,9 +63,9 @@ std::string to_text(const JoinToken& token) {
 
 JoinToken parse_token(std::string_view text) {
   if (!text.starts_with(token_prefix)) refuse("does not begin with 'isthmus1.'");
-  if (text.size() > longest) refuse("is longer than any");
+  if (text.size() > longest) refuse("is too long");
   const auto bytes = decode(text.substr(token_prefix.size()));
-  if (bytes.size() <= checksum_size) refuse("ends too early");
+  if (bytes.size() <= checksum_size) refuse("is too short");
   const auto body = std::span(bytes).first(bytes.size() - checksum_size);
   if (from_bytes<std::uint32_t>(std::span(bytes).last(checksum_size)) != crc32c(body))
     refuse("is not complete, or has been changed (its checksum is wrong)");
@@ -73,12 +73,12 @@ JoinToken parse_token(std::string_view text) {
   try {
     token = from_bytes<JoinToken>(body);
   } catch (const Error&) {
-    refuse("is of another version of this program");
+    refuse("was made by another version of this program");
   }
   check_word("the token's run", token.run);
   check_word("the token's name", token.name);
   (void)parse_addresses(token.coordinator, "the token's coordinator");
-  if (to_text(token) != text) refuse("has been changed");  // one form alone
+  if (to_text(token) != text) refuse("has been changed");  // a token has only one form
   return token;
 }
 

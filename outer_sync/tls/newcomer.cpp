@@ -16,7 +16,7 @@ EnrolmentRequest NewcomerFolder::request(const JoinToken& token) const {
 
 void NewcomerFolder::complete(const JoinToken& token, const EnrolmentAnswer& answer) const {
   const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorKind::network, "what the coordinator has sent is not used: " + why);
+    throw Error(ErrorKind::network, "rejected the coordinator's answer: " + why);
   };
   const auto key = read_key(folder_ / "key.pem");
   try {

@@ -15,7 +15,7 @@ Memory memory_of(std::string_view text) {
   return Memory(need(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), "memory"));
 }
 
-/// A key with a passphrase would ask for it on the terminal.
+/// Without this, OpenSSL would ask for a passphrase on the terminal.
 int no_passphrase(char*, int, int, void*) { return 0; }
 
 template <class Write>
@@ -27,7 +27,7 @@ std::string pem(Write write) {
   return {data, static_cast<std::size_t>(size)};
 }
 
-/// Of what an `i2d` function of OpenSSL writes.
+/// SHA-256 of the output of an `i2d` function of OpenSSL.
 template <class Write>
 Digest hash_of_der(Write write) {
   unsigned char* der = nullptr;
@@ -114,8 +114,8 @@ Role role_of(const X509* certificate) {
     return usual_role(subject_entry(certificate, NID_commonName));
   const auto word = subject_entry(certificate, NID_organizationalUnitName);
   if (const auto role = role_from(word)) return *role;
-  throw Error(ErrorKind::network, "its certificate is of role '" + word.substr(0, 64) +
-                                      "', which is not known here; use the same build");
+  throw Error(ErrorKind::network, "its certificate has role '" + word.substr(0, 64) +
+                                      "', which is unknown here; use the same build");
 }
 
 std::string text_of(const ASN1_INTEGER* serial) {

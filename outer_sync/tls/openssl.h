@@ -1,5 +1,5 @@
 #pragma once
-// Owners of OpenSSL's objects, and its errors in words.
+// Owning pointers for OpenSSL's objects, its errors as text, and helpers.
 
 #include <openssl/bio.h>
 #include <openssl/err.h>
@@ -34,7 +34,7 @@ using Number = std::unique_ptr<BIGNUM, Free<BN_free>>;
 using Serial = std::unique_ptr<ASN1_INTEGER, Free<ASN1_INTEGER_free>>;
 using Moment = std::unique_ptr<ASN1_TIME, Free<ASN1_TIME_free>>;
 
-/// Of the last call that failed.
+/// Text of the last error.
 [[nodiscard]] inline std::string openssl_error() {
   const auto code = ERR_get_error();
   ERR_clear_error();
@@ -51,25 +51,25 @@ inline void need(int ok, const std::string& what) {
   if (ok <= 0) throw Error(ErrorKind::data, what + ": " + openssl_error());
 }
 
-/// Throws Error(data) where that cannot be told.
+/// Throws Error(data) if the file system cannot answer.
 [[nodiscard]] bool is_there(const std::filesystem::path& file);
 
 [[nodiscard]] Certificate read_certificate(const std::filesystem::path& file);
 [[nodiscard]] Key read_key(const std::filesystem::path& file);
 [[nodiscard]] RevocationList read_revocations(const std::filesystem::path& file);
 
-/// Throw Error(data) like those that read files; `what` names where the text is from.
+/// Throw Error(data) like the functions above; `what` names the origin of the text.
 [[nodiscard]] Certificate certificate_from(std::string_view pem, const std::string& what);
 [[nodiscard]] Key key_from(std::string_view pem, const std::string& what);
 [[nodiscard]] Request request_from(std::string_view pem, const std::string& what);
 
 [[nodiscard]] std::string pem_of(X509* certificate);
-[[nodiscard]] std::string pem_of(EVP_PKEY* key);  ///< private, without a passphrase
+[[nodiscard]] std::string pem_of(EVP_PKEY* key);  ///< private key, without a passphrase
 [[nodiscard]] std::string pem_of(X509_REQ* request);
 [[nodiscard]] std::string pem_of(X509_CRL* list);
 
-/// Of a file with a revocation list: some 20,000 certificates. No process reads a longer one, so none is
-/// written.
+/// Maximum size of a revocation list file: some 20,000 certificates. Processes read no longer ones, so none
+/// is written.
 inline constexpr std::size_t max_revoked_text = std::size_t{1} << 20;
 
 [[nodiscard]] Key new_key();  ///< P-256
@@ -78,12 +78,13 @@ inline constexpr std::size_t max_revoked_text = std::size_t{1} << 20;
 /// SHA-256 of a public key's DER.
 [[nodiscard]] Digest fingerprint_of(EVP_PKEY* key);
 
-/// An entry of the subject: NID_commonName, NID_organizationName, NID_organizationalUnitName. Empty where
-/// there is none, or several.
+/// An entry of the subject: NID_commonName, NID_organizationName, NID_organizationalUnitName. Empty if it is
+/// missing or there are several.
 [[nodiscard]] std::string subject_entry(const X509* certificate, int nid);
-/// OU of its subject, or what is usual for the name. Throws Error(network) for one that is not known here.
+/// The role in the OU of its subject, or the usual one of its name. Throws Error(network) for an unknown
+/// role.
 [[nodiscard]] Role role_of(const X509* certificate);
-/// In hexadecimal digits.
+/// Serial number in hexadecimal digits.
 [[nodiscard]] std::string text_of(const ASN1_INTEGER* serial);
 
 }  // namespace isthmus::outer_sync::tls

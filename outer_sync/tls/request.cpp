@@ -26,11 +26,11 @@ Key key_of_request(std::string_view text) {
     Key key(need(X509_REQ_get_pubkey(request.get()), "the request's key"));
     std::array<char, 32> group{};
     std::size_t size = 0;
-    // Before anything is computed with it: what is slow with other keys is never begun.
+    // Checked before any computation with the key, which may be slow for other keys.
     const bool named = EVP_PKEY_is_a(key.get(), "EC") == 1 &&
                        EVP_PKEY_get_group_name(key.get(), group.data(), group.size(), &size) == 1;
     if (!named || std::string_view(group.data(), size) != SN_X9_62_prime256v1)
-      throw Error(ErrorKind::data, "the request's key is not of P-256");
+      throw Error(ErrorKind::data, "the request's key is not a P-256 key");
     need(X509_REQ_verify(request.get(), key.get()), "the request is not signed by its key");
     return key;
   } catch (const Error& error) {

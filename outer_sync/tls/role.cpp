@@ -43,9 +43,9 @@ Role role_for(const std::string& name, const std::string& asked) {
                 "--role is '" + asked + "'; expected trainer, reducer, observer, operator or coordinator");
   const auto is_members = [](Role one) { return one != Role::steers && one != Role::coordinates; };
   if (*role == usual || (is_members(*role) && is_members(usual))) return *role;
-  throw Error(ErrorKind::config, "'" + name + "' cannot be of role " + asked +
-                                     ": the names 'coordinator', 'operator' and those that begin with "
-                                     "'operator-' go with the roles coordinator and operator");
+  throw Error(ErrorKind::config, "'" + name + "' cannot have role " + asked +
+                                     ": only the names 'coordinator', 'operator' and names beginning with "
+                                     "'operator-' have the roles coordinator and operator, and no others");
 }
 
 bool entitles(Role role, protocol::MemberKind kind) {

@@ -14,7 +14,7 @@ Stream::Stream(asio::ip::tcp::socket& socket, const Credentials& own, Side side,
       side_(side),
       admits_newcomers_(admits_newcomers && side == Side::accepted),
       run_(own.run()) {
-  // One that is shown must be good all the same.
+  // A certificate is optional, but must be valid if presented.
   if (admits_newcomers_) stream_.set_verify_mode(asio::ssl::verify_peer);
 }
 
@@ -31,10 +31,10 @@ asio::awaitable<void> Stream::handshake() {
   const Certificate shown(SSL_get1_peer_certificate(stream_.native_handle()));
   newcomer_ = !shown && admits_newcomers_;
   if (newcomer_) co_return;
-  if (!shown) throw Error(ErrorKind::network, "no TLS: it has shown no certificate");
+  if (!shown) throw Error(ErrorKind::network, "no TLS: it presented no certificate");
   const auto run = subject_entry(shown.get(), NID_organizationName);
   if (run != run_)
-    throw Error(ErrorKind::network, "its certificate is of run '" + run + "', not of '" + run_ + "'");
+    throw Error(ErrorKind::network, "its certificate is for run '" + run + "', not for '" + run_ + "'");
   peer_ = subject_entry(shown.get(), NID_commonName);
   role_ = role_of(shown.get());
   serial_ = text_of(X509_get0_serialNumber(shown.get()));

@@ -17,22 +17,21 @@ enum class Side { dialled, accepted };
 
 class Stream {
  public:
-  /// The socket must outlive the stream; the credentials need not. `admits_newcomers`: who connects may show
-  /// no certificate.
+  /// The socket must outlive the stream; the credentials need not. `admits_newcomers`: an end that connects
+  /// may present no certificate.
   Stream(asio::ip::tcp::socket& socket, const Credentials& own, Side side, bool admits_newcomers = false);
 
-  /// Both ends have shown who they are: then `peer`, `role` and `serial` are set; or the other is a newcomer.
-  /// Throws Error(network) with what was wrong, in words for people. One of them may learn only when it reads
-  /// that the other does not believe it.
+  /// Authenticates both ends and sets `peer`, `role` and `serial`, or `newcomer`. Throws Error(network) with
+  /// the problem in words. An end may notice only at its next read that the other has rejected it.
   [[nodiscard]] asio::awaitable<void> handshake();
-  /// Fills all, sends all.
+  /// Fill or send all buffers.
   [[nodiscard]] asio::awaitable<void> read(std::array<asio::mutable_buffer, 4> buffers);
   [[nodiscard]] asio::awaitable<void> write(std::array<asio::const_buffer, 3> buffers);
 
-  [[nodiscard]] const std::string& peer() const { return peer_; }      ///< name in its certificate
-  [[nodiscard]] const std::string& serial() const { return serial_; }  ///< of that, hexadecimal
+  [[nodiscard]] const std::string& peer() const { return peer_; }  ///< name in the other end's certificate
+  [[nodiscard]] const std::string& serial() const { return serial_; }  ///< in its certificate, hexadecimal
   [[nodiscard]] std::optional<Role> role() const { return role_; }     ///< in its certificate
-  /// It has shown no certificate: nobody knows who it is.
+  /// The other end has presented no certificate, so it is not authenticated.
   [[nodiscard]] bool newcomer() const { return newcomer_; }
 
  private:

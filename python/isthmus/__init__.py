@@ -25,8 +25,8 @@ __all__ = [
     "worker_arguments",
 ]
 
-# What needs torch is imported when it is asked for: the programs in this package do without. Not for checkers of types,
-# to which such a module has whatever is asked for.
+# Modules that need torch are imported on first use, because the programs in this package do not need torch. Type
+# checkers would accept any name from a module with __getattr__, so they do not see it.
 _LAZY = {
     "codecs": "codecs",
     "Observer": "observer",

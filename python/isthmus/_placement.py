@@ -1,4 +1,4 @@
-"""Where the parameters of a module lie in one flat buffer, and how that is cut into fragments."""
+"""Places of a module's parameters in one flat buffer, and the fragments of that buffer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Callable, Mapping, Optional, Sequence, Tuple
 
 from ._native import ConfigError
 
-ALIGNMENT = 64  # elements: fragments begin at a cache line
+ALIGNMENT = 64  # elements, so that fragments begin at a cache line
 _WRAPPERS = ("_orig_mod.", "module.", "_checkpoint_wrapped_module.")
 
 Shape = Tuple[int, ...]
@@ -30,7 +30,7 @@ class Placement:
 
 
 def plain_name(name: str) -> str:
-    """A parameter's name without what `torch.compile`, DDP and checkpointing put into it."""
+    """A parameter's name without the parts that `torch.compile`, DDP and checkpointing add."""
     for wrapper in _WRAPPERS:
         if name.startswith(wrapper):
             return plain_name(name[len(wrapper) :])
@@ -46,9 +46,9 @@ def place(
 ) -> Placement:
     """The placement of these tensors in `count` fragments.
 
-    `groups` are lists of patterns, one list for each fragment. Without, a model that is the config's own lies as
-    `isthmus worker` has it (`table_of` a vocabulary), so that both can be in one run; all others are cut by their
-    layers (see `by_layers`).
+    `groups` are lists of patterns, one list for each fragment. Without them, the config's own model is placed as in
+    `isthmus worker` (`table_of` a vocabulary), so that both can be in one run; other models are cut by their layers
+    (see `by_layers`).
     """
     if groups is not None:
         if len(groups) != count:
@@ -68,8 +68,8 @@ def place(
 def by_layers(shapes: Mapping[str, Shape], count: int) -> Optional[list[list[str]]]:
     """Layer l in fragment l mod (count - 1), all else in the last one (arXiv 2501.18512, section 3.1).
 
-    The layers are the numbered children of the module that holds most parameters in such. None where there are fewer
-    than `count` - 1 of them.
+    The layers are the numbered children of the module with the most parameters in numbered children. None if there are
+    fewer than `count` - 1 layers.
     """
     if count == 1:
         return [list(shapes)]
@@ -108,12 +108,12 @@ def _by_patterns(names: list[str], groups: Sequence[Sequence[str]]) -> list[list
     for name in names:
         found = [i for i, patterns in enumerate(groups) if any(fnmatch.fnmatchcase(name, p) for p in patterns)]
         if len(found) != 1:
-            where = f"in those of fragments {', '.join(map(str, found))}" if found else "in none"
-            raise ConfigError(f"parameter {name} is {where} of the patterns in fragments; expected exactly one")
+            where = f"patterns of fragments {', '.join(map(str, found))}" if found else "no pattern"
+            raise ConfigError(f"parameter {name} matches {where} in fragments; expected exactly one")
         fragments[found[0]].append(name)
     for i, fragment in enumerate(fragments):
         if not fragment:
-            raise ConfigError(f"no parameter fits the patterns of fragment {i}: {list(groups[i])}")
+            raise ConfigError(f"no parameter matches the patterns of fragment {i}: {list(groups[i])}")
     return fragments
 
 

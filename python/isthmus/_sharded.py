@@ -1,4 +1,4 @@
-"""Parameters that lie in shards on the ranks of a site (`fully_shard`, FSDP2), and whole at its first rank."""
+"""Parameters that are sharded over the ranks of a site (`fully_shard`, FSDP2), with a whole copy at its first rank."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Tensor = torch.Tensor
 
 
 class ShardedStorage(Storage):
-    """Parameters stay where they are. All that carries values over is collective: every rank of the site calls it.
+    """Parameters stay where they are. Methods that move values are collective: every rank of the site calls them.
 
-    The first rank has the fp32 values of the whole buffer in host memory; on the others `values` is empty. A tensor is
-    gathered and scattered whole, one after the other, so beside the shards no more than one lies on a device.
+    The first rank has the fp32 values of the whole buffer in host memory; on the others `values` is empty. Tensors are
+    gathered and scattered one at a time, so a device holds at most one whole tensor besides the shards.
     """
 
     sharded = True
@@ -64,7 +64,7 @@ class ShardedStorage(Storage):
         return [local_tensor(p).detach().clone() for p in self._parameters.values()]
 
     def put(self, values: Tensor) -> None:
-        """`values` of the first rank count; the others' are empty."""
+        """Puts the first rank's `values` into the model; on the other ranks `values` is empty."""
         for name, shape, begin in self._placement.tensors:
             parameter = self._parameters[name]
             full = values[begin : begin + math.prod(shape)].view(shape) if self.whole else None
@@ -95,7 +95,7 @@ class ShardedStorage(Storage):
             self._scatter(values[begin : begin + math.prod(shape)].view(shape) if self.whole else None, parameter.grad)
 
     def _touched(self, begin: int, end: int) -> Iterator[tuple[torch.nn.Parameter, int, int, slice]]:
-        """Parameters with elements in [begin, end): those elements in the buffer, and in the flattened tensor."""
+        """Parameters with elements in [begin, end): these elements in the buffer, and in the flattened tensor."""
         for name, shape, first in self._placement.tensors:
             low, high = max(begin, first), min(end, first + math.prod(shape))
             if low < high:
@@ -103,7 +103,7 @@ class ShardedStorage(Storage):
 
     @staticmethod
     def _gathered(tensor: Any) -> Tensor:
-        """All of it, on every rank."""
+        """The whole tensor, on every rank."""
         if not hasattr(tensor, "device_mesh"):
             return tensor.clone()
         if tensor.device.type != tensor.device_mesh.device_type:  # offloaded
@@ -111,7 +111,7 @@ class ShardedStorage(Storage):
         return tensor.full_tensor()
 
     def _scatter(self, full: Optional[Tensor], into: Any) -> None:
-        """`full` of the first rank to all, each its own part of it; the others give None."""
+        """Scatters the first rank's `full`: each rank gets its part. The others pass None."""
         with torch.no_grad():
             local = local_tensor(into)
             mesh = getattr(into, "device_mesh", None)
@@ -134,5 +134,5 @@ def _check_mesh(name: str, parameter: Any, group: Any) -> None:
     if ranks != here:
         raise ConfigError(
             f"parameter {name} is sharded over ranks {ranks}, and the group of this site has {here}; expected the same "
-            "ones in the same order"
+            "ranks in the same order"
         )

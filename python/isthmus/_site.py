@@ -1,7 +1,7 @@
 """Several ranks of one site as one replica: DistributedDataParallel, or `fully_shard` (FSDP2).
 
-The first is in the run. What it changes in its parameters, and what it must know of sharded ones, it says to the others,
-who do their part of it until it says that the call is done. So all ranks make the same calls of the loop.
+Only the first rank is in the run. During a call of the loop it sends the others requests to move parameters, and they
+serve these until it reports that the call is done. So all ranks must make the same calls of the loop.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from ._storage import Storage
 
 Result = TypeVar("Result")
 
-# What the first rank says: one of these kinds; with a transfer its range, with _DONE all that it knows.
+# Kinds of messages from the first rank. A transfer carries its range, _DONE the state of the run.
 _DONE, _FETCH, _STORE, _WAITING, _FAILED = range(5)
 _FLAGS = ("running", "stopped", "synchronous", "frozen", "wants_evaluation", "wants_checkpoint")
 _STATS: tuple[str, ...] = ("rounds", "warmup_rounds", "left_out", "rejected", "uncommitted_steps", "states_taken")
 _STATS += ("stall_seconds", "warmup_wait_seconds", "payload_bytes", "total_bytes")
 _LENGTH = len(_FLAGS) + 3 + len(_STATS)
 _MOST_TEXT = 4096  # bytes of a reason
-# A rank may come to a call long before the first one, which may be evaluating; while that waits itself, it says so.
+# A rank may wait long for the first one, which may be evaluating. While the first one waits itself, it sends _WAITING.
 _LONGEST_SILENCE = datetime.timedelta(hours=2)
 _SAY_EVERY = 1.0  # seconds
-_PART = 1 << 24  # elements that go to a device at once
+_PART = 1 << 24  # elements that are moved to a device at once
 
 
 class Ranks:
-    """What the ranks of a site say to each other. Collective: all ranks make the same calls, in the same order."""
+    """Communication between the ranks of a site. Collective: all ranks make the same calls, in the same order."""
 
     def __init__(self, group: Any) -> None:
         ranks = dist.get_process_group_ranks(group)
         self.group, self._first = group, ranks[0]
         self.is_first = dist.get_rank(group) == 0
-        # Words go by a group of their own, in host memory: a wait of the first rank must not look to the training's
-        # group like a rank that is lost, and no step may wait for a GPU.
+        # Messages use a separate group in host memory: a wait of the first rank must not look like a lost rank to the
+        # training's group, and no step may wait for a GPU.
         self._words = dist.new_group(ranks, timeout=_LONGEST_SILENCE, backend="gloo", use_local_synchronization=True)
         self._devices = {part.split(":")[0] for part in dist.get_backend_config(group).split(",")}
 
     def broadcast(self, values: torch.Tensor) -> None:
-        """Of the first rank, one-dimensional, in place, wherever they are."""
+        """Broadcasts the first rank's one-dimensional `values` in place, on any device."""
         for part in values.split(_PART):
             there = part
             if part.device.type not in self._devices:
@@ -56,24 +56,24 @@ class Ranks:
                 part.copy_(there)
 
     def spread(self, storage: Storage, begin: int, end: int) -> None:
-        """Elements [begin, end) of the first rank's parameters, for all."""
+        """Sends elements [begin, end) of the first rank's parameters to all ranks."""
         if storage.sharded:
             storage.store(begin, end)
             return
         for piece, _ in storage.pieces(begin, end):
             self.broadcast(piece)
 
-    # ---- words ----
+    # ---- messages ----
 
     def say(self, kind: int, numbers: list[float], text: str = "") -> None:
-        """By the first rank."""
+        """Sends a message to the other ranks. Called by the first rank."""
         data = text.encode(errors="replace")[:_MOST_TEXT]
         self._word(torch.tensor([kind, len(data), *numbers, *[0] * (_LENGTH - len(numbers))], dtype=torch.float64))
         if data:
             self._word(torch.frombuffer(bytearray(data), dtype=torch.uint8))
 
     def hear(self) -> tuple[int, list[float], str]:
-        """What the first rank says, by the others. Raises NetworkError with its reason where it has failed."""
+        """Receives a message of the first rank. Raises NetworkError with the reason if that rank has failed."""
         heard = torch.zeros(2 + _LENGTH, dtype=torch.float64)
         self._word(heard)
         kind, length, *numbers = heard.tolist()
@@ -86,7 +86,7 @@ class Ranks:
         return int(kind), numbers, said
 
     def agree(self, work: Callable[[], Result]) -> Result:
-        """Does that on every rank; raises on all where one fails, each its own exception, or NetworkError with whose."""
+        """Runs `work` on every rank. If one fails, all raise: that rank its own exception, the others NetworkError."""
         failure: Optional[Exception] = None
         result: Any = None
         try:
@@ -105,7 +105,7 @@ class Ranks:
         return result
 
     def first_says(self, flag: bool) -> bool:
-        """What it is on the first rank."""
+        """The first rank's `flag`."""
         there = torch.tensor([flag], dtype=torch.uint8)
         self._word(there)
         return bool(there.item())
@@ -124,17 +124,17 @@ def _lost() -> Iterator[None]:
 
 
 class Moves:
-    """What the first rank's replica asks for while one of its calls runs, which the others serve.
+    """Transfers that the first rank's replica requests during a call, and that the other ranks serve.
 
-    Knows no replica, which keeps it: neither would ever be let go.
+    Has no reference to the replica: the replica refers to it, and the cycle would keep both alive.
     """
 
     def __init__(self, ranks: Ranks, storage: Storage) -> None:
         self._ranks, self._storage = ranks, storage
         self.served = False
-        """the others listen"""
+        """the other ranks are listening"""
         self.moving = False
-        """the others are in a transfer"""
+        """the other ranks are in a transfer"""
         self._said = 0.0
 
     @property
@@ -144,7 +144,7 @@ class Moves:
         return self._fetch if self._storage.sharded else fetch, self._store
 
     def waiting(self) -> None:
-        """Now and then, where the replica waits: the others do not take that for its end, and may be interrupted."""
+        """Called regularly while the replica waits: shows the others that it is alive, and lets them be interrupted."""
         if self.served and time.monotonic() - self._said > _SAY_EVERY:
             self._ranks.say(_WAITING, [])
             self._said = time.monotonic()
@@ -162,7 +162,7 @@ class Moves:
     @contextlib.contextmanager
     def _others(self, kind: int, begin: int, end: int) -> Iterator[None]:
         if not self.served:
-            raise ConfigError("the site's parameters are on all of its ranks: ask for this after the warm-up, or at the end")
+            raise ConfigError("the parameters are on all ranks of the site: call this after the warm-up or at the end")
         self._ranks.say(kind, [begin, end])
         self.moving = True
         yield
@@ -170,9 +170,9 @@ class Moves:
 
 
 class _Rank:
-    """What all ranks know of the run: as the first one was told at the end of the last call."""
+    """State of the run that all ranks know, as of the end of the last call."""
 
-    is_due = False  # parameters are looked after in the calls themselves
+    is_due = False  # the calls themselves check the parameters
     running = stopped = synchronous = frozen = wants_evaluation = wants_checkpoint = False
     step = 0
     rank = (0, 1)
@@ -190,7 +190,7 @@ class _Rank:
         self._ranks.broadcast(values)
 
     def _replicate(self, values: torch.Tensor) -> None:
-        """Values of the whole buffer, for those that have room for them."""
+        """Broadcasts values of the whole buffer, unless parameters are sharded."""
         if not self._storage.sharded:
             self._ranks.broadcast(values)
 
@@ -206,7 +206,7 @@ class _Rank:
 
 
 class FirstRank(_Rank):
-    """In the place of a `Replica`, on the rank that has one."""
+    """Takes the place of a `Replica` on the rank that has one."""
 
     def __init__(self, ranks: Ranks, storage: Storage) -> None:
         super().__init__(ranks, storage)
@@ -214,11 +214,11 @@ class FirstRank(_Rank):
         self._native: Any = None
 
     def join(self, make: Callable[[Moves], Any]) -> None:
-        """`make` makes the replica."""
+        """Joins the run; `make` creates the replica."""
 
         def begin() -> None:
             self._native = make(self._moves)
-            if not self._storage.sharded:  # ranks may have begun with other values
+            if not self._storage.sharded:  # ranks may have different initial values
                 self._moves.both[1](0, self._storage.size)
 
         self._serve(begin)
@@ -228,7 +228,7 @@ class FirstRank(_Rank):
 
     def after_step(self, loss: Optional[float], tokens: int) -> bool:
         if not self.running:
-            return self._native.after_step(loss, tokens)  # which says why not
+            return self._native.after_step(loss, tokens)  # raises the reason
         self._serve(lambda: self._step(loss, tokens))
         return self.running
 
@@ -262,7 +262,7 @@ class FirstRank(_Rank):
             self._native.close(why)
 
     def _serve(self, work: Callable[[], Result]) -> Result:
-        """While the others listen. They must not wait for a rank that has an exception."""
+        """Runs `work` while the others listen. Reports an exception to them, so that they do not wait for this rank."""
         self._moves.served = True
         try:
             result = work()
@@ -289,7 +289,7 @@ class FirstRank(_Rank):
 
 
 class OtherRank(_Rank):
-    """In the place of a `Replica`, on a rank that hears from the first one."""
+    """Takes the place of a `Replica` on a rank that follows the first one."""
 
     def __init__(self, ranks: Ranks, storage: Storage) -> None:
         super().__init__(ranks, storage)
@@ -319,20 +319,20 @@ class OtherRank(_Rank):
 
     def global_hash(self) -> str:
         if not self._hash:
-            raise ConfigError("global_hash: before the run's end ask on the site's first rank, which is in the run")
+            raise ConfigError("global_hash: before the run's end it is only available on the site's first rank")
         return self._hash
 
     def report_evaluation(self, nats: float, tokens: int) -> None:
-        """The first rank's counts."""
+        """Does nothing: only the first rank's call counts."""
 
     def request_stop(self, reason: str) -> None:
-        """The first rank's counts."""
+        """Does nothing: only the first rank's call counts."""
 
     def close(self, why: str) -> None:
         pass
 
     def _listen(self) -> None:
-        """Does what the first rank says, until that is done with its call."""
+        """Serves the first rank's requests until its call is done."""
         while True:
             kind, numbers, text = self._ranks.hear()
             if kind == _DONE:

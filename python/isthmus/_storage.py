@@ -1,4 +1,4 @@
-"""The parameters of a module in one flat buffer, without the module or its optimizer noticing."""
+"""The parameters of a module in one flat buffer, transparent to the module and its optimizer."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Tensor = torch.Tensor
 
 
 def local_tensor(parameter: Tensor) -> Tensor:
-    """What of a parameter is here: all of it, or this rank's shard (FSDP2's DTensor)."""
+    """The local part of a parameter: all of it, or this rank's shard (FSDP2's DTensor)."""
     return parameter.to_local() if hasattr(parameter, "to_local") else parameter
 
 
 def reshard(model: torch.nn.Module) -> None:
-    """FSDP2: a forward pass alone may leave gathered parameters behind, in the place of the shards."""
+    """Restores the shards of FSDP2: a forward pass alone may leave gathered parameters instead of them."""
     for module in model.modules():
         if hasattr(module, "reshard") and hasattr(module, "unshard"):
             module.reshard()  # type: ignore[operator]
 
 
 def parameters_of(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """Each parameter that is trained, once, by its plain name."""
+    """Each trained parameter, once, by its plain name."""
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         raise ConfigError(
             "the model is wrapped by FullyShardedDataParallel, which hides its parameters; expected fully_shard (FSDP2)"
@@ -34,18 +34,18 @@ def parameters_of(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     reshard(model)
     found: dict[str, torch.nn.Parameter] = {}
     seen: dict[tuple, str] = {}
-    for name, parameter in model.named_parameters():  # tied ones come once
+    for name, parameter in model.named_parameters():  # yields tied parameters once
         name = plain_name(name)
         if not parameter.requires_grad:
             continue
         if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
             raise ConfigError(f"parameter {name} has no shape yet: run the model once before the loop is made")
         if not parameter.is_floating_point() or parameter.dtype not in (torch.float32, torch.bfloat16):
-            raise ConfigError(f"parameter {name} is of {parameter.dtype}; expected torch.float32 or torch.bfloat16")
+            raise ConfigError(f"parameter {name} has dtype {parameter.dtype}; expected torch.float32 or torch.bfloat16")
         local = local_tensor(parameter)
         place = (local.device, local.untyped_storage().data_ptr(), local.storage_offset(), tuple(local.shape))
         if local.numel() > 0 and place in seen:
-            continue  # two parameters over one memory: tied by hand
+            continue  # two parameters share memory: tied by hand
         if local.numel() > 0:
             seen[place] = name
         found[name] = parameter
@@ -55,19 +55,19 @@ def parameters_of(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
 
 
 def whole_parameters_of(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """The same of a model that is not sharded. Raises ConfigError for one that is."""
+    """The same for a model that is not sharded. Raises ConfigError for a sharded one."""
     found = parameters_of(model)
     for name, parameter in found.items():
         if hasattr(parameter, "to_local"):
-            raise ConfigError(f"parameter {name} is sharded over several ranks; expected whole ones, before fully_shard")
+            raise ConfigError(f"parameter {name} is sharded over several ranks; expected whole ones before fully_shard")
     return found
 
 
 def keep_known(now: Tensor, values: Tensor) -> None:
-    """Brings elements of the model, `now`, to their fp32 `values` in host memory.
+    """Copies elements of the model, `now`, to their fp32 `values` in host memory.
 
-    A bf16 value that is still what its fp32 master rounds to leaves the master as it is: what the outer steps gave below
-    bf16's precision stays until the inner optimizer changes the element.
+    A bf16 value that still equals its rounded fp32 master leaves the master unchanged. So the changes of outer steps
+    below bf16's precision are kept until the inner optimizer changes the element.
     """
     if now.dtype == torch.float32:
         values.copy_(now, non_blocking=True)
@@ -79,8 +79,8 @@ def keep_known(now: Tensor, values: Tensor) -> None:
 class Storage:
     """Parameters as views into flat memory, and the fp32 values in host memory that the outer loop works on.
 
-    On a CPU in fp32 they are the same memory. Else `fetch` and `store` carry ranges over: from another device by its
-    current stream, which alone is waited for, and for bf16 from and to a master in fp32.
+    On a CPU in fp32 they are the same memory. Otherwise `fetch` and `store` copy ranges: to and from another device on
+    its current stream, and only that stream is waited for; for bf16, to and from a master in fp32.
     """
 
     sharded = False
@@ -102,7 +102,7 @@ class Storage:
         self._gpus = {device for device, _ in kinds if device.type == "cuda"}
         self.direct = kinds == {(torch.device("cpu"), torch.float32)} and not self.sharded
         self.whole = first or self.direct
-        """`values` are here; else only at the first rank of the site"""
+        """`values` are on this rank; otherwise only on the first rank of the site"""
         self.values = torch.zeros(placement.size if self.whole else 0, dtype=torch.float32)
         """fp32 in host memory, [elements of the buffer]"""
         if self._gpus and self.whole:
@@ -121,11 +121,11 @@ class Storage:
 
     @property
     def moves(self) -> tuple[Optional[Callable[[int, int], None]], Optional[Callable[[int, int], None]]]:
-        """`fetch` and `store`, where there is anything to carry."""
+        """`fetch` and `store`; None if there is nothing to copy."""
         return (None, None) if self.direct else (self.fetch, self.store)
 
     def room(self) -> Tensor:
-        """For fp32 values of the whole buffer, zero, in host memory; none where another rank scatters them."""
+        """Zeros for fp32 values of the whole buffer, in host memory; empty if another rank scatters the values."""
         return torch.zeros(0 if self.sharded and not self.whole else self.size, dtype=torch.float32)
 
     def _lay_out(self) -> None:
@@ -145,7 +145,7 @@ class Storage:
         self._pieces = [(0, flat)]
 
     def _retie(self, parameter: torch.nn.Parameter, view: Tensor) -> None:
-        """The object stays, so optimizers and tied modules keep it; so do others that lie over the same memory."""
+        """Points a parameter, and others that share its memory, to `view`. Keeps the objects, for the optimizer."""
         storage, shape = parameter.untyped_storage().data_ptr(), parameter.shape
         for other in self._model.parameters():
             same = other.untyped_storage().data_ptr() == storage and other.shape == shape
@@ -161,24 +161,24 @@ class Storage:
             if parameter.numel() > 0:
                 self._pieces.append((begin, parameter.view(-1)))
 
-    # ---- carrying values over ----
+    # ---- copying values ----
 
     def pieces(self, begin: int, end: int) -> Iterator[tuple[Tensor, slice]]:
-        """Of elements [begin, end): parts of the model's memory, one-dimensional, and their places in the buffer."""
+        """One-dimensional parts of the model's memory with elements [begin, end), and their slices of the buffer."""
         for first, piece in self._pieces:
             low, high = max(begin, first), min(end, first + piece.numel())
             if low < high:
                 yield piece[low - first : high - first], slice(low, high)
 
     def fetch(self, begin: int, end: int) -> None:
-        """Elements [begin, end) of the model to `values`."""
+        """Copies elements [begin, end) of the model to `values`."""
         with torch.no_grad():
             for piece, place in self.pieces(begin, end):
                 keep_known(piece, self.values[place])
         self._wait()
 
     def store(self, begin: int, end: int) -> None:
-        """Elements [begin, end) of `values` to the model."""
+        """Copies elements [begin, end) of `values` to the model."""
         with torch.no_grad():
             for piece, place in self.pieces(begin, end):
                 piece.copy_(self.values[place], non_blocking=True)
@@ -188,10 +188,10 @@ class Storage:
         for gpu in self._gpus:
             torch.cuda.current_stream(gpu).synchronize()
 
-    # ---- what may happen to a model ----
+    # ---- changes to the model ----
 
     def check(self) -> None:
-        """Raises ConfigError unless all parameters are still those that the loop was made with."""
+        """Raises ConfigError unless the parameters are still those with which the loop was made."""
         here = {plain_name(name): p for name, p in self._model.named_parameters()}
         for name, parameter in self._parameters.items():
             if not parameter.requires_grad:
@@ -213,27 +213,27 @@ class Storage:
             what = "unfrozen" if name in self._frozen else "added"
             raise ConfigError(f"parameter {name} was {what} after the loop was made; make the loop after it")
 
-    # ---- other values for a while ----
+    # ---- temporary values ----
 
     def keep(self) -> list[Tensor]:
-        """A copy of what the model has."""
+        """A copy of the model's current values."""
         with torch.no_grad():
             return [piece.clone() for _, piece in self._pieces]
 
     def put(self, values: Tensor) -> None:
-        """These values (fp32, host, the whole buffer) into the model."""
+        """Copies values (fp32, host, the whole buffer) into the model."""
         with torch.no_grad():
             for first, piece in self._pieces:
                 piece.copy_(values[first : first + piece.numel()])
 
     def put_back(self, before: list[Tensor]) -> None:
-        """What `keep` has returned."""
+        """Restores values returned by `keep`."""
         with torch.no_grad():
             for (_, piece), values in zip(self._pieces, before):
                 piece.copy_(values)
 
     def gather_gradients(self) -> Tensor:
-        """All gradients, fp32 in host memory, [elements of the buffer]; zero where there is none."""
+        """All gradients, fp32 in host memory, [elements of the buffer]; zero without a gradient."""
         out = torch.zeros_like(self.values)
         for name, shape, begin in self._placement.tensors:
             gradient = self._parameters[name].grad
@@ -242,7 +242,7 @@ class Storage:
         return out
 
     def scatter_gradients(self, values: Tensor) -> None:
-        """Replaces all gradients by these values."""
+        """Replaces all gradients with these values."""
         for name, shape, begin in self._placement.tensors:
             parameter = self._parameters[name]
             if parameter.grad is None:

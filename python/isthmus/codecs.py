@@ -1,4 +1,4 @@
-"""The codecs of outer gradients, on tensors: for people who study them. docs/numerics.md has the formats.
+"""The codecs of outer gradients, applied to tensors, for studying them. docs/numerics.md describes the formats.
 
     spec = isthmus.codecs.spec("lloyd4", block=64)
     encoded = isthmus.codecs.encode(x, spec)              # uint8
@@ -29,24 +29,24 @@ def spec(
     stochastic: bool = False,
     top_k: Optional[int] = None,
 ) -> Spec:
-    """A codec; what is not given is its measured default.
+    """A codec. Omitted settings get defaults that were chosen by measurements.
 
     Args:
         kind: one of `KINDS`.
         block: elements that share a scale, a power of two from 16 to 4096.
-        scale: what scales are stored as: bf16, e5m3 or e8m0.
-        clip: part of a block's largest magnitude that the largest level stands for, .01 to 1.
-        stochastic: rounds to one of the two neighbours, so that the expectation is the value.
-        top_k: of `topk`: elements kept of every 4096.
+        scale: format of the scales: bf16, e5m3 or e8m0.
+        clip: share of a block's largest magnitude that the largest level represents, .01 to 1.
+        stochastic: rounds to one of the two neighbours so that the expectation equals the value.
+        top_k: for `topk`: elements kept of every 4096.
 
     Raises:
-        ConfigError: no codec has these.
+        ConfigError: no codec has these settings.
     """
     return _codecs.make_spec(kind, block, scale, clip, stochastic, top_k)
 
 
 def bits(codec: Union[str, Spec]) -> float:
-    """Bits per element, scales included, for long runs."""
+    """Bits per element in long arrays, including scales."""
     return _codecs.bits_per_element(_spec(codec))
 
 
@@ -58,13 +58,13 @@ def encode(
     decay: float = 1.0,
     key: int = 0,
 ) -> torch.Tensor:
-    """The bytes of a tensor, uint8, one-dimensional, in host memory: the same on every machine.
+    """Encodes a tensor: one-dimensional uint8 in host memory, with the same bytes on every machine.
 
     Args:
         x: floating point, any shape; read as fp32, flat, in row-major order.
-        residual: fp32, contiguous, as many elements as `x`: `decay` times it is added first, and it is replaced by
-            what this encoding loses (error feedback).
-        key: of stochastic rounding's random numbers.
+        residual: fp32, contiguous, with as many elements as `x`. `decay` times it is added first, and it is replaced by
+            the error of this encoding (error feedback).
+        key: seed of stochastic rounding.
 
     Raises:
         DivergenceError: a value is not finite, or too large for the codec.
@@ -77,10 +77,10 @@ def encode(
 
 
 def decode(encoded: torch.Tensor, codec: Union[str, Spec], shape: Union[int, Sequence[int]]) -> torch.Tensor:
-    """The values of such bytes: fp32, in host memory, in that shape.
+    """Decodes the bytes of `encode`: fp32, in host memory, in that shape.
 
     Raises:
-        DataError: they are no such run of values.
+        DataError: the bytes are not an encoding of that many values.
     """
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     out = torch.empty(math.prod(shape), dtype=torch.float32)
@@ -89,7 +89,7 @@ def decode(encoded: torch.Tensor, codec: Union[str, Spec], shape: Union[int, Seq
 
 
 def error(x: torch.Tensor, codec: Union[str, Spec], *, key: int = 0) -> float:
-    """What the codec loses of a tensor: the norm of the difference over that of the tensor; 0 for zeros."""
+    """Relative error of the codec on a tensor: norm of the difference over norm of the tensor; 0 for zeros."""
     values = _flat(x)
     lost = (decode(encode(values, codec, key=key), codec, values.numel()) - values).double().norm().item()
     whole = values.double().norm().item()

@@ -22,16 +22,16 @@ STATE_FILE = "isthmus.pt"
 class OuterLoopCallback(TrainerCallback):
     """Joins the run when training begins, and calls `after_step` after each optimizer step.
 
-    Args and keyword arguments are those of `OuterLoop` without `model`. The trainer ends where the run does, if its
-    `max_steps` is not below `run.steps`. Checkpoints of the trainer get the loop's state beside theirs, and
-    `resume_from_checkpoint` goes on from it: let `save_steps` be the same on all replicas. A checkpoint that is not in
-    the trainer's `output_dir` is to be given as `resume_from=FOLDER` here too.
+    Arguments are those of `OuterLoop` without `model`. The trainer ends with the run, if its `max_steps` is at least
+    `run.steps`. The trainer's checkpoints include the loop's state, and `resume_from_checkpoint` resumes it: use the
+    same `save_steps` on all replicas. If the checkpoint is outside the trainer's `output_dir`, pass it here too, as
+    `resume_from=FOLDER`.
     """
 
     def __init__(self, config: Any, *, resume_from: Optional[str] = None, **options: Any) -> None:
         self._config, self._options, self._resume_from = config, options, resume_from
         self.loop: Optional[OuterLoop] = None
-        """From the begin of training on."""
+        """None before training begins."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         options = dict(self._options)
@@ -40,18 +40,18 @@ class OuterLoopCallback(TrainerCallback):
         self.loop = OuterLoop(self._config, model, **options)
 
     def _saved(self, args: Any, state: Any) -> dict[str, Any]:
-        """Beside what the trainer goes on from, which it does not tell."""
+        """The loop's state in the trainer's checkpoint. The trainer does not pass that folder on, so it is derived."""
         folder = self._resume_from or os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
         file = os.path.join(folder, STATE_FILE)
         if not os.path.exists(file):
             raise ConfigError(
-                f"there is no {file}, and the trainer goes on from step {state.global_step}; expected a checkpoint that a "
-                "trainer with this callback has saved (one that is elsewhere as resume_from=FOLDER)"
+                f"there is no {file}, but the trainer continues from step {state.global_step}; expected one of a "
+                "trainer with this callback (if it is in another folder, pass resume_from=FOLDER)"
             )
         saved = torch.load(file, weights_only=True)
         if saved.get("trainer_step") != state.global_step:
             raise ConfigError(
-                f"{file} is of step {saved.get('trainer_step')}, and the trainer goes on from step {state.global_step}"
+                f"{file} is of step {saved.get('trainer_step')}, and the trainer continues at step {state.global_step}"
             )
         return saved
 
@@ -65,7 +65,7 @@ class OuterLoopCallback(TrainerCallback):
             control.should_training_stop = True
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        saved = self._loop.state_dict()  # of a site all ranks make it
+        saved = self._loop.state_dict()  # all ranks of a site call it
         if not self._loop.is_first:
             return
         folder = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")

@@ -23,34 +23,34 @@ Result = TypeVar("Result")
 class OuterLoop:
     """One replica of a run.
 
-    Making it joins the run and returns when the first step may begin; that waits for the other replicas. Parameters of
-    `model` that are trained move into one flat memory, as the same `torch.nn.Parameter` objects: make it after
-    `model.to()` and after what ties, freezes or loads parameters; the optimizer may be made before or after. Buffers
-    and frozen parameters stay each replica's own.
+    The constructor joins the run, waits for the other replicas, and returns when the first step may begin. It moves the
+    trained parameters of `model` into one flat memory and keeps the `torch.nn.Parameter` objects. So create the loop
+    after `model.to()` and after parameters are tied, frozen or loaded; the optimizer may be created before or after it.
+    Buffers and frozen parameters are not shared between replicas.
 
     Args:
         config: the experiment in YAML, the same for all (sections `outer`, `network`, `run`).
-        model: the module that is trained; also one that `torch.compile` or DistributedDataParallel has wrapped.
-        name: of this replica, unique in the run.
-        coordinator: HOST:PORT, in place of `network.coordinator`.
-        site: whose settings apply; without it the site that the name is of.
-        listen, advertise, certs, insecure: as of `isthmus worker`.
-        settings: over the config's, as {"outer.sync_every": 60}.
-        fragments: `outer.num_fragments` lists of patterns (`model.layers.0.*`), each parameter in exactly one; without
-            it the numbered layers are strided over all but the last, which gets the rest.
-        resume: what `state_dict` gave in the run's last life. All replicas resume, from the same step.
-        tokens: that an inner step is trained on, by all ranks of the site: the weight of this replica's contributions
-            beside the others'; `inner.batch` * `data.seq_len` of the config where it is not given.
-        quiet: says nothing on standard output.
-        group: the process group of this site's ranks, which train as one replica (DistributedDataParallel, or FSDP2's
-            `fully_shard`): all make the loop and call the same things; the first is in the run, and the others hear from
-            it. What they say of losses, tokens and evaluations does not count. `torch.distributed` must be initialised.
-            None: this process alone.
+        model: the module to train; it may be wrapped by `torch.compile` or DistributedDataParallel.
+        name: name of this replica, unique in the run.
+        coordinator: HOST:PORT, overrides `network.coordinator`.
+        site: use the settings of this site; default: the site that the name belongs to.
+        listen, advertise, certs, insecure: as for `isthmus worker`.
+        settings: override the config's, for example {"outer.sync_every": 60}.
+        fragments: `outer.num_fragments` lists of patterns (`model.layers.0.*`), with each parameter in exactly one. By
+            default the numbered layers are strided over all fragments but the last, which gets the rest.
+        resume: the result of `state_dict` in the earlier run. All replicas resume, from the same step.
+        tokens: tokens per inner step, over all ranks of the site: the weight of this replica's contributions. Default:
+            `inner.batch` * `data.seq_len` of the config.
+        quiet: print nothing to standard output.
+        group: process group of this site's ranks, which train as one replica (DistributedDataParallel, or FSDP2's
+            `fully_shard`). All ranks create the loop and make the same calls. Only the first is in the run and passes
+            its state to the others; losses, tokens and evaluations of the others are ignored. Initialise
+            `torch.distributed` first. None: this process alone.
 
     Raises:
         ConfigError: the config, an argument or the model cannot be used, or the coordinator refuses this replica.
         DataError: a file or the state to resume from cannot be used.
-        NetworkError: nobody answers at the coordinator's address within `network.join_timeout`.
+        NetworkError: the coordinator's address does not answer within `network.join_timeout`.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class OuterLoop:
         together(lambda: _restore_master(self._storage, resume))
         resumes = ranks.first_says(resume is not None) if ranks else resume is not None
         if resumes and not self._storage.direct and (self._storage.whole or self._storage.sharded):
-            # Where the master is not what the model has, the model is right.
+            # If the master and the model differ, the model is right.
             self._storage.fetch(0, self._storage.size)
         self.is_first = ranks is None or ranks.is_first
-        """this process is the one that is in the run: alone, or the first rank of its site"""
+        """whether this process is in the run: alone, or as the first rank of its site"""
         self._native = self._join_as_site(ranks, resume, quiet) if ranks else self._join(resume, quiet)
         self._end = weakref.finalize(self, _leave, self._native)
 
@@ -123,25 +123,25 @@ class OuterLoop:
     # ---- training ----
 
     def after_step(self, loss: Union[float, torch.Tensor, None] = None, tokens: Optional[int] = None) -> bool:
-        """To be called after each inner step (`optimizer.step()`, with gradient accumulation once per such).
+        """Call it after each inner step: once per `optimizer.step()`, also with gradient accumulation.
 
-        Sends and applies what is due, and returns at once unless a result is due that has not come. While the run is
-        paused or rounds do not commit it waits, as `isthmus worker` does.
+        Sends and applies what is due. Returns at once, unless a result that is due has not arrived, the run is paused
+        or rounds do not commit; then it waits, as `isthmus worker` does.
 
         Args:
-            loss: of the step, in nats per token, for metrics and `isthmus top`. Reading a tensor on a GPU waits for it.
-            tokens: that this step was trained on, where it is not `tokens` of the loop.
+            loss: loss of the step, in nats per token, for metrics and `isthmus top`. A tensor on a GPU is waited for.
+            tokens: tokens of this step, if they differ from `tokens` of the loop.
 
         Returns:
-            Whether another step is to be made. False: the run has made its last step, was stopped, or this replica was
-            asked to leave (`stopped`, `leaves`); then `close()`.
+            Whether to make another step. False: the run has made its last step or was stopped, or this replica was
+            asked to leave (`stopped`, `leaves`); then call `close()`.
 
         Raises:
-            ConfigError: parameters were added, frozen or moved after the loop was made; a step of the warm-up without
+            ConfigError: parameters were added, frozen or moved after the loop was made; a warm-up step was made without
                 `synchronous_step`; or the run is over.
-            NetworkError: the run cannot go on.
+            NetworkError: the run cannot continue.
             DivergenceError: an outer gradient is not finite.
-            KeyboardInterrupt, and what else a signal's handler raises, while it waits.
+            KeyboardInterrupt, and other exceptions of signal handlers, while it waits.
         """
         self._check_own()
         native = self._native
@@ -153,14 +153,14 @@ class OuterLoop:
 
     @property
     def synchronous(self) -> bool:
-        """The coming step is one of the synchronous warm-up (`outer.warmup_steps`)."""
+        """Whether the next step belongs to the synchronous warm-up (`outer.warmup_steps`)."""
         return self._native.synchronous
 
     def average_gradients(self, tokens: Optional[int] = None) -> None:
-        """Replaces the gradients by their mean over all replicas, where the coming step is one of the warm-up.
+        """Replaces the gradients with their mean over all replicas, if the next step belongs to the warm-up.
 
-        `synchronous_step` does it; call it yourself where something stands between gradients and optimizer, as
-        clipping. All replicas must then make the same inner step: same optimizer, same settings, same hardware.
+        `synchronous_step` calls it. Call it yourself if something, such as clipping, comes between the gradients and
+        the optimizer. All replicas must then make the same inner step: same optimizer, same settings, same hardware.
         """
         self._check_own()
         if not self.synchronous:
@@ -174,9 +174,9 @@ class OuterLoop:
 
     @contextlib.contextmanager
     def global_parameters(self) -> Iterator[torch.nn.Module]:
-        """Within it the model has the global parameters, to be evaluated, sampled or saved; then its own again.
+        """Inside the `with` block the model has the global parameters, to be evaluated, sampled or saved.
 
-        Takes a copy of the parameters in host memory, and one where they are.
+        Needs memory for one copy of the parameters on the host, and for one where they are.
         """
         self._check_own()
         values = self._storage.room()
@@ -205,79 +205,80 @@ class OuterLoop:
 
     @property
     def global_hash(self) -> str:
-        """Of the global parameters and the rounds that they are made of: equal on all replicas, 64 hex digits.
+        """Hash of the global parameters and their rounds: equal on all replicas, 64 hex digits.
 
-        Of a site of several ranks the first one's alone until the run has ended, then all know it.
+        On a site with several ranks, only the first one has it until the run has ended.
         """
         return self._native.global_hash()
 
-    # ---- where it stands ----
+    # ---- state ----
 
     @property
     def step(self) -> int:
-        """The agreed step that was made last."""
+        """The last agreed step."""
         return self._native.step
 
     @property
     def steps(self) -> int:
-        """That the run makes (`run.steps`)."""
+        """Total steps of the run (`run.steps`)."""
         return self.experiment.steps
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Place of this replica among those that train now, and their number: for shares of an evaluation."""
+        """Index of this replica among the current replicas, and their number; for sharing an evaluation."""
         return self._native.rank
 
     @property
     def running(self) -> bool:
-        """Another step is to be made."""
+        """Whether another step is to be made."""
         return self._native.running
 
     @property
     def stopped(self) -> bool:
-        """The run was stopped before its last step, for all."""
+        """Whether the run was stopped, for all replicas, before its last step."""
         return self._native.stopped
 
     @property
     def leaves(self) -> str:
-        """Why this replica was asked to leave; empty where it was not."""
+        """Why this replica was asked to leave; empty if it was not."""
         return self._native.leaves
 
     @property
     def frozen(self) -> bool:
-        """Rounds do not commit at present: steps are local ones, and `step` stands still."""
+        """Whether rounds do not commit at present, so that steps are local and `step` does not advance."""
         return self._native.frozen
 
     @property
     def stats(self) -> dict[str, Union[int, float]]:
-        """Rounds, waits (seconds) and bytes so far; `states_taken` counts when others' state replaced the local one."""
+        """Rounds, waits (seconds) and bytes so far; `states_taken` counts copies of another replica's state."""
         return self._native.stats()
 
     @property
     def wants_evaluation(self) -> bool:
-        """`run.eval_every` falls on this step, or the run is over: report one, at best."""
+        """Whether an evaluation should be reported: `run.eval_every` falls on this step, or the run is over."""
         return self._native.wants_evaluation
 
     @property
     def wants_checkpoint(self) -> bool:
-        """`run.checkpoint_every` falls on this step, an operator asked for one, or the run is over."""
+        """Whether to save: `run.checkpoint_every` falls on this step, an operator asked for it, or the run is over."""
         return self._native.wants_checkpoint
 
     def report_evaluation(self, nats: float, tokens: int) -> None:
-        """Of this step's global parameters on this replica's share: sum of the loss in nats, and tokens it is of.
+        """Reports the evaluation of this step's global parameters on this replica's share of the held-out data.
 
-        The coordinator adds the shares of all replicas and writes the mean.
+        `nats` is the sum of the loss over `tokens` tokens. The coordinator adds the shares of all replicas and writes
+        the mean.
         """
         self._native.report_evaluation(float(nats), int(tokens))
 
-    # ---- going on later ----
+    # ---- resuming ----
 
     def state_dict(self) -> dict[str, Any]:
-        """What is not in the model: global parameters, momentum, residuals, rounds in flight. Tensors and numbers.
+        """State beyond the model: global parameters, momentum, residuals, rounds in flight. Tensors and numbers.
 
-        Save it beside the model's and the optimizer's, at the same step on all replicas (`wants_checkpoint`). Waits for
-        the results of rounds in flight, without applying them. Of a site of several ranks all call it, and the first
-        one's is what all of them resume with.
+        Save it together with the model's and the optimizer's state, at the same step on all replicas
+        (`wants_checkpoint`). Waits for the results of rounds in flight, without applying them. On a site with several
+        ranks all ranks call it, and all resume from the first one's result.
 
         Raises:
             NetworkError: rounds do not commit at present; try again after a step.
@@ -295,16 +296,16 @@ class OuterLoop:
     # ---- the end ----
 
     def request_stop(self, reason: str) -> None:
-        """Asks all replicas to stop at a step that they share; `after_step` returns False there."""
+        """Asks all replicas to stop at a common step, after which `after_step` returns False."""
         self._native.request_stop(reason)
 
     def close(self) -> None:
-        """Of a run that is over: hands in this replica's report, and waits until all others have. Else leaves the run.
+        """Ends this replica's part. If the run is over, sends the final report and waits for those of the others.
 
-        The end of a `with` block does it, and the end of the program.
+        Otherwise leaves the run. Called automatically at the end of a `with` block and of the program.
 
         Raises:
-            DivergenceError: the replicas have not ended with the same global parameters.
+            DivergenceError: the replicas ended with different global parameters.
         """
         self._leave_as("")
 
@@ -324,40 +325,40 @@ class OuterLoop:
 
 
 def synchronous_step(loop: OuterLoop, optimizer: Any, tokens: Optional[int] = None) -> Any:
-    """`optimizer.step()`, in the synchronous warm-up with gradients that are the mean over all replicas.
+    """Averages the gradients over all replicas during the synchronous warm-up, then calls `optimizer.step()`.
 
-    In place of `optimizer.step()` where `outer.warmup_steps` is above 0; after the warm-up it is nothing else.
+    Use it instead of `optimizer.step()` if `outer.warmup_steps` is above 0; after the warm-up both are the same.
     """
     loop.average_gradients(tokens)
     return optimizer.step()
 
 
 def worker_arguments(arguments: Optional[Sequence[str]] = None) -> tuple[dict[str, Any], list[str]]:
-    """The options of `isthmus worker` on this program's command line, and the rest of it.
+    """Parses the options of `isthmus worker` from this program's command line; returns them and the other arguments.
 
-    `isthmus launch` gives them to `worker.command`:
+    `isthmus launch` passes them to `worker.command`:
 
         options, rest = isthmus.worker_arguments()
         loop = isthmus.OuterLoop(model=model, **options)
 
-    `--resume` is not among what OuterLoop takes: "resume" is True in `options` then, and a program that can resume puts
-    its state dict there, or takes it out.
+    With `--resume`, "resume" is True in `options`. OuterLoop does not accept True: replace it with a state dict, or
+    remove it.
     """
     parser = argparse.ArgumentParser(description="a worker of a run of isthmus", allow_abbrev=False)
     parser.add_argument("--config", required=True, help="experiment in YAML")
-    parser.add_argument("--name", required=True, help="of this worker, unique in the run")
+    parser.add_argument("--name", required=True, help="name of this worker, unique in the run")
     parser.add_argument("--coordinator", help="HOST:PORT")
-    parser.add_argument("--site", default="", help="whose settings apply")
+    parser.add_argument("--site", default="", help="use the settings of this site")
     parser.add_argument("--listen", help="ADDRESS:PORT for peers, or none")
     parser.add_argument("--advertise", help="HOST:PORT that peers dial")
     parser.add_argument("--certs", help="folder of certificates")
     parser.add_argument("--insecure", action="store_true", help="no certificates")
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    parser.add_argument("--resume", action="store_true", help="resume from the newest checkpoint")
     parser.add_argument("--quiet", action="store_true", help="no progress line")
     found, rest = parser.parse_known_args(arguments)
     options = vars(found)
-    # Of the progress line, which there is none of here; what is said otherwise goes to the worker's log.
+    # --quiet only concerns the progress line, which does not exist here.
     options.pop("quiet")
     if not options["resume"]:
         options["resume"] = None
@@ -365,10 +366,10 @@ def worker_arguments(arguments: Optional[Sequence[str]] = None) -> tuple[dict[st
 
 
 def initial_parameters(config: Any, model: torch.nn.Module, settings: Sequence[str] = (), name: str = "") -> None:
-    """Gives a model that is the config's own (section `model`) the values that `isthmus worker` begins with.
+    """Gives the config's own model (section `model`) the initial values of `isthmus worker`.
 
     Raises:
-        ConfigError: names or shapes are not those of the config's model.
+        ConfigError: names or shapes differ from those of the config's model.
     """
     experiment = _native.load(str(config), list(settings), name, "")
     parameters = whole_parameters_of(model)
@@ -386,12 +387,12 @@ def initial_parameters(config: Any, model: torch.nn.Module, settings: Sequence[s
                 size = torch.Size(shape).numel()
                 parameters[name_].copy_(values[begin : begin + size].view(shape))
         return
-    raise ConfigError("names or shapes of the model's parameters are not those of the config's section model")
+    raise ConfigError("names or shapes of the model's parameters differ from those of the config's section model")
 
 
 def placement_of(experiment: Any, parameters: Mapping[str, torch.Tensor], fragments: Any = None) -> Placement:
-    """Where these parameters lie in a run of that experiment."""
-    shapes = {name: tuple(p.shape) for name, p in parameters.items()}  # of a sharded one: of all of it
+    """The placement of these parameters in a run of that experiment."""
+    shapes = {name: tuple(p.shape) for name, p in parameters.items()}  # of the whole parameter, also if it is sharded
     return place(shapes, experiment.num_fragments, fragments, lambda size: _native.model_table(experiment, size))
 
 
@@ -411,8 +412,8 @@ def _storage_of(model: torch.nn.Module, parameters: Mapping[str, Any], placement
         return Storage(model, parameters, placement, ranks is None or ranks.is_first)
     if ranks is None:
         raise ConfigError(
-            f"parameter {sharded[0]} is sharded over several ranks; expected their process group as `group`, with all of "
-            "them making the loop"
+            f"parameter {sharded[0]} is sharded over several ranks; expected their process group as `group`, and the "
+            "loop on all of them"
         )
     from ._sharded import ShardedStorage
 
@@ -427,7 +428,7 @@ def experiment_of(
     addresses: Mapping[str, Optional[str]],
     insecure: bool,
 ) -> Any:
-    """The config with what a program says over it; `addresses` are keys of section `network`."""
+    """The config with a program's overrides; `addresses` are keys of section `network`."""
     assignments = _assignments(settings)
     assignments += [f'network.{key}="{value}"' for key, value in addresses.items() if value]
     if insecure:
@@ -447,11 +448,11 @@ def _assignments(settings: Union[Mapping[str, Any], Sequence[str]]) -> list[str]
 
 
 def _restore_master(storage: Storage, state: Optional[Mapping[str, Any]]) -> None:
-    """The fp32 values of parameters in another format."""
+    """Restores the fp32 values of parameters in another format."""
     if state is None:
         return
     if state is True or not hasattr(state, "get") or not isinstance(state.get("replica"), torch.Tensor):
-        raise ConfigError("resume is not what OuterLoop.state_dict() gave; load it and pass it")
+        raise ConfigError("resume is not a result of OuterLoop.state_dict(); load the saved one and pass it")
     if state.get("version") != STATE_VERSION:
         raise _native.DataError(f"resume: the state dict has version {state.get('version')}; expected {STATE_VERSION}")
     if storage.direct or not storage.whole:
@@ -463,6 +464,6 @@ def _restore_master(storage: Storage, state: Optional[Mapping[str, Any]]) -> Non
 
 
 def _leave(native: Any) -> None:
-    """Of a loop that nobody has closed, at the end of the program or of the loop."""
+    """Closes a loop that was not closed, at the end of the program or when the loop is deleted."""
     error = getattr(sys, "last_value", None)
     native.close("" if error is None else f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""A run's global parameters, followed by a program that takes no part in it."""
+"""Follows a run's global parameters without taking part in the run."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Observer:
             print(step, evaluate(model))
         print("at the end", evaluate(model), watch.global_hash)
 
-    The run does not depend on it: it is no replica, opens no port, and nobody waits for it. Making it waits until the run
-    has begun. As `isthmus observe`, for a model of one's own.
+    The run does not depend on it: it is not a replica, opens no port, and no member waits for it. The constructor waits
+    until the run has begun. It works like `isthmus observe`, but with any model.
 
     Args:
-        config, name, coordinator, site, certs, insecure, settings, fragments: as of `OuterLoop`; the same config and
-            fragments as the run has.
-        model: with the same names and shapes of parameters as the replicas'. Its values are replaced, in place.
+        config, name, coordinator, site, certs, insecure, settings, fragments: as for `OuterLoop`; config and fragments
+            must be those of the run.
+        model: has the same names and shapes of parameters as the replicas'. Its values are replaced in place.
 
     Raises:
-        ConfigError: the config or the model is not the run's, or the coordinator refuses.
-        NetworkError: nobody answers at the coordinator's address within `network.join_timeout`.
+        ConfigError: the config or the model is not the run's, or the coordinator refuses the observer.
+        NetworkError: the coordinator's address does not answer within `network.join_timeout`.
     """
 
     def __init__(
@@ -62,13 +62,14 @@ class Observer:
     def __iter__(self) -> Iterator[Optional[int]]:
         """Each step that the run evaluates (`run.eval_every`), once the model has its global parameters.
 
-        None where they are those of no one step, since the run went on while they came here. Waits for the next one; what
-        comes while the program evaluates waits here. Ends with the run, whose last parameters the model has then.
+        Yields None if they belong to no single step because the run continued while they were copied. Waits for the
+        next evaluated step; rounds that arrive while the program evaluates are queued. Ends with the run; the model
+        then has the final parameters.
 
         Raises:
-            DivergenceError: what followed from the rounds here is not what the run has ended with.
+            DivergenceError: the parameters here differ from those with which the run ended.
             NetworkError: the connection is lost.
-            KeyboardInterrupt, and what else a signal's handler raises, while it waits.
+            KeyboardInterrupt, and other exceptions of signal handlers, while it waits.
         """
         while self._native.next():
             self._load()
@@ -78,7 +79,7 @@ class Observer:
             self._native.verdict()
 
     def take_newest(self) -> bool:
-        """Gives the model the newest global parameters, whatever step they are of. False: the run ended before."""
+        """Gives the model the newest global parameters, of any step. Returns False if the run ended before."""
         here = self._native.catch_up()
         if here:
             self._load()
@@ -86,16 +87,16 @@ class Observer:
 
     @property
     def global_hash(self) -> str:
-        """Of the global parameters that the model has, and the rounds that they are made of: 64 hex digits."""
+        """Hash of the global parameters that the model has, and of their rounds: 64 hex digits."""
         return self._native.global_hash()
 
     @property
     def rounds(self) -> list[int]:
-        """Of each fragment, that the global parameters are made of."""
+        """Round of each fragment in the global parameters."""
         return self._native.rounds
 
     def close(self) -> None:
-        """Leaves; the end of the program does so too."""
+        """Leaves the run; also called at the end of the program."""
         self._end()
 
     def __enter__(self) -> Observer:

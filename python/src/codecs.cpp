@@ -1,4 +1,4 @@
-// isthmus._native.codecs: the codecs on runs of fp32, into memory of the caller's.
+// isthmus._native.codecs: the codecs on arrays of fp32; results go to the caller's memory.
 
 #include "codecs.h"
 
@@ -74,17 +74,17 @@ void decode(const quant::CodecSpec& spec, Encoded bytes, Room out) {
     good = quant::decode(spec, std::as_bytes(span_of(bytes)), span_of(out));
   }
   if (!good)
-    throw Error(ErrorKind::data, "these " + std::to_string(bytes.size()) + " bytes are no " +
-                                     std::to_string(out.size()) + " values in " +
+    throw Error(ErrorKind::data, "these " + std::to_string(bytes.size()) + " bytes are not an encoding of " +
+                                     std::to_string(out.size()) + " values with " +
                                      std::string(quant::to_string(spec.kind)));
 }
 
 }  // namespace
 
 void add_codecs(nb::module_& parent) {
-  auto m =
-      parent.def_submodule("codecs", "Runs of fp32 to bytes and back; docs/numerics.md has the formats.");
-  nb::class_<quant::CodecSpec>(m, "Spec", "What a codec is, exactly. Immutable.")
+  auto m = parent.def_submodule(
+      "codecs", "Encodes arrays of fp32 and decodes them; docs/numerics.md describes the formats.");
+  nb::class_<quant::CodecSpec>(m, "Spec", "All settings of a codec. Immutable.")
       .def_prop_ro("kind", [](const quant::CodecSpec& s) { return std::string(quant::to_string(s.kind)); })
       .def_prop_ro("scale", [](const quant::CodecSpec& s) { return std::string(quant::to_string(s.scale)); })
       .def_prop_ro("stochastic",
@@ -94,8 +94,9 @@ void add_codecs(nb::module_& parent) {
       .def_ro("top_k", &quant::CodecSpec::top_k);
   m.def("make_spec", &make_spec, "kind"_a, "block"_a = nb::none(), "scale"_a = nb::none(),
         "clip"_a = nb::none(), "stochastic"_a = false, "top_k"_a = nb::none());
-  m.def("encoded_size", &quant::encoded_size, "spec"_a, "elements"_a, "In bytes.");
-  m.def("bits_per_element", &quant::bits_per_element, "spec"_a, "Scales included, for long runs.");
+  m.def("encoded_size", &quant::encoded_size, "spec"_a, "elements"_a, "Size in bytes.");
+  m.def("bits_per_element", &quant::bits_per_element, "spec"_a,
+        "Bits per element in long arrays, including scales.");
   m.def("encode", &encode, "spec"_a, "values"_a, "out"_a, "residual"_a = nb::none(), "decay"_a = 1.0F,
         "key"_a = 0);
   m.def("decode", &decode, "spec"_a, "encoded"_a, "out"_a);

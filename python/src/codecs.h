@@ -4,7 +4,7 @@
 
 namespace isthmus::python {
 
-/// Makes the submodule `codecs`.
+/// Adds the submodule `codecs`.
 void add_codecs(nanobind::module_& parent);
 
 }  // namespace isthmus::python

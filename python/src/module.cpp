@@ -1,4 +1,4 @@
-// isthmus._native: what the package's Python code is written with.
+// isthmus._native: the module on which the package's Python code is built.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -40,7 +40,7 @@ using Fragment = std::pair<std::uint64_t, std::uint64_t>;
 
 // ---- exceptions ----
 
-/// By ErrorKind, from `config` on; the base class last.
+/// Indexed by ErrorKind, from `config` on; the base class comes last.
 using Exceptions = std::array<PyObject*, 5>;
 
 PyObject* make_exception(nb::module_& m, const char* name, const char* doc, PyObject* base) {
@@ -51,13 +51,13 @@ PyObject* make_exception(nb::module_& m, const char* name, const char* doc, PyOb
 }
 
 void add_exceptions(nb::module_& m) {
-  static Exceptions types;  // types of a module live as long as the interpreter
-  types[4] = make_exception(m, "Error", "What isthmus could not do; the message says why, and what to do.",
+  static Exceptions types;  // types of a module exist as long as the interpreter
+  types[4] = make_exception(m, "Error", "An error of isthmus; the message states the reason and the remedy.",
                             PyExc_RuntimeError);
   types[0] = make_exception(m, "ConfigError", "A setting, an argument or a call is wrong.", types[4]);
   types[1] = make_exception(m, "DataError",
                             "A file or a state dict is missing, damaged or cannot be written.", types[4]);
-  types[2] = make_exception(m, "NetworkError", "Somebody is lost, refuses, or cannot be reached.", types[4]);
+  types[2] = make_exception(m, "NetworkError", "A peer is lost, refuses, or cannot be reached.", types[4]);
   types[3] = make_exception(m, "DivergenceError",
                             "Replicas disagree on what they share, or a value is not finite.", types[4]);
   nb::register_exception_translator(
@@ -72,9 +72,9 @@ void add_exceptions(nb::module_& m) {
       &types);
 }
 
-// ---- what crosses threads and the interpreter's lock ----
+// ---- Python objects outside the interpreter's lock ----
 
-/// A Python object that may be let go without the lock.
+/// A Python object that may be released without the lock.
 std::shared_ptr<nb::object> shared(nb::object object) {
   return {new nb::object(std::move(object)), [](nb::object* last) {
             const nb::gil_scoped_acquire acquire;
@@ -82,7 +82,7 @@ std::shared_ptr<nb::object> shared(nb::object object) {
           }};
 }
 
-/// Of a callable that takes the first element and the one behind the last.
+/// Wraps a callable that takes the first element and the one behind the last.
 Memory::Move move_of(std::optional<nb::callable> callable) {
   if (!callable) return nullptr;
   return [call = shared(*callable)](Range range) {
@@ -99,7 +99,7 @@ std::function<void()> call_of(std::optional<nb::callable> callable) {
   };
 }
 
-/// Signals' handlers run where somebody waits; what they raise ends the wait.
+/// Runs signal handlers during a wait; an exception of theirs ends the wait.
 void run_signal_handlers() {
   const nb::gil_scoped_acquire acquire;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -112,7 +112,7 @@ app::Experiment load(const std::string& file, const std::vector<std::string>& as
   return app::load_experiment(file, assignments, app::WorkerPlace{name, site}, app::Purpose::own_data);
 }
 
-/// Where the tensors of the config's own model lie, as `isthmus worker` has them.
+/// Places of the tensors of the config's own model, as in `isthmus worker`.
 std::pair<std::vector<Tensor>, std::vector<Fragment>> model_table(const app::Experiment& experiment,
                                                                   std::int64_t vocabulary) {
   const trainer::ParameterTable table({experiment.model, vocabulary}, experiment.outer.num_fragments,
@@ -157,7 +157,7 @@ std::string build_with(const std::string& torch) {
   return app::build_name({.torch = torch + " (Python)", .cuda = "none"});
 }
 
-/// The interpreter owns it.
+/// The interpreter owns the result.
 Replica* make_replica(const app::Experiment& experiment, const std::string& name,
                       const std::vector<Tensor>& tensors, const std::vector<Fragment>& fragments,
                       Values values, std::optional<nb::callable> fetch, std::optional<nb::callable> store,
@@ -165,7 +165,7 @@ Replica* make_replica(const app::Experiment& experiment, const std::string& name
                       const std::string& torch, const std::string& precision, const std::string& device,
                       bool quiet) {
   const std::span<float> memory(values.data(), values.size());
-  // The memory is there for as long as the replica.
+  // Keeps the memory alive as long as the replica.
   auto keep = shared(nb::cast(values));
   auto fetches = move_of(std::move(fetch));
   ReplicaRequest request{.experiment = experiment,
@@ -184,7 +184,7 @@ Replica* make_replica(const app::Experiment& experiment, const std::string& name
                          .precision = precision,
                          .device = device};
   if (!fragments.empty() && fragments.back().first + fragments.back().second != values.size())
-    throw Error(ErrorKind::config, "the buffer is not as long as its fragments");
+    throw Error(ErrorKind::config, "the buffer and its fragments differ in length");
   if (resume) {
     const auto* begin = reinterpret_cast<const std::byte*>(resume->c_str());
     request.resume = Bytes(begin, begin + resume->size());
@@ -257,7 +257,7 @@ void add_experiment(nb::module_& m) {
 }
 
 void add_replica(nb::module_& m) {
-  nb::class_<Replica>(m, "Replica", "A member of a run; isthmus.OuterLoop is around it.")
+  nb::class_<Replica>(m, "Replica", "A member of a run, wrapped by isthmus.OuterLoop.")
       .def_static("join", &make_replica, "experiment"_a, "name"_a, "tensors"_a, "fragments"_a, "values"_a,
                   "fetch"_a.none(), "store"_a.none(), "waiting"_a.none(), "resume"_a.none(), "torch"_a,
                   "precision"_a, "device"_a, "quiet"_a, nb::rv_policy::take_ownership)
@@ -301,7 +301,7 @@ Observer* make_observer(const app::Experiment& experiment, const std::string& na
 }
 
 void add_observer(nb::module_& m) {
-  nb::class_<Observer>(m, "Observer", "Follows a run; isthmus.Observer is around it.")
+  nb::class_<Observer>(m, "Observer", "Follows a run; wrapped by isthmus.Observer.")
       .def_static("join", &make_observer, "experiment"_a, "name"_a, "tensors"_a, "fragments"_a, "torch"_a,
                   nb::rv_policy::take_ownership)
       .def("next", &Observer::next, Free())
@@ -320,7 +320,8 @@ void add_observer(nb::module_& m) {
 
 NB_MODULE(_native, m) {
   using namespace isthmus::python;
-  // A traceback that holds a loop until the interpreter ends would be reported behind what went wrong.
+  // Without this, a traceback that keeps a loop until the interpreter ends causes a leak report after the
+  // error.
   nb::set_leak_warnings(false);
   m.attr("__version__") = isthmus::app::version();
   add_exceptions(m);

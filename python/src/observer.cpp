@@ -24,7 +24,7 @@ Observer::Observer(ObserverRequest request)
     : config_(named(std::move(request.experiment), request.name)),
       process_(getpid()),
       layout_(std::move(request.fragments), static_cast<std::uint64_t>(config_.outer.chunk_elements)),
-      // The temporary lives until the follower is made, with its threads.
+      // The temporary exists until the follower and its threads are created.
       follower_((WithoutSignals(), config_), layout_, std::move(request.while_waiting)) {
   auto hello = app::hello_of(config_, request.name, request.build);
   hello.model = outer_sync::fingerprint_of(request.tensors, layout_);
@@ -47,7 +47,7 @@ bool Observer::catch_up() {
 
 void Observer::close() {
   if (std::exchange(closed_, true) || getpid() != process_) return;
-  follower_.leave("it has what it came for");
+  follower_.leave("it has finished observing");
 }
 
 }  // namespace isthmus::python

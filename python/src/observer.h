@@ -1,5 +1,5 @@
 #pragma once
-// A run's global parameters, followed by a program that takes no part in it. No Python here.
+// Follows a run's global parameters without taking part in the run. No Python here.
 
 #include <cstdint>
 #include <functional>
@@ -18,7 +18,7 @@ namespace isthmus::python {
 struct ObserverRequest {
   app::Experiment experiment;
   std::string name;
-  std::string build;                                   ///< of whoever looks, for messages about unequal ones
+  std::string build;  ///< of the observing program, for messages about different builds
   std::vector<outer_sync::log::LoggedTensor> tensors;  ///< in buffer order
   std::vector<outer_sync::Range> fragments;
   std::function<void()> while_waiting;
@@ -27,23 +27,23 @@ struct ObserverRequest {
 /// Used by one thread.
 class Observer {
  public:
-  /// Is let in. Throws Error as `isthmus observe` does, and what `while_waiting` throws.
+  /// Joins the run. Throws Error as `isthmus observe` does, and what `while_waiting` throws.
   explicit Observer(ObserverRequest request);
   ~Observer();
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;
 
-  /// As of app::Follower; false once the run has ended.
+  /// As in app::Follower; false once the run has ended.
   bool next();
   bool catch_up();
-  /// That the global parameters are of; nothing between steps.
+  /// Step of the global parameters; nullopt between steps.
   [[nodiscard]] std::optional<std::uint64_t> step() const { return step_; }
   [[nodiscard]] app::Follower::Rounds rounds() const { return follower_.rounds(); }
   [[nodiscard]] bool has_state() const { return follower_.has_state(); }
   [[nodiscard]] std::span<const float> global_parameters() { return follower_.global_parameters(); }
   [[nodiscard]] std::string global_hash() { return follower_.global_hash().hex(); }
   [[nodiscard]] std::string verdict() { return follower_.verdict(); }
-  /// Leaves. Once.
+  /// Leaves the run. Further calls do nothing.
   void close();
 
  private:

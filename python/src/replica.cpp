@@ -33,14 +33,15 @@ bool due(std::int64_t every, std::uint64_t step) {
 
 app::Experiment checked(app::Experiment experiment, const std::string& name) {
   if (experiment.outer.data_parallel())
-    throw Error(ErrorKind::config,
-                "outer.method is data_parallel, which is PyTorch's own (DistributedDataParallel); expected "
-                "another one");
+    throw Error(
+        ErrorKind::config,
+        "outer.method is data_parallel, which PyTorch itself provides (DistributedDataParallel); expected "
+        "another method");
   app::take_replica_name(name, experiment);
   return experiment;
 }
 
-/// What a state dict holds of a replica.
+/// The part of a state dict that belongs to the replica.
 struct Saved {
   static constexpr std::uint64_t known = 0x32305950'48545349;  // "ISTHPY02", little-endian
   std::uint64_t magic = known;
@@ -65,9 +66,9 @@ Saved saved_of(const Bytes& bytes, const Digest& model) {
   } catch (const Error& error) {
     refuse(error.what());
   }
-  if (saved.magic != Saved::known) refuse("its bytes are not isthmus'");
+  if (saved.magic != Saved::known) refuse("its bytes are not a state dict of isthmus");
   if (saved.model != model) refuse("it is of a model with other names, shapes or fragments");
-  if (!saved.settings.sound()) refuse("its settings cannot be");
+  if (!saved.settings.sound()) refuse("its settings are invalid");
   return saved;
 }
 
@@ -90,7 +91,7 @@ Replica::Replica(ReplicaRequest request)
       metrics_(folder_ / "metrics.jsonl", [this](const std::string& text) { say(text); }),
       events_(folder_, [this](const std::string& text) { say(text); }),
       memory_(std::move(request.memory)),
-      // The temporary lives until the node is made, with its threads.
+      // The temporary exists until the node and its threads are created.
       node_((WithoutSignals(), config_.network), layout_,
             outer_sync::codec_plan(config_.outer, static_cast<std::uint64_t>(config_.run.seed)),
             app::closing_rule(config_), trace_, config_.outer.lossless_stage()),
@@ -111,7 +112,7 @@ Replica::Replica(ReplicaRequest request)
   if (!await_turn()) say("the run is over before the first step");
 }
 
-/// A child of a fork has none of the threads, and the parent goes on with what they share.
+/// A forked child has none of the threads, and the parent still uses what they share.
 Replica::~Replica() {
   if (phase_ != Phase::closed && phase_ != Phase::joining && getpid() == process_)
     node_.leave(fmt::format("its program dropped it at step {}", outer_.step()));
@@ -137,10 +138,9 @@ void Replica::join(const std::optional<Bytes>& resume) {
       Ledger ledger;
       if (admission.how == Admission::How::resumes) {
         if (!saved || admission.step != saved->step)
-          throw Error(ErrorKind::data,
-                      fmt::format("resume: the run goes on from step {}, and the state dict is of step {}; "
-                                  "give the one of that step",
-                                  admission.step, saved ? saved->step : 0));
+          throw Error(ErrorKind::data, fmt::format("resume: the run continues from step {}, and the state "
+                                                   "dict is of step {}; pass the state dict of that step",
+                                                   admission.step, saved ? saved->step : 0));
         outer_.restore(saved->agreed, saved->own, saved->settings);
         ledger = std::move(saved->ledger);
         tokens_ = saved->tokens;
@@ -165,13 +165,13 @@ void Replica::join(const std::optional<Bytes>& resume) {
   began_ = Clock::now();
 }
 
-/// Without moments: whose optimizer this is, is not known here.
+/// Copies the state from others, without moments: the optimizer is not known here.
 void Replica::begin_with_others_state() {
   const auto begin = Clock::now();
   node_.catch_up(outer_);
   ++states_taken_;
   const auto took = seconds(Clock::now() - begin);
-  say(fmt::format("takes part from step {}, {:.1f} s after it was let in", outer_.step(), took));
+  say(fmt::format("takes part from step {}, {:.1f} s after it was admitted", outer_.step(), took));
   metrics_.write({{"event", "joined"}, {"step", outer_.step()}, {"seconds", took}});
 }
 
@@ -188,7 +188,7 @@ void Replica::check_training(const char* what) const {
                   what, outer_.step()));
 }
 
-/// What cannot go on is said to the others when the loop is closed.
+/// Stores the error for `close`, which reports it to the others.
 template <class Work>
 auto Replica::guarded(Work work) {
   try {
@@ -208,7 +208,7 @@ bool Replica::after_step(std::optional<double> loss, std::uint64_t tokens) {
     throw Error(ErrorKind::config,
                 fmt::format("step {} is one of the synchronous warm-up (outer.warmup_steps: {}), in which "
                             "gradients are averaged before the inner step: call "
-                            "isthmus.synchronous_step(loop, optimizer) in place of optimizer.step()",
+                            "isthmus.synchronous_step(loop, optimizer) instead of optimizer.step()",
                             outer_.step() + 1, config_.outer.warmup_steps));
   averaged_ = false;
   return guarded([&] {
@@ -264,7 +264,7 @@ void Replica::at_agreed_step() {
   if (outer_.step() - first_step_ >= static_cast<std::uint64_t>(config_.run.trace_steps)) trace_.close();
 }
 
-/// Whoever is asked to does so when nothing of it is under way, and soon in any case.
+/// A replica that is asked to leave does so when none of its rounds is in flight, and soon in any case.
 bool Replica::may_leave() {
   constexpr std::uint64_t max_steps_to_leave = 100;
   const auto why = node_.drains();
@@ -284,12 +284,12 @@ bool Replica::await_turn() {
     }
     stopped_ = turn == app::Turn::over;
   }
-  // Rounds of an interrupted run are not the last ones; nor are those of one that was resumed at its end.
+  // Complete the last rounds, but not of a run that was interrupted, or resumed at its end.
   stopped_ = stopped_ || outer_.step() < static_cast<std::uint64_t>(config_.run.steps);
   const bool has_gone_on = outer_.step() > first_step_ || states_taken_ > 0;
   if (!drained_ && !stopped_ && has_gone_on) outer_.finish();
   if (drained_) stopped_ = false;
-  // Now, while whoever calls may still fetch what is elsewhere.
+  // Now, while the caller can still fetch values from elsewhere.
   if (!drained_) {
     outer_.complete_step();
     final_hash_ = outer_.global_hash();
@@ -306,7 +306,7 @@ void Replica::average_gradients(std::span<float> gradients, std::uint64_t tokens
   averaged_ = true;
 }
 
-// ---- what it leaves ----
+// ---- records ----
 
 void Replica::record(std::optional<double> loss, std::uint64_t tokens, double took) {
   auto& record = records_.emplace_back(app::record_of(outer_, node_));
@@ -323,7 +323,7 @@ void Replica::record(std::optional<double> loss, std::uint64_t tokens, double to
   figures_.step_durations.add(took);
 }
 
-/// Where something is sent or applied, or a second has passed: other steps cost no system call.
+/// Called when something is sent or applied, or once a second: other steps make no system call.
 void Replica::write_records() {
   for (const auto& record : records_) {
     metrics_.write(app::line_of(record));

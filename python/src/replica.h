@@ -1,6 +1,6 @@
 #pragma once
-// One replica of a run as somebody else's training loop sees it: what app/worker/worker.cpp is around its own
-// trainer, turned inside out. No Python here.
+// One replica of a run, driven by another program's training loop: app/worker/worker.cpp with control
+// inverted. No Python here.
 
 #include <chrono>
 #include <cstdint>
@@ -26,8 +26,8 @@
 
 namespace isthmus::python {
 
-/// The local parameters: fp32 in host memory, in fragment order. Where the model has them elsewhere, or in
-/// another format, `fetch` brings a range here and `store` takes it back; else both are null.
+/// The local parameters: fp32 in host memory, in fragment order. If the model keeps them elsewhere or in
+/// another format, `fetch` copies a range here and `store` copies it back; otherwise both are null.
 class Memory final : public outer_sync::LocalParameters {
  public:
   using Move = std::function<void(outer_sync::Range)>;
@@ -51,30 +51,30 @@ class Memory final : public outer_sync::LocalParameters {
 struct ReplicaRequest {
   app::Experiment experiment;
   std::string name;
-  std::string build;  ///< of whoever trains, for messages about unequal ones
+  std::string build;  ///< of the training program, for messages about different builds
   bool quiet = false;
   std::vector<outer_sync::log::LoggedTensor> tensors;  ///< in buffer order
   std::vector<outer_sync::Range> fragments;
   Memory memory;  ///< as long as the layout's buffer; padding is zero
   std::function<void()> while_waiting;
-  std::optional<Bytes> resume;  ///< what `save` gave
+  std::optional<Bytes> resume;  ///< result of `save`
   std::string precision, device;
 };
 
-/// Used by one thread. All that waits, waits on it.
+/// Used by one thread, which makes all waits.
 class Replica {
  public:
-  /// Joins the run and returns when the first step may begin: with the others, or with their state. Throws
-  /// Error as `isthmus worker` does, and what `while_waiting` throws.
+  /// Joins the run and returns when the first step may begin: with the others, or after copying their state.
+  /// Throws Error as `isthmus worker` does, and what `while_waiting` throws.
   explicit Replica(ReplicaRequest request);
   ~Replica();
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
-  /// After an inner step of `tokens` tokens. False where it was the last: the run is over, was stopped, or
-  /// this replica is asked to leave.
+  /// Call it after an inner step of `tokens` tokens. Returns false after the last step: the run is over or
+  /// was stopped, or this replica is asked to leave.
   bool after_step(std::optional<double> loss, std::uint64_t tokens);
-  /// Whether that would send or apply anything: before, parameters must be looked after.
+  /// Whether `after_step` would send or apply anything; then the caller checks the parameters first.
   [[nodiscard]] bool is_due() const;
   [[nodiscard]] bool synchronous() const { return outer_.synchronous(); }
   void average_gradients(std::span<float> gradients, std::uint64_t tokens);
@@ -87,15 +87,15 @@ class Replica {
   [[nodiscard]] std::uint64_t buffer_size() const { return layout_.buffer_size(); }
   [[nodiscard]] bool running() const { return phase_ == Phase::training; }
   [[nodiscard]] bool stopped() const { return stopped_; }
-  /// Why this replica was asked to leave; empty where it was not.
+  /// Why this replica was asked to leave; empty if it was not.
   [[nodiscard]] std::string leaves() const { return drained_.value_or(""); }
   [[nodiscard]] bool frozen() const { return outer_.frozen(); }
-  /// How often the state was taken from others.
+  /// How often the state was copied from others.
   [[nodiscard]] std::uint64_t states_taken() const { return states_taken_; }
   [[nodiscard]] outer_sync::Rank rank() const { return node_.rank(); }
   [[nodiscard]] const outer_sync::OuterLoop::Stats& stats() const { return outer_.stats(); }
   [[nodiscard]] outer_sync::MemberNode::Wire wire() const { return node_.wire(); }
-  /// Of this step the run wants an evaluation, or a checkpoint.
+  /// Whether the run wants an evaluation, or a checkpoint, of this step.
   [[nodiscard]] bool wants_evaluation() const;
   [[nodiscard]] bool wants_checkpoint();
 
@@ -103,7 +103,8 @@ class Replica {
   [[nodiscard]] Bytes save();
   void report_evaluation(double sum_nats, std::uint64_t tokens);
   void request_stop(const std::string& reason) { node_.request_stop(reason); }
-  /// Hands in the report of a run that is over and waits for the others, or leaves one that is not. Once.
+  /// If the run is over, sends the final report and waits for the others; otherwise leaves the run. Further
+  /// calls do nothing.
   void close(const std::string& why);
 
  private:
@@ -147,13 +148,13 @@ class Replica {
 
   Phase phase_ = Phase::joining;
   std::string failure_;
-  std::optional<Digest> final_hash_;  ///< of a run that is over
+  std::optional<Digest> final_hash_;  ///< set once the run is over
   const std::uint64_t last_;
   std::uint64_t first_step_ = 0, states_taken_ = 0, tokens_ = 0;
   bool averaged_ = false, stopped_ = false;
   std::optional<std::string> drained_;
   std::optional<std::uint64_t> leave_by_;
-  Clock::time_point began_;  ///< the inner step
+  Clock::time_point began_;  ///< start of the inner step
   double train_seconds_ = 0, compute_seconds_ = 0, busy_step_seconds_ = 0;
   std::uint64_t disk_free_ = 0;
   std::vector<app::StepRecord> records_;  ///< not yet written

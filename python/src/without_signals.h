@@ -1,11 +1,11 @@
 #pragma once
-// Threads of the library and signals of the interpreter.
+// Keeps signals away from the library's threads.
 
 #include <signal.h>
 
 namespace isthmus::python {
 
-/// Threads that begin meanwhile leave all signals to the interpreter's.
+/// Threads that are created during its lifetime block all signals, which leaves them to the interpreter.
 class WithoutSignals {
  public:
   WithoutSignals() {

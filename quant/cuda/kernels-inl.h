@@ -1,6 +1,6 @@
-// The passes' kernels. A thread block goes over tiles of 4096 elements, of which each thread holds sixteen in
-// registers: every operand is read once and written once, codes are packed by shuffles, and shared memory is
-// for what warps tell each other. The launches are at the end.
+// The passes' kernels. A thread block iterates over tiles of 4096 elements, of which each thread holds
+// sixteen in registers: every operand is read once and written once, codes are packed by shuffles, and shared
+// memory is only for exchange between warps. The launches are at the end.
 //
 // Included like arithmetic-inl.h, and after it: by passes.cu, and by a test that runs the kernels' threads
 // one after the other on the CPU.
@@ -11,15 +11,15 @@ inline constexpr unsigned threads = 256;
 inline constexpr unsigned warp_size = 32;
 inline constexpr unsigned warps = threads / warp_size;
 inline constexpr unsigned quad = 4;   ///< neighbouring elements that a thread reads at once
-inline constexpr unsigned quads = 4;  ///< of one thread in a tile
+inline constexpr unsigned quads = 4;  ///< per thread in a tile
 inline constexpr unsigned tile_size = threads * quads * quad;
 inline constexpr unsigned all_lanes = 0xffffffff;
-// A block, a piece or a group never lies in two tiles, nor a group in two warps.
+// No block, piece or group spans two tiles, and no group spans two warps.
 static_assert(tile_size == largest_block && tile_size == piece);
 static_assert(warp_size * quad == largest_group);
 static_assert(warps * quads == warp_size);
 
-/// What a thread holds of a tile. The quads of one index in a warp's 32 lanes are 128 elements in a row.
+/// A thread's part of a tile. The quads of one index in a warp's 32 lanes are 128 consecutive elements.
 using Values = float[quads][quad];
 
 ISTHMUS_LANES unsigned lane_index() { return threadIdx.x % warp_size; }
@@ -33,14 +33,14 @@ ISTHMUS_LANES std::uint32_t larger(std::uint32_t a, std::uint32_t b) { return a 
 ISTHMUS_LANES std::uint32_t smaller(std::uint32_t a, std::uint32_t b) { return a < b ? a : b; }
 
 // ---- memory ----
-// Wide accesses where addresses allow them, which is the same for all threads of a tile.
+// Wide accesses if the addresses allow them, which is the same for all threads of a tile.
 
 template <class T>
 ISTHMUS_LANES bool is_aligned(const void* p) {
   return reinterpret_cast<std::uintptr_t>(p) % sizeof(T) == 0;
 }
 
-/// The thread's part of the n values from p on; zeros past the end.
+/// Loads the thread's part of the n values at p; zeros past the end.
 ISTHMUS_LANES void load(const float* p, unsigned n, Values& x) {
   if (n == tile_size && is_aligned<float4>(p)) {
     ISTHMUS_UNROLL
@@ -74,7 +74,7 @@ ISTHMUS_LANES void store(float* p, unsigned n, const Values& x) {
   }
 }
 
-/// A little-endian number of encoded bytes, which may begin anywhere.
+/// Loads a little-endian number from encoded bytes, at any alignment.
 template <class T>
 ISTHMUS_LANES T load_number(const std::byte* p) {
   if (is_aligned<T>(p)) return *reinterpret_cast<const T*>(p);
@@ -100,15 +100,15 @@ ISTHMUS_LANES void store_scale_code(ScaleFormat format, std::byte* p, std::uint3
   *p = static_cast<std::byte>(code);
 }
 
-// ---- what is encoded ----
+// ---- inputs of encoders ----
 
-/// Elements in tile number t of a run that has such a tile.
+/// Number of elements in tile t, which must exist.
 ISTHMUS_LANES unsigned size_of_tile(std::size_t t, std::size_t elements) {
   const auto left = elements - t * tile_size;
   return left < tile_size ? static_cast<unsigned>(left) : tile_size;
 }
 
-/// n elements from `begin` on, and zeros. All operands are asked for before any is used.
+/// Loads n elements from `begin` on; zeros past the end. All operands are requested before any is used.
 ISTHMUS_LANES void gather(const Encoding& e, std::size_t begin, unsigned n, Values& v) {
   Values b = {};
   Values r = {};
@@ -130,13 +130,13 @@ ISTHMUS_LANES void gather(const Encoding& e, std::size_t begin, unsigned n, Valu
 ISTHMUS_LANES void keep_residual(const Encoding& e, std::size_t begin, unsigned n, const Values& v) {
   if (e.residual != nullptr) store(e.residual + begin, n, v);
 }
-/// The index in the noise's numbering.
+/// The element's index in the noise's numbering.
 ISTHMUS_LANES std::uint32_t element_index(const Encoding& e, std::size_t i) {
   return static_cast<std::uint32_t>(e.noise.first_element + i);
 }
 
-/// The first of a quad's values whose magnitude has at least these bits is one that cannot be encoded. `i` is
-/// the index of the quad's first.
+/// Reports the first of a quad's values with a magnitude of at least these bits: it cannot be encoded. `i`:
+/// index of the quad's first value.
 ISTHMUS_LANES void report_bad(const float (&x)[quad], std::size_t i, std::uint32_t bits,
                               unsigned long long* first_bad) {
   ISTHMUS_UNROLL
@@ -146,7 +146,8 @@ ISTHMUS_LANES void report_bad(const float (&x)[quad], std::size_t i, std::uint32
 
 // ---- scales ----
 
-/// The largest magnitude of each quad's block, in `m`. `of_warps` is for blocks of several warps.
+/// Puts the largest magnitude of each quad's block into `m`. `of_warps` is for blocks that span several
+/// warps.
 ISTHMUS_LANES void block_maxima(const Values& v, unsigned block, std::uint32_t (&m)[quads],
                                 std::uint32_t (&of_warps)[warps]) {
   ISTHMUS_UNROLL
@@ -157,7 +158,7 @@ ISTHMUS_LANES void block_maxima(const Values& v, unsigned block, std::uint32_t (
     ISTHMUS_UNROLL
     for (unsigned u = 0; u < quads; ++u) m[u] = larger(m[u], __shfl_xor_sync(all_lanes, m[u], apart));
   }
-  constexpr unsigned span = warp_size * quad;  // of one quad index
+  constexpr unsigned span = warp_size * quad;  // elements of one quad index
   if (block <= span) return;
   m[0] = m[1] = larger(m[0], m[1]);
   m[2] = m[3] = larger(m[2], m[3]);
@@ -169,13 +170,13 @@ ISTHMUS_LANES void block_maxima(const Values& v, unsigned block, std::uint32_t (
     const auto count = block / (quads * span);
     const auto first = warp_index() / count * count;
     for (unsigned w = first; w < first + count; ++w) largest = larger(largest, of_warps[w]);
-    __syncthreads();  // before the next tile's maxima take their place
+    __syncthreads();  // before the next tile's maxima overwrite them
   }
   m[0] = m[1] = m[2] = m[3] = largest;
 }
 
-/// The sum of magnitudes of each quad's block, in the order of the CPU's: sixteen sums side by side, a thread
-/// for each, then those in order.
+/// Sums the magnitudes of each quad's block in the CPU's order: sixteen partial sums, each by one thread,
+/// then added in order.
 ISTHMUS_LANES void block_sums(const Values& v, unsigned block, float (&sums)[quads],
                               float (&shared)[tile_size]) {
   ISTHMUS_UNROLL
@@ -189,7 +190,7 @@ ISTHMUS_LANES void block_sums(const Values& v, unsigned block, float (&sums)[qua
     float* const column = shared + i / row * block + i % row;
     float sum = 0;
     for (unsigned r = 0; r < block; r += row) sum = ScalarLanes::add(sum, column[r]);
-    *column = sum;  // nobody else reads this place before the next barrier
+    *column = sum;  // no other thread reads this element before the next barrier
   }
   __syncthreads();
   for (unsigned b = threadIdx.x; b < blocks; b += threads) {
@@ -201,15 +202,15 @@ ISTHMUS_LANES void block_sums(const Values& v, unsigned block, float (&sums)[qua
   __syncthreads();
   ISTHMUS_UNROLL
   for (unsigned u = 0; u < quads; ++u) sums[u] = shared[offset_of(u) / block * block];
-  __syncthreads();  // before the next tile's magnitudes take their place
+  __syncthreads();  // before the next tile's magnitudes overwrite them
 }
 
 struct Scale {
   std::uint32_t code;
   float value, inverse;
 };
-/// Of a block with this largest magnitude that wants this scale. One that has none is reported, and counts as
-/// zero so that the kernel can go on.
+/// The scale of a block with this largest magnitude and this wanted scale. Reports the element if the format
+/// has no such scale, and returns a zero scale so that the kernel can continue.
 ISTHMUS_LANES Scale choose_scale(ScaleFormat format, std::uint32_t largest, float wanted,
                                  const float (&x)[quad], std::size_t i, unsigned long long* first_bad) {
   auto code = largest >= infinity_bits ? no_scale : scale_code(format, largest, ScalarLanes::bits(wanted));
@@ -223,14 +224,14 @@ ISTHMUS_LANES Scale choose_scale(ScaleFormat format, std::uint32_t largest, floa
 
 // ---- block formats ----
 
-/// The row of its group that a lane's quads are in, and which quad of that row they are.
+/// The row of its group that a lane's quads are in; quad_in_row: their index in that row.
 template <class T>
 ISTHMUS_LANES unsigned row_in_group() {
   return lane_index() / (row / quad) % group_rows(T::bits);
 }
 ISTHMUS_LANES unsigned quad_in_row() { return lane_index() % (row / quad); }
 
-/// A word with the bits of all rows of a group, or of `rows` of them.
+/// Combines the words of all rows of a group, or of `rows` of them.
 ISTHMUS_LANES std::uint32_t join_rows(std::uint32_t word, unsigned rows) {
   ISTHMUS_UNROLL
   for (unsigned apart = row / quad; apart < rows * (row / quad); apart *= 2)
@@ -238,7 +239,8 @@ ISTHMUS_LANES std::uint32_t join_rows(std::uint32_t word, unsigned rows) {
   return word;
 }
 
-/// Packs a quad's codes with those of its group, which begins in `out`; `exists` says whether it is there.
+/// Packs a quad's codes with those of its group and stores them at `out`; `exists`: whether the group is part
+/// of the output.
 template <class T>
 ISTHMUS_LANES void store_codes(const std::uint32_t (&codes)[quad], std::byte* out, bool exists) {
   constexpr unsigned rows = group_rows(T::bits);
@@ -253,7 +255,7 @@ ISTHMUS_LANES void store_codes(const std::uint32_t (&codes)[quad], std::byte* ou
     }
     word = join_rows(word, rows / 2);
     signs = join_rows(signs, rows);
-    // The first row stores the first half's, the fifth the second half's, and the second the signs.
+    // Row 0 stores the codes of the first half, row 4 those of the second half, and row 1 the signs.
     const auto place = own_row == 0 ? 0 : own_row == 4 ? row : 2 * row;
     if (exists && own_row % 4 < 2 && own_row != 5)
       store_number(out + place + quad * quad_in_row(), own_row == 1 ? signs : word);
@@ -265,7 +267,7 @@ ISTHMUS_LANES void store_codes(const std::uint32_t (&codes)[quad], std::byte* ou
   }
 }
 
-/// Where the group of element i begins.
+/// Byte offset of the group of element i.
 template <class T>
 ISTHMUS_LANES std::size_t group_offset(std::size_t i) {
   return i / (group_rows(T::bits) * row) * group_bytes(T::bits);
@@ -309,7 +311,7 @@ __global__ void __launch_bounds__(threads)
       const auto b = i >> block_shift;
       float wanted = 0;
       if constexpr (from_mean) {
-        const auto left = e.elements - (b << block_shift);  // in whole blocks past the end, unused
+        const auto left = e.elements - (b << block_shift);  // unused for whole blocks past the end
         wanted = ScalarLanes::div(sums[u], static_cast<float>(left < spec.block ? left : spec.block));
       } else {
         wanted = ScalarLanes::mul(ScalarLanes::floats(largest[u]), part);
@@ -326,7 +328,7 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// The thread's quad in the group that begins in `in`.
+/// Decodes the thread's quad from the group at `in`.
 template <class T>
 ISTHMUS_LANES void decode_quad(const std::byte* in, float scale, float (&x)[quad]) {
   const auto own_row = row_in_group<T>();
@@ -349,7 +351,7 @@ ISTHMUS_LANES void decode_quad(const std::byte* in, float scale, float (&x)[quad
   }
 }
 
-/// use(first element, number of the tile's, the thread's values) for each tile.
+/// Calls use(first element, size of the tile, the thread's values) for each tile.
 template <class T, class Use>
 __global__ void __launch_bounds__(threads)
     decode_blocks_kernel(CodecSpec spec, const std::byte* in, std::size_t elements, Use use) {
@@ -371,7 +373,7 @@ __global__ void __launch_bounds__(threads)
 
 // ---- fp32 and bf16 ----
 
-/// A quad's values as T each; those past the end are left out.
+/// Stores a quad's values as T; leaves out those past the end.
 template <class T>
 ISTHMUS_LANES void store_quad(const T (&codes)[quad], std::byte* out, std::size_t i, std::size_t elements) {
   std::byte* const to = out + i * sizeof(T);
@@ -406,7 +408,7 @@ ISTHMUS_LANES void load_quad(const std::byte* in, std::size_t i, std::size_t ele
   for (unsigned k = 0; k < quad; ++k) codes[k] = i + k < elements ? load_number<T>(from + k * sizeof(T)) : 0;
 }
 
-/// What of the values is lost takes their place.
+/// Rounds a quad to bf16; what rounding loses replaces the values.
 template <bool stochastic>
 ISTHMUS_LANES void halve_quad(const Encoding& e, std::size_t i, float (&x)[quad],
                               std::uint16_t (&halves)[quad]) {
@@ -480,9 +482,9 @@ ISTHMUS_LANES std::uint32_t sum_in_thread_block(std::uint32_t own, std::uint32_t
   return sum;
 }
 
-/// A magnitude, as bits, that exactly k of the tile's values have at least, if there is one; else, because of
-/// equal ones, the k-th largest. Bit by bit from the top one of the largest magnitude. The counts have two
-/// places that take turns: one barrier a bit keeps readers and writers of either apart.
+/// Returns a magnitude, as bits, that exactly k of the tile's values reach, if there is one; otherwise,
+/// because of ties, the k-th largest. Found bit by bit from the top bit of the largest magnitude. The counts
+/// alternate between two places, so that one barrier per bit separates readers from writers.
 ISTHMUS_LANES std::uint32_t smallest_of_largest(const Values& v, unsigned k, std::uint32_t largest,
                                                 std::uint32_t (&counts)[2][warps]) {
   std::uint32_t found = 0;
@@ -501,7 +503,7 @@ ISTHMUS_LANES std::uint32_t smallest_of_largest(const Values& v, unsigned k, std
   return found;
 }
 
-/// Sums of the lanes up to and including each.
+/// Inclusive prefix sums over the lanes.
 ISTHMUS_LANES std::uint32_t sum_up_to(std::uint32_t x) {
   ISTHMUS_UNROLL
   for (unsigned apart = 1; apart < warp_size; apart *= 2) {
@@ -511,14 +513,15 @@ ISTHMUS_LANES std::uint32_t sum_up_to(std::uint32_t x) {
   return x;
 }
 
-/// How many values are above a magnitude, in the lower half, and how many have it, in the upper one.
+/// Counts values in two halves of a word: the lower half those above a magnitude, the upper half those equal
+/// to it.
 ISTHMUS_LANES std::uint32_t tally(float x, std::uint32_t least) {
   const auto magnitude = magnitude_of(x);
   return (magnitude > least ? 1U : 0U) | (magnitude == least ? 0x10000U : 0U);
 }
 
-/// Tallies of what comes before each quad in the tile; returns the whole tile's. Zeros past the end come
-/// last.
+/// Tallies of the values before each quad in the tile; returns the tally of the whole tile. Zeros past the
+/// end count last.
 ISTHMUS_LANES std::uint32_t tally_before(const Values& v, std::uint32_t least, std::uint32_t (&before)[quads],
                                          std::uint32_t (&totals)[warp_size]) {
   ISTHMUS_UNROLL
@@ -542,7 +545,7 @@ ISTHMUS_LANES std::uint32_t tally_before(const Values& v, std::uint32_t least, s
 inline constexpr unsigned position_bits = 12;
 inline constexpr std::uint32_t position_mask = (1U << position_bits) - 1;
 
-/// A piece's positions and codes, from the k that were chosen: each has its code above its position.
+/// Stores a piece's positions and codes from the k chosen entries, each with its code above its position.
 ISTHMUS_LANES void store_chosen(const std::uint16_t* chosen, unsigned k, std::byte* out) {
   for (unsigned i = 2 * threadIdx.x; i < k; i += 2 * threads) {
     const bool both = i + 1 < k;
@@ -569,7 +572,8 @@ __global__ void __launch_bounds__(threads)
   __shared__ std::uint32_t counts[2][warps];
   __shared__ std::uint32_t totals[warp_size];
   __shared__ std::uint16_t chosen[piece];
-  // What a piece leaves in shared memory is read before its threads meet again, in the next one's maxima.
+  // The threads read what a piece leaves in shared memory before their next barrier, in the next piece's
+  // maxima.
   for (std::size_t t = blockIdx.x; t * piece < e.elements; t += gridDim.x) {
     const auto begin = t * piece;
     const auto n = size_of_tile(t, e.elements);
@@ -587,7 +591,7 @@ __global__ void __launch_bounds__(threads)
     const auto least = smallest_of_largest(v, kept, largest[0], counts);
     std::uint32_t before[quads];
     const auto all = tally_before(v, least, before, totals);
-    const auto room = kept - (all & 0xffff);  // for values of the least magnitude: the first ones
+    const auto room = kept - (all & 0xffff);  // number of values equal to `least` to keep: the first ones
     ISTHMUS_UNROLL
     for (unsigned u = 0; u < quads; ++u) {
       ISTHMUS_UNROLL
@@ -612,7 +616,7 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// A position that no encoder writes still stays within the tile: it has twelve bits.
+/// Positions have twelve bits, so even an invalid position stays within the tile.
 template <class Use>
 __global__ void __launch_bounds__(threads)
     decode_topk_kernel(CodecSpec spec, const std::byte* in, std::size_t elements, Use use) {
@@ -625,7 +629,7 @@ __global__ void __launch_bounds__(threads)
     const std::byte* const positions = at + 2;
     const std::byte* const codes = positions + positions_bytes(kept);
     Values x = {};
-    store(tile, tile_size, x);  // a thread's own places, which it alone has read
+    store(tile, tile_size, x);  // each thread clears its own elements, which it alone has read
     __syncthreads();
     for (unsigned i = threadIdx.x; i < kept; i += threads) {
       const std::uint32_t two = static_cast<std::uint32_t>(positions[i * 3 / 2]) |
@@ -640,7 +644,7 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-// ---- what decoded values are for ----
+// ---- uses of decoded values ----
 
 struct CopyTo {
   float* out;
@@ -706,7 +710,7 @@ struct ApplyTo {
 };
 
 // ---- launches ----
-// launch(kernel, arguments...) runs a kernel on as many thread blocks as the caller wants.
+// launch(kernel, arguments...) runs a kernel; the caller decides on how many thread blocks.
 
 template <class T, class Launch>
 void launch_encode_blocks(const CodecSpec& spec, const Encoding& e, unsigned long long* first_bad,
@@ -747,7 +751,7 @@ void launch_encode(const CodecSpec& spec, const Encoding& e, unsigned long long*
   }
 }
 
-/// `use` is one of the above.
+/// `use`: CopyTo, AddTo or ApplyTo.
 template <class Use, class Launch>
 void launch_decode(const CodecSpec& spec, const std::byte* in, std::size_t elements, const Use& use,
                    const Launch& launch) {

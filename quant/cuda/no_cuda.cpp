@@ -1,12 +1,12 @@
 #include "isthmus/base/error.h"
 #include "isthmus/quant/cuda_passes.h"
 
-// Without CUDA there are no CudaPasses, so all but the constructor are only there to link.
+// Without CUDA no CudaPasses can be constructed; all other functions exist only to link.
 namespace isthmus::quant {
 namespace {
 [[noreturn]] void refuse() {
   throw Error(ErrorKind::config,
-              "passes on a GPU were asked for, but this build has no CUDA: build with -DISTHMUS_CUDA=on or "
+              "passes on a GPU were requested, but this build has no CUDA: build with -DISTHMUS_CUDA=on or "
               "use the CPU");
 }
 }  // namespace

@@ -1,4 +1,4 @@
-// The passes' kernels on a GPU's stream, and the pool of events that say how far they are.
+// Runs the passes' kernels on a GPU's stream, with a pool of events that track their progress.
 
 #include <cuda_runtime.h>
 
@@ -35,7 +35,7 @@ void check(cudaError_t status, const char* what) {
               std::string("codec: ") + what + " on the GPU failed: " + cudaGetErrorString(status));
 }
 
-/// The calling thread's GPU, until the end of the scope.
+/// Selects a GPU for the calling thread until the end of the scope.
 class Selected {
  public:
   explicit Selected(int ordinal) noexcept : had_one_(cudaGetDevice(&before_) == cudaSuccess) {
@@ -60,7 +60,7 @@ class Stream {
     int lowest = 0;
     int highest = 0;
     check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "stream creation");
-    // Not blocking: it must not wait for the default stream, on which training may run.
+    // Non-blocking: it must not wait for the default stream, on which training may run.
     check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, highest), "stream creation");
   }
   ~Stream() {
@@ -75,7 +75,7 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-/// Waits without spinning.
+/// An event for which the host waits without spinning.
 class Event {
  public:
   Event() {
@@ -93,7 +93,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Indices of first bad elements: where kernels lower them, and a copy for the host.
+/// Indices of the first bad elements: on the device, where kernels lower them, and a copy on the host.
 class Indices {
  public:
   static constexpr unsigned long long none = ~0ULL;
@@ -143,11 +143,11 @@ struct Launcher {
 bool cuda_available() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count > 0;
-  static_cast<void>(cudaGetLastError());  // no news to whoever asks next
+  static_cast<void>(cudaGetLastError());  // clears the error for later callers
   return false;
 }
 
-/// What belongs to one GPU.
+/// The resources of one GPU.
 class CudaPasses::Gpu {
  public:
   explicit Gpu(const CudaPassesOptions& options)
@@ -165,27 +165,27 @@ class CudaPasses::Gpu {
   [[nodiscard]] cudaEvent_t event(std::size_t place) const { return events_[place].get(); }
 
   [[nodiscard]] std::size_t take_place() {
-    assert(!free_.empty());  // more marks than the options said
+    assert(!free_.empty());  // more marks than CudaPassesOptions::marks
     const auto place = free_.back();
     free_.pop_back();
     return place;
   }
-  /// The next pass that has the place finds no index there.
+  /// Resets the place, so that the next pass to use it finds no index there.
   void give_back(std::size_t place) noexcept {
     const Selected selected(ordinal_);
     cudaEventSynchronize(event(place));
     if (indices_.host(place) != Indices::none) indices_.reset(place, 1, stream());
-    free_.push_back(place);  // has room for all
+    free_.push_back(place);  // has capacity for all
   }
   void record(std::size_t place) const { check(cudaEventRecord(event(place), stream()), "a pass"); }
 
-  /// Of a pass that is done.
+  /// For a pass that is done.
   [[nodiscard]] std::optional<std::size_t> first_bad(std::size_t place) const {
     const auto index = indices_.host(place);
     return index == Indices::none ? std::nullopt : std::optional<std::size_t>(index);
   }
 
-  /// Queues the kernel, the copy of what it reports and the event; returns their place.
+  /// Queues the kernel, the copy of its report and the event; returns their place.
   [[nodiscard]] std::size_t encode(const CodecSpec& spec, const Encoding& e) {
     const Selected selected(ordinal_);
     const auto place = take_place();
@@ -208,7 +208,7 @@ class CudaPasses::Gpu {
     launcher(x.size())(products_kernel, x.data(), y.data(), x.size(), tiles.data());
   }
 
-  /// What is put into `later` from now on runs after what is in `earlier`.
+  /// Work queued in `later` from now on runs after the work already in `earlier`.
   void order(cudaStream_t earlier, cudaStream_t later) const {
     const Selected selected(ordinal_);  // a null stream is the current GPU's
     check(cudaEventRecord(order_.get(), earlier), "event record");
@@ -216,7 +216,7 @@ class CudaPasses::Gpu {
   }
 
  private:
-  /// Each thread block goes over tiles until there are none left.
+  /// Each thread block takes tiles until none are left.
   [[nodiscard]] Launcher launcher(std::size_t elements) const {
     const auto tiles = (elements + tile_size - 1) / tile_size;
     return {static_cast<unsigned>(std::min(tiles, thread_blocks_)), stream()};
@@ -227,8 +227,8 @@ class CudaPasses::Gpu {
   Indices indices_;
   std::vector<Event> events_;
   std::vector<std::size_t> free_;
-  Event order_;    // a wait takes what was recorded last before it, so one event serves all
-  Stream stream_;  // last: what runs on it uses the others
+  Event order_;    // a wait uses the latest recording before it, so one event suffices
+  Stream stream_;  // last, so destroyed first: its work uses the other members
 };
 
 CudaPasses::CudaPasses(const CudaPassesOptions& options) {
@@ -312,7 +312,7 @@ CudaMark::~CudaMark() {
 bool CudaMark::is_done() const {
   const auto status = cudaEventQuery(passes_->gpu_->event(place_));
   if (status == cudaErrorNotReady) {
-    static_cast<void>(cudaGetLastError());  // not an error to whoever asks next
+    static_cast<void>(cudaGetLastError());  // clears the error for later callers
     return false;
   }
   check(status, "a pass");

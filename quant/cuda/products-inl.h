@@ -1,12 +1,12 @@
-// Sums of products of two vectors on a GPU, in the order of the CPU's (quant/passes.h). Included like
-// kernels-inl.h, and after it.
+// Sums of products of two vectors on a GPU, in the CPU's order (quant/passes.h). Included like kernels-inl.h,
+// and after it.
 //
 // No include guard, on purpose.
 
 static_assert(row * row == threads);
 
-/// The products of each tile, in the order of the CPU's. A thread block takes sixteen tiles at once: each of
-/// its threads has one of the sums of one tile.
+/// The products of each tile, in the CPU's order. A thread block takes sixteen tiles at once; each of its
+/// threads computes one partial sum of one tile.
 __global__ void __launch_bounds__(threads)
     products_kernel(const float* x, const float* y, std::size_t elements, Products* tiles) {
   __shared__ double sums[row][row][3];
@@ -40,6 +40,6 @@ __global__ void __launch_bounds__(threads)
       tiles[t].xy = total[1];
       tiles[t].yy = total[2];
     }
-    __syncthreads();  // before the next tiles' sums take their place
+    __syncthreads();  // before the next tiles' sums overwrite them
   }
 }

@@ -1,5 +1,4 @@
-// Members that are away, that are left out, and that come while there is much to do; a coordinator whose
-// memory is lost.
+// Members that are away or left out, newcomers under load, and a coordinator that has lost its memory.
 
 #include <csignal>
 
@@ -24,7 +23,7 @@ nlohmann::json newest_step(const ElasticRun& run, const std::string& worker) {
   return newest;
 }
 
-/// Blocks until the worker's newest step holds this.
+/// Blocks until `holds` is true of the worker's newest step.
 bool step_holds(const ElasticRun& run, const std::string& worker,
                 const std::function<bool(const nlohmann::json&)>& holds) {
   return eventually([&] {
@@ -33,8 +32,8 @@ bool step_holds(const ElasticRun& run, const std::string& worker,
   });
 }
 
-// Whoever reduces chunks and stands still holds up all until it is taken for lost, so another one reduces
-// here. Nobody is taken for lost meanwhile.
+// A suspended chunk owner holds up all others until it is lost, so a reducer owns the chunks here. No member
+// is lost meanwhile.
 TEST(Quorum, RoundsCloseWithoutOneThatStandsStill) {
   ElasticRun run(endless_with({"replicas=3", "reducers=1", "outer.topology=hub", "outer.quorum=2",
                                "outer.grace=50ms", "network.detect_timeout=15s"}));
@@ -43,21 +42,21 @@ TEST(Quorum, RoundsCloseWithoutOneThatStandsStill) {
   ASSERT_TRUE(run.reaches("zz-1", 30)) << run.logs();
   run.signal("zz-1", SIGSTOP);
   const auto begin = newest_step(run, "eu-1")["step"].get<std::uint64_t>();
-  ASSERT_TRUE(run.reaches("eu-1", begin + 60)) << "the others wait for it\n" << run.logs();
+  ASSERT_TRUE(run.reaches("eu-1", begin + 60)) << "the others wait for zz-1\n" << run.logs();
   const auto line = newest_step(run, "eu-1");
   EXPECT_EQ(line["contributed"], 2) << line;
-  EXPECT_EQ(line["participating"], 3) << "it was taken for lost: " << line;
+  EXPECT_EQ(line["participating"], 3) << "zz-1 was taken for lost: " << line;
   run.signal("zz-1", SIGCONT);
   ASSERT_TRUE(step_holds(run, "eu-1", [](const auto& step) { return step["contributed"] == 3; }))
-      << "it does not take part again\n"
+      << "zz-1 does not take part again\n"
       << newest_step(run, "eu-1") << run.logs();
   run.stop();
   EXPECT_EQ(run.summary()["global_hash"].size(), 3U);
-  EXPECT_EQ(run.hash().size(), 64U) << "equal on all";
+  EXPECT_EQ(run.hash().size(), 64U) << "the hash must be equal on all";
 }
 
-// With pace time one with much smaller batches makes up to eight times as many steps in an interval as the
-// others, so it moves farther in it.
+// With pace time, a worker with much smaller batches makes up to eight times as many steps per interval as
+// the others, so it moves farther.
 TEST(Reject, WhoMovesFartherThanTheOthersIsLeftOut) {
   ElasticRun run(endless_with({"replicas=3", "outer.reject=1.3", "outer.pace=time", "outer.sync_every=20",
                                "outer.sync_delay=6", "outer.warmup_steps=5", "network.heartbeat=100ms"}));
@@ -73,12 +72,12 @@ TEST(Reject, WhoMovesFartherThanTheOthersIsLeftOut) {
   for (const auto* worker : {"eu-1", "us-1", "zz-1"})
     ASSERT_TRUE(run.reaches(worker, step + 40)) << run.logs();
   EXPECT_EQ(newest_step(run, "eu-1")["rejected"], 0);
-  EXPECT_THAT(run.logs(), HasSubstr("the others left out this replica's contribution"));
+  EXPECT_THAT(run.logs(), HasSubstr("the others rejected this replica's contribution"));
   run.stop();
-  EXPECT_EQ(run.hash().size(), 64U) << "equal on all";
+  EXPECT_EQ(run.hash().size(), 64U) << "the hash must be equal on all";
 }
 
-/// Three workers, of whom one alone may go on, and whoever is away is missed soon.
+/// Three workers; a single one may continue alone, and a missing one is noticed soon.
 class Recover : public ::testing::Test {
  protected:
   Recover()
@@ -119,7 +118,7 @@ TEST_F(Recover, ARunWhoseCoordinatorHasLostItsDiskGoesOn) {
   expect_rounds({"eu-1", "us-1", "zz-1"});
   run.stop();
   EXPECT_EQ(run.summary()["global_hash"].size(), 3U);
-  EXPECT_EQ(run.hash().size(), 64U) << "equal on all";
+  EXPECT_EQ(run.hash().size(), 64U) << "the hash must be equal on all";
 }
 
 TEST_F(Recover, ItDoesNotGoOnWithFewerThanHalfUnlessTheOthersAreGivenUpByName) {
@@ -131,19 +130,21 @@ TEST_F(Recover, ItDoesNotGoOnWithFewerThanHalfUnlessTheOthersAreGivenUpByName) {
   ASSERT_TRUE(run.coordinator_says("(missing: eu-1,zz-1)")) << run.logs();
   run.kill_coordinator();
   run.restart_coordinator({"--recover", "--give-up", "eu-1"});
-  ASSERT_TRUE(run.coordinator_says("only 1 of 3 trainers of view ")) << "zz-1 was not named\n" << run.logs();
+  ASSERT_TRUE(run.coordinator_says("only 1 of 3 trainers of view ")) << "zz-1 was not listed as missing\n"
+                                                                     << run.logs();
   run.kill_coordinator();
   run.restart_coordinator({"--recover", "--give-up", "eu-1,zz-1"});
   ASSERT_TRUE(run.coordinator_says("begins with 1 replicas")) << run.logs();
   expect_rounds({"us-1"});
   run.add("zz-1");
-  ASSERT_TRUE(run.joined_at("zz-1")) << "one that was given up takes the state\n" << run.logs();
+  ASSERT_TRUE(run.joined_at("zz-1")) << "a worker that was given up must join by copying the state\n"
+                                     << run.logs();
   expect_rounds({"us-1", "zz-1"});
   run.stop();
-  EXPECT_EQ(run.hash().size(), 64U) << "equal on both";
+  EXPECT_EQ(run.hash().size(), 64U) << "the hash must be equal on both";
 }
 
-// Rounds are as frequent as they can be, and fill the lines: the state of a newcomer has to share these.
+// Rounds follow one another as fast as possible and fill the links; a newcomer's state has to share these.
 TEST(JoinUnderLoad, NewcomersComeInWhileLinesAreFull) {
   ElasticRun run(endless_with({"model.dim=64", "outer.sync_every=3", "outer.sync_delay=1", "outer.codec=fp32",
                                "outer.warmup_steps=2", "network.emulate.rtt=40ms",
@@ -151,14 +152,15 @@ TEST(JoinUnderLoad, NewcomersComeInWhileLinesAreFull) {
   run.start({"eu-1", "us-1"});
   ASSERT_TRUE(run.reaches("eu-1", 20) && run.reaches("us-1", 20)) << run.logs();
   const auto before = newest_step(run, "eu-1")["step"].get<std::uint64_t>();
-  for (const auto* newcomer : {"xx-1", "yy-1", "zz-1"}) run.add(newcomer);  // at once
+  for (const auto* newcomer : {"xx-1", "yy-1", "zz-1"}) run.add(newcomer);  // all at the same time
   for (const auto* newcomer : {"xx-1", "yy-1", "zz-1"}) ASSERT_TRUE(run.joined_at(newcomer)) << run.logs();
-  EXPECT_GT(newest_step(run, "eu-1")["step"].get<std::uint64_t>(), before) << "the others waited for them";
+  EXPECT_GT(newest_step(run, "eu-1")["step"].get<std::uint64_t>(), before)
+      << "the others waited for the newcomers";
   EXPECT_TRUE(step_holds(run, "eu-1", [](const auto& line) { return line["contributed"] == 5; }))
       << newest_step(run, "eu-1") << run.logs();
   run.stop();
   EXPECT_EQ(run.summary()["global_hash"].size(), 5U);
-  EXPECT_EQ(run.hash().size(), 64U) << "equal on all";
+  EXPECT_EQ(run.hash().size(), 64U) << "the hash must be equal on all";
 }
 
 }  // namespace

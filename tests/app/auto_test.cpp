@@ -1,4 +1,4 @@
-// `outer.auto` in a run that goes on, whose lines get thinner and recover.
+// `outer.auto` in a running run with links that get slower and recover.
 
 #include <csignal>
 #include <fstream>
@@ -46,7 +46,7 @@ class Auto : public ::testing::Test {
     const auto result = ctl({"set", assignment});
     ASSERT_EQ(result.status, 0) << result.report() << site.logs();
   }
-  /// What replica-0 goes by; 0 before it has said so.
+  /// Replica-0's newest number of inner steps per interval; 0 before its first step.
   [[nodiscard]] std::int64_t sync_every() const {
     std::ifstream in(site.run() / "replica-0/metrics.jsonl");
     std::int64_t out = 0;
@@ -70,7 +70,7 @@ class Auto : public ::testing::Test {
     launch->signal(SIGINT);
     const auto end = launch->wait();
     EXPECT_EQ(end.status, 130) << end.report() << site.logs();
-    EXPECT_EQ(site.hash().size(), 64U) << "of both, and equal";
+    EXPECT_EQ(site.hash().size(), 64U) << "the hash must be equal on both";
     EXPECT_THAT(site.processes(), SizeIs(0));
   }
   [[nodiscard]] std::filesystem::path events() const { return site / "events.jsonl"; }
@@ -81,16 +81,16 @@ class Auto : public ::testing::Test {
 
 TEST_F(Auto, ALineThatGetsThinHasALongerIntervalUntilItRecovers) {
   begin();
-  set("network.rate=200kbps");  // an exchange then takes longer than ten steps
+  set("network.rate=200kbps");  // an exchange now takes longer than ten steps
   ASSERT_TRUE(eventually([&] { return sync_every() > 10; })) << launch->output() << site.logs();
   set("network.rate=200Mbps");
   ASSERT_TRUE(eventually([&] { return sync_every() == 10; })) << launch->output() << site.logs();
   expect_stops_with_equal_hashes();
 
   const auto log = launch->output();
-  EXPECT_THAT(log, HasSubstr("outer.auto asks for: outer.sync_every 10 -> "));
-  EXPECT_THAT(log, HasSubstr("sends is 200 kbit/s in place of 200 Mbit/s; predicted "));
-  EXPECT_THAT(log, HasSubstr("(outer.auto)")) << "that all have taken it";
+  EXPECT_THAT(log, HasSubstr("outer.auto requests: outer.sync_every 10 -> "));
+  EXPECT_THAT(log, HasSubstr("is 200 kbit/s instead of 200 Mbit/s; predicted "));
+  EXPECT_THAT(log, HasSubstr("(outer.auto)")) << "the change must be applied";
   const auto told = lines_with(site.run() / "metrics.jsonl", "replanned");
   ASSERT_GE(told.size(), 2U);
   const auto& first = told.front()["replanned"];
@@ -100,7 +100,7 @@ TEST_F(Auto, ALineThatGetsThinHasALongerIntervalUntilItRecovers) {
   EXPECT_GT(first["after_step"], 10);
   std::size_t heard = 0;
   for (const auto& event : lines_with(events(), "event")) heard += event["event"] == "replanned" ? 1 : 0;
-  EXPECT_EQ(heard, told.size()) << "the command hears what the file says";
+  EXPECT_EQ(heard, told.size()) << "the event command must get the same changes as the metrics file";
 }
 
 TEST_F(Auto, WhatSomebodyHasSetByHandIsLeftAlone) {
@@ -113,7 +113,7 @@ TEST_F(Auto, WhatSomebodyHasSetByHandIsLeftAlone) {
   set("network.rate=200kbps");
   ASSERT_TRUE(eventually([&] { return sync_every() > 10; })) << launch->output() << site.logs();
   expect_stops_with_equal_hashes();
-  EXPECT_THAT(launch->output(), HasSubstr("outer.auto asks for: outer.sync_every 10 -> "));
+  EXPECT_THAT(launch->output(), HasSubstr("outer.auto requests: outer.sync_every 10 -> "));
   EXPECT_THAT(launch->output(), Not(HasSubstr("outer.sync_delay 3 ->")));
 }
 

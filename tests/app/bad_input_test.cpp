@@ -1,4 +1,4 @@
-// What cannot work is refused before any training, with a message that says what to do.
+// Invalid input is refused before any training, with a message that says what to do.
 
 #include "site.h"
 #include "socket.h"
@@ -9,12 +9,12 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-/// A launch that is refused with this status and these words, and of which nothing stays.
+/// Fails the test unless a launch is refused with this status and these words, and leaves no process behind.
 void expect_refused(Site& site, const Result& result, int status, const Words& words) {
   EXPECT_EQ(result.status, status) << result.report() << site.logs();
   for (const auto& word : words) EXPECT_THAT(result.output, HasSubstr(word)) << result.report();
   EXPECT_THAT(result.output, ::testing::Not(HasSubstr("eval loss")));
-  EXPECT_THAT(site.processes(), SizeIs(0)) << "after " << result.command;
+  EXPECT_THAT(site.processes(), SizeIs(0)) << "processes left after " << result.command;
 }
 
 struct BadSetting {
@@ -136,7 +136,7 @@ TEST(BadInput, TheCoordinatorsName) {
     auto command = verb;
     command.insert(command.end(), {"--config", config, "--name", "coordinator"});
     expect_refused(site, site.isthmus(command), 2,
-                   {"--name is 'coordinator', which is a name of the run's own"});
+                   {"--name is 'coordinator', which is reserved for the run's own files"});
   }
 }
 
@@ -145,7 +145,7 @@ TEST(BadInput, ANameOfAFileOfTheRuns) {
   for (const auto* name : {"summary.json", "coordinator.state", "metrics.jsonl.1"}) {
     const auto result = site.isthmus({"worker", "--config", site.config().string(), "--name", name});
     expect_refused(site, result, 2,
-                   {std::string("--name is '") + name + "', which is a name of the run's own"});
+                   {std::string("--name is '") + name + "', which is reserved for the run's own files"});
   }
 }
 
@@ -158,7 +158,7 @@ TEST(BadInput, AFolderThatCannotBeMade) {
 
 TEST(BadInput, CudaWhereThereIsNone) {
   Site site;
-  if (std::filesystem::exists("/dev/nvidia0")) GTEST_SKIP() << "there is a GPU here";
+  if (std::filesystem::exists("/dev/nvidia0")) GTEST_SKIP() << "this machine has a GPU";
   expect_refused(site, site.launch({"device=cuda"}), 2, {"device is cuda, but "});
 }
 
@@ -177,9 +177,9 @@ TEST(BadInput, CheckpointsThatDoNotFit) {
   ASSERT_EQ(site.launch({"run.stop_after=3"}).status, 0) << site.logs();
   const auto file = site.run() / "replica-1/checkpoints/step_000000000003_replica_0.ckpt";
   expect_refused(site, site.resume({"model.ffn_dim=64"}), 3,
-                 {"step_000000000003_replica_0.ckpt cannot be used: it is of another model"});
+                 {"step_000000000003_replica_0.ckpt cannot be used: it belongs to another model"});
 
-  // What was refused above is not in the way here.
+  // The refused resume has left the checkpoint in place.
   auto bytes = read_all(file);
   bytes[bytes.size() / 2] ^= 1;
   std::ofstream(file, std::ios::binary) << bytes;

@@ -13,7 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-/// 4.25 bits per parameter in 10 steps, in five fragments that are two steps apart.
+/// 4.25 bits per parameter in 10 steps, in five fragments that are sent two steps apart.
 constexpr std::string_view config_text = R"(
 outer: {num_fragments: 5, sync_every: 10, sync_delay: 2, codec: lloyd4}
 network: {detect_timeout: 60s} # machines that test are busy
@@ -23,7 +23,7 @@ class BenchOuter : public ::testing::Test {
  protected:
   BenchOuter() { config = site.write("bench.yaml", config_text).string(); }
 
-  /// Of a million parameters and steps of 5 ms, unless `more` says something else.
+  /// The command line for a million parameters and steps of 5 ms, unless `more` sets others.
   [[nodiscard]] Words outer(const Words& more = {}) const {
     Words words = {"bench", "outer", "--config", config, "--out", json_file().string()};
     words.insert(words.end(), more.begin(), more.end());
@@ -39,7 +39,7 @@ class BenchOuter : public ::testing::Test {
     if (!json.is_object()) ADD_FAILURE() << "no report: '" << text << "'" << site.logs();
     return json;
   }
-  /// All parts of the time, which must make up the whole.
+  /// Sum of all parts of the time, which must make up the whole.
   static double sum_of_parts(const nlohmann::json& report) {
     double sum = report["compute_utilization"];
     for (const auto& part : report["lost"]) {
@@ -70,11 +70,11 @@ TEST_F(BenchOuter, ItsFiguresFitTogether) {
   const auto r = report();
   EXPECT_EQ(r["parameters"], 1'000'000);
   EXPECT_EQ(r["steps"], 40);
-  EXPECT_EQ(r["measured_steps"], 30) << "the first sync interval fills the pipeline";
+  EXPECT_EQ(r["measured_steps"], 30) << "the first sync interval fills the pipeline and is not measured";
   EXPECT_GT(r["compute_utilization"], 0.0);
   EXPECT_LE(r["compute_utilization"], 1.0);
   EXPECT_NEAR(sum_of_parts(r), 1, 1e-6) << r.dump(2);
-  EXPECT_FALSE(r.contains("link_bits_per_parameter_per_step")) << "there is no rate";
+  EXPECT_FALSE(r.contains("link_bits_per_parameter_per_step")) << "the link has no rate";
   ASSERT_THAT(r["members"], SizeIs(2));
   for (const auto& member : r["members"]) {
     EXPECT_EQ(member["rounds"], 40 / 10 * 5) << "each of five fragments every ten steps";
@@ -85,7 +85,7 @@ TEST_F(BenchOuter, ItsFiguresFitTogether) {
     EXPECT_GT(member["fragment_seconds_median"], 0.0);
     EXPECT_GE(member["fragment_seconds_p99"], member["fragment_seconds_median"]);
     EXPECT_GT(member["total_bytes"], member["payload_bytes"]);
-    // Two replicas send 4.25 bits of each parameter in ten steps, but for what is on its way at the end.
+    // Two replicas send 4.25 bits per parameter in ten steps, except for bytes still under way at the end.
     const double bits = 8 * member["payload_bytes"].get<double>() / 1e6 / 40;
     EXPECT_LE(bits, 0.4251);
     EXPECT_GT(bits, 0.38);
@@ -99,13 +99,13 @@ TEST_F(BenchOuter, WhatItIsToldIsAppliedToTheLastBit) {
   const auto first = report()["global_hash"];
   auto far = with_settings(words, {"network.emulate.rtt=20ms", "network.emulate.jitter=10ms"});
   ASSERT_EQ(site.isthmus(far).status, 0) << site.logs();
-  EXPECT_EQ(report()["global_hash"], first) << "the link changes no bit";
+  EXPECT_EQ(report()["global_hash"], first) << "the link must not change any bit";
   ASSERT_EQ(site.isthmus(with_settings(words, {"run.seed=2"})).status, 0) << site.logs();
-  EXPECT_NE(report()["global_hash"], first) << "the outer gradients should have been others";
+  EXPECT_NE(report()["global_hash"], first) << "another seed must give other outer gradients";
 }
 
 TEST_F(BenchOuter, ALinkThatIsTooSlowIsWaitedFor) {
-  // Ten times less than what 4.25 bits per parameter in ten steps of 5 ms take.
+  // A tenth of the rate that 4.25 bits per parameter in ten steps of 5 ms need.
   const auto result = site.isthmus(
       with_settings(outer({"--replicas", "2", "--steps", "20"}), {"network.emulate.rate=8.5Mbps"}));
   ASSERT_EQ(result.status, 0) << result.report();
@@ -147,7 +147,7 @@ TEST_F(BenchOuter, ByPartsItNeedsNoTrainerAndOneSetting) {
     ASSERT_EQ(result.status, 0) << result.report() << site.logs();
   }
   const auto r = report();
-  EXPECT_EQ(r["measured_steps"], 20) << "two intervals, where nobody says how many steps";
+  EXPECT_EQ(r["measured_steps"], 20) << "two intervals, if no number of steps is given";
   EXPECT_THAT(a.output(), HasSubstr("a: computed "));
   EXPECT_THAT(b.output(), HasSubstr(r["global_hash"].get<std::string>()));
 }
@@ -168,7 +168,7 @@ TEST_F(BenchOuter, ALostReplicaEndsIt) {
   const auto result = bench.wait();
   EXPECT_EQ(result.status, 4) << result.report();
   EXPECT_THAT(result.output, HasSubstr("replica-1 was killed by signal 9"));
-  EXPECT_FALSE(std::filesystem::exists(json_file())) << "half a run has no figures";
+  EXPECT_FALSE(std::filesystem::exists(json_file())) << "half a run must not write a report";
 }
 
 TEST_F(BenchOuter, WhatCannotBeMeasuredIsRefused) {
@@ -183,11 +183,11 @@ TEST_F(BenchOuter, WhatCannotBeMeasuredIsRefused) {
            {{"--params", "2000B"}, "--params is '2000B'"},
            {{"--params", "nan"}, "--params is 'nan'"},
            {{"--params", "64"}, "--params is 64 and outer.num_fragments is 5; expected at least 16"},
-           {{"--params", "900B"}, "expected fewer parameters, or replicas on machines of their own"},
+           {{"--params", "900B"}, "expected fewer parameters, or run each replica on its own machine"},
            {{"--step-time", "soon"}, "--step-time"},
            {{"--step-time", "0"}, "--step-time"},
-           {{"--steps", "10"}, "--steps is 10; expected more than the 10 that fill the pipeline"},
-           {{"--name", "a"}, "--name is a replica's"},
+           {{"--steps", "10"}, "--steps is 10; expected more than 10, the steps that fill the pipeline"},
+           {{"--name", "a"}, "--name needs --role replica"},
            {{"--role", "replica"}, "--role replica needs a --name"},
            {{"--role", "trainer"}, "--role"},
            {{"--replicas", "0"}, "--replicas"},

@@ -1,4 +1,4 @@
-// Coordinator and workers as one starts them at two sites, and strangers who call there.
+// A coordinator and workers, started by hand as at two sites, and strangers that connect to them.
 
 #include <algorithm>
 #include <sstream>
@@ -13,7 +13,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-/// The number that follows `words` in the text; 0 if it is not there (yet).
+/// The number after `words` in the text; 0 if its line is not complete yet.
 std::uint16_t port_after(const std::string& text, const std::string& words) {
   const auto at = text.find(words);
   if (at == std::string::npos || text.find('\n', at) == std::string::npos) return 0;
@@ -22,7 +22,7 @@ std::uint16_t port_after(const std::string& text, const std::string& words) {
 
 class ByHand : public ::testing::Test {
  protected:
-  /// As `launch` would: the coordinator first, on a port that the system chooses.
+  /// Starts the coordinator first, on a port that the system chooses, as `launch` does.
   void start_coordinator(const Words& settings = {}) {
     coordinator.emplace(site.start(with_settings(
         {"coordinator", "--config", site.config().string(), "--listen", "127.0.0.1:0"}, settings)));
@@ -35,7 +35,7 @@ class ByHand : public ::testing::Test {
                        "127.0.0.1:" + std::to_string(port), "--name", name, "--listen", "127.0.0.1:0"},
                       settings));
   }
-  /// Until the coordinator has said it, with a whole line.
+  /// Blocks until the coordinator has printed a whole line with `words`.
   bool wait_for(const std::string& words) {
     return eventually([&] {
       const auto text = coordinator->output();
@@ -59,7 +59,7 @@ class ByHand : public ::testing::Test {
 
 TEST_F(ByHand, TwoSitesGiveWhatLaunchGives) {
   start_coordinator();
-  auto us = worker("us-1");  // the order of the names counts, not that of their coming
+  auto us = worker("us-1");  // members are ordered by name, not by arrival
   auto eu = worker("eu-1");
   expect_reference(eu, us);
   EXPECT_THAT(us.output(), HasSubstr("us-1: member 2 of 2"));
@@ -99,12 +99,13 @@ TEST_F(ByHand, AddressesThatOthersCanReachNeedCertificates) {
   EXPECT_THAT(refused.output, HasSubstr("isthmus certs init"));
   auto insecure = words;
   insecure.insert(insecure.end(), {"--insecure", "--set", "network.join_timeout=500ms"});
-  EXPECT_EQ(site.isthmus(insecure).status, 4) << "it should have gone on, and found no coordinator";
+  EXPECT_EQ(site.isthmus(insecure).status, 4)
+      << "--insecure must be accepted; only the coordinator is missing";
 }
 
 TEST_F(ByHand, WorkersThatComeFirstWait) {
   start_coordinator();
-  coordinator->signal(SIGKILL);  // its port is free again
+  coordinator->signal(SIGKILL);  // frees its port
   coordinator->wait();
   auto eu = worker("eu-1");
   auto us = worker("us-1");
@@ -136,7 +137,7 @@ TEST_F(ByHand, AWorkerWithAnotherModelIsRefused) {
   start_coordinator();
   auto eu = worker("eu-1");
   ASSERT_TRUE(wait_for("eu-1 joined")) << site.logs();
-  // The vocabulary, which is no key that all must share, makes the model another one.
+  // The vocabulary is not a key that all must share, but it makes a different model.
   const auto ids = site.write("ids.bin", std::string(20'000, '\0'));
   const auto wrong = worker("us-1", {"data.path=" + ids.string(), "data.tokenizer=vocab:300"}).wait();
   EXPECT_EQ(wrong.status, 2) << wrong.report();
@@ -150,7 +151,7 @@ TEST_F(ByHand, OneMoreThanTheRunBeginsWithComesInLater) {
   start_coordinator(slowly);
   auto eu = worker("eu-1", slowly);
   ASSERT_TRUE(wait_for("eu-1 joined")) << site.logs();
-  eu.signal(SIGSTOP);  // nothing begins without its answer
+  eu.signal(SIGSTOP);  // the run cannot begin without its answer
   auto zz = worker("zz-1", slowly);
   ASSERT_TRUE(wait_for("zz-1 joined")) << site.logs();
   auto us = worker("us-1", slowly);
@@ -211,7 +212,7 @@ TEST_F(ByHand, CtrlCAtTheCoordinatorStopsTheWholeRunAndAllResume) {
   EXPECT_EQ(site.hash(), reference().hash);
 }
 
-/// Both were in the last view, so us-1 may have rounds that eu-1 has not; but it never comes back.
+/// Both were in the last view, so us-1 may have rounds that eu-1 lacks; but us-1 never comes back.
 TEST_F(ByHand, OneOfTwoThatWereKilledGoesBackToItsCheckpointWithoutTheOther) {
   const std::string longer = "run.steps=200", often = "run.checkpoint_every=5";
   start_coordinator({longer, often, "run.checkpoint_interval=1s", "network.join_timeout=20s"});
@@ -240,9 +241,9 @@ TEST_F(ByHand, OneOfTwoThatWereKilledGoesBackToItsCheckpointWithoutTheOther) {
   EXPECT_EQ(site.summary()["global_hash"].size(), 1U);
 }
 
-// ---- what workers elsewhere write comes to the coordinator's run folder ----
+// ---- gathering: lines of remote workers in the coordinator's run folder ----
 
-/// The file's lines; none where there is no file.
+/// The file's lines; empty if there is no file.
 std::vector<std::string> text_lines(const std::filesystem::path& file) {
   std::vector<std::string> out;
   if (!std::filesystem::exists(file)) return out;
@@ -251,7 +252,7 @@ std::vector<std::string> text_lines(const std::filesystem::path& file) {
   return out;
 }
 
-/// Workers whose run folder is not the coordinator's.
+/// Workers with a run folder of their own.
 class Gathered : public ByHand {
  protected:
   Words elsewhere(Words settings = {}) const {
@@ -277,8 +278,8 @@ TEST_F(Gathered, MetricsAndLogLinesOfWorkersElsewhereLineByLine) {
   EXPECT_THAT(own("eu-1", "metrics.jsonl"), ::testing::Not(::testing::IsEmpty()));
   EXPECT_EQ(here("eu-1", "metrics.jsonl"), own("eu-1", "metrics.jsonl"));
   EXPECT_THAT(here("eu-1", "gathered.log"), ::testing::Contains(HasSubstr("member 1 of 2")));
-  EXPECT_THAT(here("eu-1", "metrics.jsonl.1"), SizeIs(1)) << "the older run's";
-  EXPECT_FALSE(std::filesystem::exists(site.run() / "us-1")) << "it has said that it does not want that";
+  EXPECT_THAT(here("eu-1", "metrics.jsonl.1"), SizeIs(1)) << "the older run's line";
+  EXPECT_FALSE(std::filesystem::exists(site.run() / "us-1")) << "us-1 has run.gather=false";
 }
 
 TEST_F(Gathered, WhoWorksInThatFolderItselfIsLeftAlone) {
@@ -290,7 +291,7 @@ TEST_F(Gathered, WhoWorksInThatFolderItselfIsLeftAlone) {
   auto lines = here("eu-1", "metrics.jsonl");
   ASSERT_FALSE(lines.empty());
   std::ranges::sort(lines);
-  EXPECT_EQ(std::ranges::adjacent_find(lines), lines.end()) << "a line is there twice";
+  EXPECT_EQ(std::ranges::adjacent_find(lines), lines.end()) << "a line is in the file twice";
 }
 
 TEST_F(Gathered, NothingIsLostWhileTheCoordinatorIsAway) {
@@ -307,7 +308,7 @@ TEST_F(Gathered, NothingIsLostWhileTheCoordinatorIsAway) {
       {"coordinator", "--config", site.config().string(), "--listen", "127.0.0.1:" + std::to_string(port)},
       slowly)));
   for (auto* command : {&*coordinator, &eu, &us}) ASSERT_EQ(command->wait().status, 0) << site.logs();
-  // What was on its way when the coordinator was killed may be there twice.
+  // Lines that were on their way when the coordinator was killed may be there twice.
   const auto lines = here("us-1", "metrics.jsonl");
   auto at = lines.begin();
   for (const auto& line : own("us-1", "metrics.jsonl")) {
@@ -316,7 +317,7 @@ TEST_F(Gathered, NothingIsLostWhileTheCoordinatorIsAway) {
   }
 }
 
-/// Lines of an observer's metrics.jsonl.
+/// The JSON lines of a metrics.jsonl.
 std::vector<nlohmann::json> lines_of(const std::filesystem::path& file) {
   std::vector<nlohmann::json> out;
   std::istringstream in(read_all(file));
@@ -363,9 +364,9 @@ TEST_F(Observe, ItFollowsTheRunToItsEndAndEvaluatesWhatTheRunDoes) {
   const auto end = watch.wait();
   ASSERT_EQ(end.status, 0) << end.report() << site.logs();
   EXPECT_THAT(end.output, HasSubstr("the run has ended: global hash " + site.hash()));
-  EXPECT_EQ(views(), 1U) << "an observer is in no view";
+  EXPECT_EQ(views(), 1U) << "an observer must not cause a view";
   EXPECT_TRUE(std::filesystem::exists(site / "model.safetensors"));
-  // A step that both have evaluated has one loss, but for the order of the batches' sums.
+  // Both evaluate a step to the same loss, except for the order in which batches are summed.
   std::size_t compared = 0;
   const auto evaluations = site.summary()["evaluations"];
   for (const auto& line : lines_of(site.run() / "watch/metrics.jsonl")) {
@@ -394,13 +395,13 @@ TEST_F(Observe, OnceTakesTheStateAndLeaves) {
   ASSERT_TRUE(eventually([&] { return killed.output().find("bits per byte") != std::string::npos; }))
       << site.logs();
   killed.signal(SIGKILL);
-  ASSERT_TRUE(wait_for("watch observes no more")) << site.logs();
+  ASSERT_TRUE(wait_for("watch has stopped observing")) << site.logs();
   auto interrupted = observe("watch");
   ASSERT_TRUE(eventually([&] { return interrupted.output().find("bits per byte") != std::string::npos; }))
       << site.logs();
   interrupted.signal(SIGINT);
-  EXPECT_EQ(interrupted.wait(5s).status, 130) << "it leaves at once";
-  EXPECT_TRUE(eu.running() && us.running()) << "and nobody else";
+  EXPECT_EQ(interrupted.wait(5s).status, 130) << "the observer must leave at once";
+  EXPECT_TRUE(eu.running() && us.running()) << "the workers must continue";
   EXPECT_EQ(views(), 1U);
   EXPECT_EQ(coordinator->output().find("stopping"), std::string::npos);
   coordinator->signal(SIGINT);
@@ -428,7 +429,7 @@ std::string frame(std::uint16_t type, std::uint32_t length, const std::string& b
 }
 
 TEST_F(ByHand, StrangersDisturbNobody) {
-  // Without the run's secret too, so that what they say is heard at all.
+  // Insecure, because otherwise strangers would fail at the run's secret and the garbage would not be read.
   const Words slowly = {"network.emulate.rtt=150ms", "network.insecure=true"};
   start_coordinator(slowly);
   auto eu = worker("eu-1", slowly);
@@ -444,22 +445,22 @@ TEST_F(ByHand, StrangersDisturbNobody) {
       "GET / HTTP/1.1\r\nHost: isthmus\r\n\r\n",
       std::string(4096, '\0'),
       frame(1, 0xffffffff, "a control message of four gigabytes"),
-      frame(1, 1, "\xff"),                    // control of an unknown kind
-      frame(1, 1, std::string(1, '\0')),      // a hello that is cut short
-      frame(2, 3, "who"),                     // a peer's hello of three bytes
-      frame(3, 24, std::string(24, '\x01')),  // a chunk without a hello before it
+      frame(1, 1, "\xff"),                    // a control message of an unknown type
+      frame(1, 1, std::string(1, '\0')),      // a truncated hello
+      frame(2, 3, "who"),                     // a peer hello of three bytes
+      frame(3, 24, std::string(24, '\x01')),  // a chunk without a hello
       frame(4, 2, "ok"),                      // an acknowledgement without its header
   };
   std::vector<std::unique_ptr<Stranger>> strangers;
   for (const auto place : ports) {
-    strangers.push_back(std::make_unique<Stranger>(place));  // says nothing
+    strangers.push_back(std::make_unique<Stranger>(place));  // stays silent
     for (const auto& bytes : garbage) {
       strangers.push_back(std::make_unique<Stranger>(place));
       strangers.back()->say(bytes);
       EXPECT_TRUE(strangers.back()->is_shown_out()) << "port " << place << ": " << bytes.substr(0, 40);
     }
   }
-  EXPECT_TRUE(us.running()) << "the run was over before the last stranger came";
+  EXPECT_TRUE(us.running()) << "the run ended before the last stranger came";
   expect_reference(eu, us);
 }
 

@@ -27,8 +27,8 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-/// Empty for a process that has ended, also where it does so while it is read, which a stream buffer says by
-/// an exception and a stream by its state.
+/// Command line of a process; empty if it has ended. If it ends during the read, a stream buffer throws,
+/// while a stream sets its state.
 std::string command_line(const std::filesystem::path& process) {
   std::ifstream file(process / "cmdline");
   std::ostringstream text;

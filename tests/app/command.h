@@ -1,5 +1,5 @@
 #pragma once
-// Commands as users run them: processes of their own, with all output in one file and a limit on their time.
+// Commands as users run them: separate processes, with all output in one file and a time limit.
 
 #include <sys/types.h>
 
@@ -17,20 +17,21 @@ namespace isthmus {
 
 using namespace std::chrono_literals;
 
-/// Longer than anything here takes on a busy machine: only a command that hangs meets it.
+/// Longer than any command here takes on a busy machine; only a command that hangs reaches it.
 inline constexpr std::chrono::seconds patience{120};
 
 struct Result {
   int status = 0;  ///< exit status, 128 + signal of a killed process
   std::string output;
   std::string command;
-  /// For failure messages: what was run, how it ended, the end of what it said.
+  /// For failure messages: the command, how it ended, and the end of its output.
   [[nodiscard]] std::string report() const;
 };
 
 class Command {
  public:
-  /// Starts a program, named by its path, with standard output and error in `log`. It dies with the test.
+  /// Starts a program, named by its path, with standard output and error in `log`. The program ends with the
+  /// test.
   Command(std::vector<std::string> words, std::filesystem::path log);
   ~Command();
   Command(Command&& other) noexcept;
@@ -40,12 +41,12 @@ class Command {
   [[nodiscard]] bool running();
   void signal(int number) const;
   [[nodiscard]] std::string output() const;
-  /// Waits for a whole line with `words` in it. False when none has come for as long as `patience`.
+  /// Blocks until the output has a whole line with `words`; false if none appears within `patience`.
   [[nodiscard]] bool says(const std::string& words) const;
-  /// The address of a coordinator at a port that it has chosen, once it has said which; empty when it does
+  /// Address of a coordinator that has chosen its own port, once it has printed the port; empty if it does
   /// not.
   [[nodiscard]] std::string coordinator_address() const;
-  /// Blocks until it has ended. One that exceeds the limit is killed, with which the test has failed.
+  /// Blocks until the command has ended. If that exceeds the limit, kills it and fails the test.
   Result wait(std::chrono::milliseconds limit = patience);
 
  private:
@@ -58,17 +59,17 @@ class Command {
 /// Starts a command and waits for its end.
 Result run_command(std::vector<std::string> words, const std::filesystem::path& log);
 
-/// Asks again and again until the answer is yes. False when it was no for the whole limit.
+/// Polls `ready` until it returns true; false if it has not within the limit.
 [[nodiscard]] bool eventually(const std::function<bool()>& ready, std::chrono::milliseconds limit = patience);
 
-/// No process: a signal to it does nothing, where one to -1 would be to everybody.
+/// A process id that does not exist. A signal to it does nothing, whereas -1 would mean all processes.
 inline constexpr pid_t nobody = std::numeric_limits<pid_t>::max();
 
 struct RunningProcess {
   pid_t pid;
   std::string command;
 };
-/// All processes of this machine with this text in their command line.
+/// All processes of this machine with `text` in their command line.
 [[nodiscard]] std::vector<RunningProcess> processes_with(const std::string& text);
 
 }  // namespace isthmus

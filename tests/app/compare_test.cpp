@@ -13,7 +13,7 @@ using ::testing::SizeIs;
 
 class CompareRuns : public ::testing::Test {
  protected:
-  /// Over tiny.yaml.
+  /// Writes a comparison that extends tiny.yaml.
   void write(const std::string& rest) const {
     site.write("both.yaml", "base: tiny.yaml\nout: " + (site / "compared").string() + "\n" + rest);
   }
@@ -26,7 +26,7 @@ class CompareRuns : public ::testing::Test {
     auto json = nlohmann::json::parse(read_all(folder() / "report.json"), nullptr, false);
     if (!json.is_object())
       ADD_FAILURE() << folder() / "report.json"
-                    << " is no report" << site.logs();
+                    << " is not a report" << site.logs();
     return json;
   }
 
@@ -66,7 +66,7 @@ TEST_F(CompareRuns, WhatIsMissingIsRunAndNothingTwice) {
 }
 
 TEST_F(CompareRuns, CtrlCStopsTheRunsAndTheSameCommandGoesOn) {
-  // A distance changes no bit, so that the arms end with one loss unless the stop has changed it.
+  // Latency changes no bit, so both arms end with the same loss unless the stop has changed it.
   write(
       "settings.run: {steps: 150, sample_tokens: 0}\narms: {near: {about: as it is}, far: "
       "{network.emulate.rtt: 150ms}}\n");
@@ -79,7 +79,7 @@ TEST_F(CompareRuns, CtrlCStopsTheRunsAndTheSameCommandGoesOn) {
   command.signal(SIGINT);
   const auto stopped = command.wait();
   EXPECT_EQ(stopped.status, 130) << stopped.report() << site.logs();
-  EXPECT_THAT(stopped.output, HasSubstr("stopped; the same command goes on"));
+  EXPECT_THAT(stopped.output, HasSubstr("stopped; run the same command again"));
   EXPECT_THAT(site.processes(), SizeIs(0));
   EXPECT_THAT(report()["missing_runs"], SizeIs(1));
 
@@ -92,7 +92,7 @@ TEST_F(CompareRuns, CtrlCStopsTheRunsAndTheSameCommandGoesOn) {
   EXPECT_EQ(json["arms"][1]["tokens"], json["arms"][0]["tokens"]);
   EXPECT_NEAR(json["arms"][1]["bytes"], json["arms"][0]["bytes"],
               0.3 * json["arms"][0]["bytes"].get<double>())
-      << "bytes of both of its lives, and nothing twice";
+      << "the bytes of both parts of the run, none counted twice";
 }
 
 TEST_F(CompareRuns, FaultsAreDoneAndDivergedRunsAreAResult) {

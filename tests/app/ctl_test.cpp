@@ -1,4 +1,4 @@
-// `isthmus ctl` on a run that goes on.
+// `isthmus ctl` on a running run.
 
 #include <csignal>
 #include <fstream>
@@ -13,18 +13,18 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using Json = nlohmann::json;
 
-/// So that a run of a second lasts for some.
+/// Settings that make a run of one second last for several.
 const Words slowly = {"network.emulate.rtt=100ms", "run.steps=300", "run.stop_grace=60s"};
 
 class Steered : public ::testing::Test {
  protected:
   void SetUp() override { begin(); }
-  /// A launch past the synchronous steps.
+  /// Starts a launch and waits until it is past the synchronous steps.
   void begin(const Words& more = {}) {
     auto settings = slowly;
     settings.insert(settings.end(), more.begin(), more.end());
     launch.emplace(site.start_launch(settings));
-    // (Until then there may be the folders of a run before.)
+    // Until then, the folders of a previous run may exist.
     ASSERT_TRUE(eventually([&] {
       return launch->output().find("view 1 begins") != std::string::npos || !launch->running();
     })) << site.logs();
@@ -83,9 +83,9 @@ TEST_F(Steered, ASettingChangesAtOneStepForAllAndRepeatsToTheBit) {
 
 TEST_F(Steered, WhatCannotBeSetIsRefusedByName) {
   for (const auto& [setting, why] :
-       {std::pair{"model.dim=64", "model.dim cannot be set in mid-run"},
-        std::pair{"outer.codec=int8", "outer.codec cannot be set in mid-run"},
-        std::pair{"data.path=/etc", "data.path cannot be set in mid-run"},
+       {std::pair{"model.dim=64", "model.dim cannot be set during a run"},
+        std::pair{"outer.codec=int8", "outer.codec cannot be set during a run"},
+        std::pair{"data.path=/etc", "data.path cannot be set during a run"},
         std::pair{"outer.sync_delay=99", "expected sync_delay < sync_every"},
         std::pair{"outer.merge_alpha=0.3", "where it has no effect"},
         std::pair{"outer.sync_evry=5", "did you mean outer.sync_every?"},
@@ -97,7 +97,7 @@ TEST_F(Steered, WhatCannotBeSetIsRefusedByName) {
   expect_finishes();
 }
 
-/// That goes on until it is stopped, however slow the machine.
+/// A run that continues until it is stopped, on machines of any speed.
 class SteeredOn : public Steered {
  protected:
   void SetUp() override { begin({"run.steps=1000000", "inner.schedule=constant"}); }
@@ -124,7 +124,7 @@ TEST_F(SteeredOn, PausesWritesACheckpointAndLetsOneLeave) {
   const auto saved = ctl({"checkpoint", "--json"});
   ASSERT_EQ(saved.status, 0) << saved.report() << site.logs();
   const auto at = Json::parse(saved.output)["checkpoint_after_step"];
-  // Where a replica has heard of that step too late, the coordinator names a later one.
+  // If a replica receives that step too late, the coordinator names a later one.
   Json complete;
   ASSERT_TRUE(eventually([&] { return (complete = status()["checkpoint"]) >= at; }))
       << complete.dump() << site.logs();

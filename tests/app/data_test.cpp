@@ -1,4 +1,4 @@
-// `isthmus data` as users run it: stores that are made, interrupted at any time, looked at and damaged.
+// `isthmus data` as users run it: stores are built, interrupted at any time, inspected and damaged.
 
 #include <sys/stat.h>
 
@@ -53,13 +53,13 @@ TEST(Data, MakesAStoreAndShowsIt) {
                     HasSubstr("skipped: " + (site / "texts" / "b.jsonl").string() + ", line 4001")));
   const auto shown = site.isthmus({"data", "show", (site / "store").string(), "--verify"});
   ASSERT_EQ(shown.status, 0) << shown.report();
-  EXPECT_THAT(shown.output,
-              AllOf(HasSubstr("in 3996 documents"), HasSubstr("zstd 1"), HasSubstr("verified: all")));
+  EXPECT_THAT(shown.output, AllOf(HasSubstr("in 3996 documents"), HasSubstr("zstd 1"),
+                                  HasSubstr("verified: the checksums of all")));
   const auto again = site.isthmus(tokenize_words(site, site / "store"));
   EXPECT_EQ(again.status, 3) << again.report();
-  EXPECT_THAT(again.output, HasSubstr("is there already"));
+  EXPECT_THAT(again.output, HasSubstr("already exists"));
 
-  // A byte in the middle of the blocks.
+  // Change a byte in the middle of the blocks.
   auto blocks = read_all(site / "store" / "blocks");
   blocks[blocks.size() / 2] = static_cast<char>(blocks[blocks.size() / 2] ^ 1);
   std::ofstream(site / "store" / "blocks", std::ios::binary) << blocks;
@@ -67,7 +67,7 @@ TEST(Data, MakesAStoreAndShowsIt) {
   const auto damaged = site.isthmus({"data", "show", (site / "store").string(), "--verify"});
   EXPECT_EQ(damaged.status, 3) << damaged.report();
   EXPECT_THAT(damaged.output, AllOf(HasSubstr((site / "store" / "blocks").string() + ", offset "),
-                                    HasSubstr("do not fit their checksum"), HasSubstr("1 of ")));
+                                    HasSubstr("do not match their checksum"), HasSubstr("1 of ")));
 }
 
 TEST(Data, FailsAtABadDocumentAndNamesIt) {
@@ -87,16 +87,17 @@ TEST(Data, GoesOnWhereItWasKilledAndEndsWithTheSameBytes) {
   std::mt19937 random(7);
   int killed = 0;
   for (int attempt = 0; killed == 0 || !fs::exists(site / "store"); ++attempt) {
-    ASSERT_LT(attempt, 200) << "it gets no further";
-    // One that was done before it could be killed has tested nothing.
+    ASSERT_LT(attempt, 200) << "interrupted runs make no progress";
+    // A command that finished before it could be killed has tested nothing.
     fs::remove_all(site / "store");
     auto words = tokenize_words(site, site / "store");
-    words.insert(words.begin(), {coordinator_program});  // which starts at once
-    // Different numbers of threads on the way, which must not show; slow to pack, so that kills find it at
-    // work.
+    words.insert(words.begin(), {coordinator_program});  // the coordinator's program starts faster
+    // The number of threads differs from run to run, which must not show in the result. Packing is slow, so
+    // that kills interrupt it.
     words.insert(words.end(), {"--commit-every", "0", "--threads", std::to_string(1 + attempt % 3)});
     Command command(words, site / "log");
-    // Killed when it has written so much more than it began with: by what is there, not by the clock.
+    // Kill the command after it has written a random number of further bytes, which does not depend on the
+    // machine's speed.
     const auto blocks = site / "store.partial" / "store" / "blocks";
     const auto size = [&] {
       std::error_code error;
@@ -110,11 +111,11 @@ TEST(Data, GoesOnWhereItWasKilledAndEndsWithTheSameBytes) {
     killed += result.status == 137 || result.status == 130;
     ASSERT_THAT(result.status, AnyOf(0, 130, 137)) << result.report();
   }
-  // One that was killed behind its last rename leaves its journal, which the next one takes away.
+  // A command that was killed after its last rename leaves its journal, which the next one removes.
   if (fs::exists(site / "store.partial")) {
     const auto last = site.isthmus(tokenize_words(site, site / "store"));
     EXPECT_EQ(last.status, 0) << last.report();
-    EXPECT_THAT(last.output, HasSubstr("was complete"));
+    EXPECT_THAT(last.output, HasSubstr("was already complete"));
   }
   EXPECT_FALSE(fs::exists(site / "store.partial"));
   for (const auto* name : {"index", "blocks"})
@@ -137,7 +138,7 @@ TEST(Data, GoesOnWithStandardInputIfItIsTheSame) {
   };
   const auto whole = run("cat " + file + " | " + tokenize("whole"));
   ASSERT_EQ(whole.status, 0) << whole.report();
-  // A pipe that gives the first half and then nothing, until the reader is killed.
+  // A pipe that delivers the first half and then nothing, until the reader is killed.
   ASSERT_EQ(::mkfifo((site / "pipe").c_str(), 0600), 0);
   {
     Command reading({"/bin/sh", "-c", "exec " + tokenize("store") + " < " + (site / "pipe").string()},
@@ -152,16 +153,16 @@ TEST(Data, GoesOnWithStandardInputIfItIsTheSame) {
   }
   const auto shorter = run("head -c 9 " + file + " | " + tokenize("store"));
   EXPECT_EQ(shorter.status, 3) << shorter.report();
-  // By how far the journal was, one or the other notices it first.
+  // Which check notices it first depends on how far the journal was.
   EXPECT_THAT(shorter.output,
               AnyOf(HasSubstr("standard input: has ended after 9 bytes"), HasSubstr("not a line of JSON")));
   const auto other = run("sed 3s/cc/dd/ " + file + " | " + tokenize("store"));
   EXPECT_EQ(other.status, 3) << other.report();
-  EXPECT_THAT(other.output, AnyOf(HasSubstr("are not those that the run that is gone on with had read"),
-                                  HasSubstr("the text is not what it was")));
+  EXPECT_THAT(other.output, AnyOf(HasSubstr("differ from what the interrupted run had read"),
+                                  HasSubstr("the text differs from what")));
   const auto again = run("cat " + file + " | " + tokenize("store"));
   ASSERT_EQ(again.status, 0) << again.report();
-  EXPECT_THAT(again.output, HasSubstr(", behind "));
+  EXPECT_THAT(again.output, HasSubstr(" ids of an earlier run"));
   for (const auto* name : {"index", "blocks"})
     EXPECT_EQ(read_all(site / "store" / name), read_all(site / "whole" / name)) << name;
 }

@@ -1,4 +1,4 @@
-// What a run ends with depends on its seed and settings, and on nothing that the network or the clock did.
+// A run's result depends on its seed and settings only, not on the network or the clock.
 
 #include <csignal>
 #include <thread>
@@ -8,7 +8,7 @@
 namespace isthmus {
 namespace {
 
-/// Runs the unchanged experiment under other circumstances: the outcome must be the reference's to the last
+/// Runs the unchanged experiment under other circumstances; the result must equal the reference to the last
 /// bit.
 void expect_reference(const Words& circumstances) {
   Site site;
@@ -31,7 +31,7 @@ TEST(Determinism, AnotherSeedGivesAnotherRun) {
 TEST(Determinism, ALongWayChangesNothing) { expect_reference({"network.emulate.rtt=100ms"}); }
 
 TEST(Determinism, TwoThreadsRepeatWhatTwoThreadsDid) {
-  // libtorch may sum in another order with another number of threads.
+  // With another number of threads, libtorch may sum in another order.
   Site one, other;
   for (auto* site : {&one, &other}) {
     const auto result = site->launch({"trainer.threads=2", "run.steps=30"});
@@ -42,7 +42,7 @@ TEST(Determinism, TwoThreadsRepeatWhatTwoThreadsDid) {
 }
 
 TEST(Determinism, MoreLanesChangeNothing) {
-  // Small chunks, so that each lane has some.
+  // Small chunks, so that each lane gets some.
   Site one_lane, three_lanes;
   EXPECT_EQ(one_lane.launch({"outer.chunk_elements=2048", "network.lanes=1"}).status, 0) << one_lane.logs();
   EXPECT_EQ(three_lanes.launch({"outer.chunk_elements=2048", "network.lanes=3"}).status, 0)
@@ -55,7 +55,7 @@ TEST(Determinism, AReplicaThatPausesChangesNothing) {
   auto launch = site.start_launch({"network.emulate.rtt=60ms"});
   ASSERT_TRUE(eventually([&] { return site.metric_lines("replica-1") > 3; })) << site.logs();
   const auto replica = site.process("--name replica-1");
-  ASSERT_EQ(kill(replica, SIGSTOP), 0) << "the run was over before it could be disturbed";
+  ASSERT_EQ(kill(replica, SIGSTOP), 0) << "the run ended before it could be disturbed";
   std::this_thread::sleep_for(500ms);
   ASSERT_EQ(kill(replica, SIGCONT), 0);
   const auto result = launch.wait();

@@ -47,7 +47,7 @@ void ElasticRun::add(const std::string& worker, const Words& flags) {
                  "--coordinator", address_,  "--name",   worker};
   if (resume_) words.emplace_back("--resume");
   words = with_settings(std::move(words), settings_);
-  words.insert(words.end(), flags.begin(), flags.end());  // after them, so that they win
+  words.insert(words.end(), flags.begin(), flags.end());  // last, so that they take precedence
   workers_[worker] = std::make_unique<Command>(site_.start(std::move(words)));
 }
 
@@ -111,7 +111,7 @@ std::vector<nlohmann::json> ElasticRun::metrics(const std::string& worker) const
   std::vector<nlohmann::json> lines;
   for (std::string line; std::getline(text, line);) {
     auto json = nlohmann::json::parse(line, nullptr, false);
-    if (json.is_object()) lines.push_back(std::move(json));  // the last one may be half written
+    if (json.is_object()) lines.push_back(std::move(json));  // the last line may be half written
   }
   return lines;
 }

@@ -1,4 +1,4 @@
-// `run.on_event`: the command hears of events, one after the other, and can do the run no harm.
+// `run.on_event`: the command gets events one after the other, and cannot harm the run.
 
 #include "coordinator/event_hook.h"
 
@@ -19,7 +19,7 @@ using ::testing::IsEmpty;
 
 class Hook : public ::testing::Test {
  protected:
-  /// Fires and waits for the end of the command.
+  /// Fires an event and waits for the end of the command.
   void fire(const std::string& command, const std::string& kind, const nlohmann::ordered_json& event,
             std::chrono::milliseconds limit = EventHook::usual_limit) {
     EventHook hook(

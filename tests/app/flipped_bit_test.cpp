@@ -1,4 +1,5 @@
-// A bit that flips in the memory of a running worker: the others notice it, and it takes the state from them.
+// A bit flips in the memory of a running worker: the others notice it, and the worker copies the state from
+// them.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -29,7 +30,7 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  /// Where values lie that are nearly these: their difference has less than 5 % of the squared norm.
+  /// Addresses of values close to these: the squared difference is less than 5 % of the squared norm.
   [[nodiscard]] std::vector<off_t> places_near(const std::vector<float>& values) const {
     const auto far = 0.05 * std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
     std::vector<off_t> places;
@@ -83,17 +84,17 @@ std::vector<float> newest_parameters(const std::filesystem::path& folder) {
     reader(step, fragments, global);
     constexpr std::ptrdiff_t place = 200, count = 32;
     return {global.begin() + place, global.begin() + place + count};
-  } catch (const Error&) {  // it was superseded meanwhile
+  } catch (const Error&) {  // the checkpoint was superseded meanwhile
     return {};
   }
 }
 
-/// Suspends the worker again and again and flips a bit of its global parameters wherever its memory holds
-/// them, until `noticed`. The newest checkpoint says what to look for. On a busy disk it can be rounds old,
-/// so values that are near count as well. Each try takes another value.
+/// Repeatedly suspends the worker and flips a bit of its global parameters wherever its memory holds them,
+/// until `noticed`. The newest checkpoint shows what to look for; on a busy disk it can be several rounds
+/// old, so nearby values count as well. Each try takes a different value.
 template <class Noticed>
 void flip_parameters(const ElasticRun& run, const std::string& worker, Noticed noticed) {
-  constexpr off_t high_byte = 2;  // of the mantissa: the last bits may be rounded away by the next round
+  constexpr off_t high_byte = 2;  // of the mantissa; the next round may round the last bits away
   const auto pid = run.site().process("--name " + worker);
   const auto folder = run.site().run() / worker / "checkpoints";
   std::size_t tries = 0, flips = 0;
@@ -131,12 +132,12 @@ TEST(FlippedBit, OfThreeTheOddOneTakesTheStateAnew) {
   run.start({"eu-1", "eu-2", "us-1"});
   ASSERT_TRUE(run.reaches("us-1", 130)) << run.logs();
   flip_parameters(run, "eu-2", [&] {
-    return run.logs().find("eu-2 must take the state from others: its global parameters differ") !=
+    return run.logs().find("eu-2 must copy the state from others: its global parameters differ") !=
            std::string::npos;
   });
   ASSERT_TRUE(run.joined_at("eu-2")) << run.logs();
   run.stop();
-  EXPECT_EQ(run.hash().size(), 64U) << "equal on all" << run.logs();
+  EXPECT_EQ(run.hash().size(), 64U) << "the hash must be equal on all" << run.logs();
 }
 
 TEST(FlippedBit, OfTwoNobodyCanTellAndTheRunEnds) {

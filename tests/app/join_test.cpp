@@ -1,4 +1,4 @@
-// A worker that comes while the others train: how it learns afterwards, and what its coming costs.
+// A worker that joins while others train: how well it trains afterwards, and what its join costs.
 
 #include <numeric>
 
@@ -7,7 +7,7 @@
 namespace isthmus {
 namespace {
 
-/// Mean of a worker's training losses at these agreed steps; the test fails if there are none.
+/// Mean of a worker's training losses in these agreed steps; fails the test if it made no step in them.
 double mean_loss(const ElasticRun& run, const std::string& worker, std::uint64_t after, std::uint64_t last) {
   double sum = 0;
   int count = 0;
@@ -17,22 +17,21 @@ double mean_loss(const ElasticRun& run, const std::string& worker, std::uint64_t
     sum += line["loss"].get<double>();
     ++count;
   }
-  EXPECT_GT(count, 0) << worker << " made no step from " << after << " to " << last;
+  EXPECT_GT(count, 0) << worker << " made no step from " << after << " made no step from " << last;
   return sum / std::max(count, 1);
 }
 
 class Join : public ::testing::TestWithParam<const char*> {};
 
-// The newcomer's parameters are the global ones, which are better than the members' own, and its moments are
-// a member's or begin under a small learning rate: in neither case is it behind the others soon after it
-// came.
+// The newcomer gets the global parameters, which are better than the members' own. Its moments are a
+// member's, or start anew at a small learning rate. In both cases it must soon be as good as the others.
 TEST_P(Join, ANewcomersLossIsWithinABandOfTheOthers) {
   constexpr std::uint64_t settle = 10, steps = 40;
   constexpr double band =
-      0.15;  // nats per byte; losses fall from 5.5 to 1.5, and scatter by .1 from batch to batch
+      0.15;  // nats per byte; losses fall from 5.5 to 1.5 and scatter by .1 between batches
   const std::string setting = std::string("join.inner_state=") + GetParam();
-  // A newcomer learns with each heartbeat how far the others are; between two of them there are few rounds
-  // here, as in any run that is no toy.
+  // A newcomer learns the others' rounds with each heartbeat. Few rounds pass between two heartbeats here, as
+  // in any real run.
   ElasticRun run({setting, "run.steps=100000", "inner.schedule=constant", "outer.warmup_steps=10",
                   "network.emulate.rtt=100ms", "network.heartbeat=50ms"});
   run.start({"eu-1", "us-1"});
@@ -50,7 +49,7 @@ TEST_P(Join, ANewcomersLossIsWithinABandOfTheOthers) {
 INSTANTIATE_TEST_SUITE_P(InnerState, Join, ::testing::Values("donor", "fresh"),
                          [](const auto& setting) { return std::string(setting.param); });
 
-// Without rounds after the warm-up all that the members send, heartbeats apart, is the state.
+// There are no rounds after the warm-up, so the members send only the state and heartbeats.
 TEST(JoinTransfer, CostsTheStateAndFivePercentAtMost) {
   for (const auto& [setting, vectors] :
        {std::pair("join.inner_state=donor", 4.0), {"join.inner_state=fresh", 2.0}}) {

@@ -1,4 +1,4 @@
-// --json: one document on standard output, whatever else is said.
+// --json: standard output is one document, regardless of other messages.
 
 #include <gmock/gmock.h>
 
@@ -12,7 +12,7 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-/// Standard output alone; standard error goes to a file beside it.
+/// Captures only standard output; standard error goes to a separate file.
 class JsonTest : public ::testing::Test {
  protected:
   std::string shell(const std::string& command, int status = 0) {
@@ -23,11 +23,12 @@ class JsonTest : public ::testing::Test {
     EXPECT_EQ(result.status, status) << result.report() << read_all(site_ / "err.log");
     return read_all(out);
   }
-  /// All of standard output must be one document.
+  /// Parses all of standard output as one document.
   json document(const std::string& command) {
     const auto text = shell(command + " --json");
     auto parsed = json::parse(text, nullptr, false);
-    EXPECT_FALSE(parsed.is_discarded()) << "no document of `" << command << "`: '" << text << "'";
+    EXPECT_FALSE(parsed.is_discarded())
+        << "no document of `" << command << "no document from `" << text << "'";
     return parsed;
   }
 
@@ -84,7 +85,7 @@ TEST_F(JsonTest, OfConfigs) {
   EXPECT_EQ(document("config diff tiny.yaml tiny.yaml").at("differ").size(), 0U);
 }
 
-/// Nothing that could be taken for a document, and the reason where people look.
+/// A command that fails prints no document, and its reason on standard error.
 TEST_F(JsonTest, OfWhatFails) {
   EXPECT_THAT(shell("data show nowhere --json", 3), "");
   EXPECT_THAT(read_all(site_ / "err.log"), HasSubstr("nowhere"));

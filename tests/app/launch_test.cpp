@@ -25,7 +25,8 @@ void expect_summary(const nlohmann::json& s) {
   EXPECT_LT(s["final_eval_loss"].get<double>(), s["initial_eval_loss"].get<double>() - 1);
   EXPECT_GT(s["compute_utilization"].get<double>(), 0);
   EXPECT_LE(s["compute_utilization"].get<double>(), 1);
-  // Three fragments: ten warm-up steps, three rounds each in the 30 steps after them, one at the end.
+  // Three fragments: one round each in ten warm-up steps, three rounds each in the 30 steps after them, and
+  // one at the end.
   EXPECT_EQ(s["warmup_rounds"], 30);
   EXPECT_EQ(s["rounds_committed"], 30 + 9 + 3);
   for (const auto* name : replicas) {
@@ -39,7 +40,7 @@ TEST(Launch, TrainsAndLeavesAWholeRunFolder) {
   Site site;
   const auto result = site.launch();
   ASSERT_EQ(result.status, 0) << result.report() << site.logs();
-  EXPECT_THAT(site.processes(), ::testing::SizeIs(0)) << "of a launch that has ended";
+  EXPECT_THAT(site.processes(), ::testing::SizeIs(0)) << "processes left after the launch";
   expect_summary(site.summary());
   EXPECT_THAT(result.output, AllOf(HasSubstr("eval loss"), HasSubstr("equal on all replicas"),
                                    HasSubstr(site.hash().substr(0, 16)), HasSubstr(site.run().string())));
@@ -56,7 +57,7 @@ TEST(Launch, TrainsAndLeavesAWholeRunFolder) {
   }
 }
 
-/// What metrics.jsonl says of outer steps, without what each replica has of its own.
+/// The figures of outer steps in a metrics.jsonl, except for figures that differ by replica.
 std::vector<nlohmann::json> agreed_figures(const std::filesystem::path& file) {
   std::vector<nlohmann::json> out;
   std::istringstream lines(read_all(file));
@@ -115,8 +116,8 @@ TEST(Launch, ARerunKeepsTheOldRun) {
   ASSERT_EQ(again.status, 0) << again.report() << site.logs();
   EXPECT_EQ(read_all(site / "runs/tiny.1/summary.json"), old_summary);
   EXPECT_TRUE(std::filesystem::exists(site / "runs/tiny.1/replica-1/checkpoints"));
-  EXPECT_THAT(again.output, HasSubstr("is now in " + (site / "runs/tiny.1").string()));
-  EXPECT_NE(read_all(site.run() / "summary.json"), old_summary) << "two runs with equal times?";
+  EXPECT_THAT(again.output, HasSubstr(" to " + (site / "runs/tiny.1").string()));
+  EXPECT_NE(read_all(site.run() / "summary.json"), old_summary) << "two runs with the same times?";
 }
 
 TEST(CommandLine, VersionNamesWhatWasBuilt) {

@@ -1,4 +1,5 @@
-// What a run was trained on, as people ask for it: nothing twice and no gap, and after a kill what is named.
+// The training samples of a run, as `isthmus data ledger` reports them: none twice and no gap, and after a
+// kill the exceptions are listed.
 
 #include "elastic_run.h"
 #include "isthmus/base/samples.h"
@@ -44,11 +45,12 @@ TEST(Ledger, WhatAKilledReplicaHadUnderWayIsDoneByOthers) {
   for (const auto* worker : {"eu-1", "us-1", "zz-1"}) ASSERT_TRUE(run.reaches(worker, 60)) << run.logs();
   run.kill("zz-1");
   const auto killed_at = run.metrics("eu-1").back().value("step", std::uint64_t{0});
-  // Each of the two makes 2,048 sequences of its own first, of 4 a step, and then 1,024 of the lost one's.
+  // Each of the two first trains on 2,048 sequences of its own, 4 per step, and then on 1,024 of the lost
+  // replica's.
   ASSERT_TRUE(run.reaches("eu-1", killed_at + 900) && run.reaches("us-1", killed_at + 900)) << run.logs();
   run.stop();
   const auto text = report(run.site().run());
-  EXPECT_THAT(text, Not(HasSubstr("gaps, trained"))) << run.logs();
+  EXPECT_THAT(text, Not(HasSubstr("gaps, not trained"))) << run.logs();
   const auto ledger = nlohmann::json::parse(read_all(run.site().run() / "eu-1/ledger.json"));
   std::vector<SampleRange> lost;
   for (const auto& range : ledger["done"]) {
@@ -56,16 +58,17 @@ TEST(Ledger, WhatAKilledReplicaHadUnderWayIsDoneByOthers) {
   }
   ASSERT_FALSE(lost.empty()) << text;
   EXPECT_EQ(lost.front().begin, 0U) << text;
-  EXPECT_GT(lost.front().end, 4 * killed_at + 1500) << text << "what it was to do is done by the others";
-  // Where the run stopped in the middle of the next two blocks, the second one's is ahead of the first one's.
+  EXPECT_GT(lost.front().end, 4 * killed_at + 1500)
+      << text << "the others must have trained on the lost replica's samples";
+  // If the run stopped within their next blocks, the second replica's block is ahead of the first one's.
   EXPECT_LE(lost.size(), 2U) << text;
   for (std::size_t i = 1; i < lost.size(); ++i)
-    EXPECT_LE(lost[i].begin - lost[i - 1].end, 1024U) << text << "no more than a block is between them";
-  // What was in rounds of some fragments and not of others is done again: no more than an interval and a
-  // delay of ten and two steps, and what was being made.
+    EXPECT_LE(lost[i].begin - lost[i - 1].end, 1024U) << text << "the gap must be at most one block";
+  // Samples in rounds of some fragments but not of others are trained on again: at most an interval and a
+  // delay, of ten and two steps, and the step being made.
   std::uint64_t twice = 0;
   for (const auto& range : ledger["twice"]) {
-    EXPECT_EQ(range[0], 2) << text << "only what the killed one had";
+    EXPECT_EQ(range[0], 2) << text << "only samples of the killed replica may be there twice";
     twice += range[2].get<std::uint64_t>() - range[1].get<std::uint64_t>();
   }
   EXPECT_LE(twice, 4 * 14) << text;

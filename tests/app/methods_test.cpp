@@ -1,4 +1,4 @@
-// Every method and codec, from one end to the other, and what they cost on the wire.
+// Every method and codec end to end, and their cost on the wire.
 
 #include "site.h"
 
@@ -27,8 +27,8 @@ INSTANTIATE_TEST_SUITE_P(Methods, Setting,
                                            "outer.codec_rounding=stochastic", "outer.codec_scale=e5m3",
                                            "outer.error_feedback=true"));
 
-// The baseline of Muon's comparisons. An outer step that only averages changes nothing of one replica but
-// roundings.
+// The baseline of comparisons with Muon. With one replica, an outer step that only averages changes nothing
+// except for rounding.
 TEST(Muon, OneReplicaTrainsWithoutAnOuterLoopAsUnderOneThatOnlyAverages) {
   const auto loss = [](Words settings) {
     Site site;
@@ -48,7 +48,7 @@ TEST(Muon, OneReplicaTrainsWithoutAnOuterLoopAsUnderOneThatOnlyAverages) {
 
 TEST(Wire, FourBitsPerParameterAndLittleElse) {
   Site site;
-  // 1.2 M parameters, one fragment: so every round carries each of them once.
+  // 1.2 M parameters in one fragment, so every round carries each parameter once.
   const auto result = site.launch({"model.layers=1", "model.dim=256", "model.ffn_dim=1024", "inner.batch=1",
                                    "run.steps=12", "outer.warmup_steps=4", "outer.sync_every=2",
                                    "outer.sync_delay=1", "outer.num_fragments=1", "run.sample_tokens=0"});
@@ -62,7 +62,7 @@ TEST(Wire, FourBitsPerParameterAndLittleElse) {
     const auto payload = sent["payload"].get<double>();
     const auto total = sent["total"].get<double>();
     EXPECT_LE(8 * payload / (parameters * rounds), 4.30) << name;
-    EXPECT_GE(8 * payload / (parameters * rounds), 4.0) << name << ": less than its own codec can do";
+    EXPECT_GE(8 * payload / (parameters * rounds), 4.0) << name << ": fewer bits than the codec needs";
     EXPECT_LT(total - payload, 0.01 * payload) << name;
   }
 }

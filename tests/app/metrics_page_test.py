@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""metrics_page_test.py BINARY: a real run, whose processes are asked for their metrics over HTTP.
+"""metrics_page_test.py BINARY: asks the processes of a real run for their metrics over HTTP.
 
-The pages must be what Prometheus' text format allows, by its Python client's reader too, name what docs have, and say
-what the run does. Whoever attacks a page must not make its process grow, nor keep a normal reader out.
+The pages must follow Prometheus' text format, also according to its Python client, contain the documented metrics, and
+show the run's state. An attack on a page must neither make its process grow nor keep a normal reader out.
 """
 import collections
 import contextlib
@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     sys.exit(f"{error}: scripts/setup.sh --tests installs what this needs")
 
-PATIENCE_S = 120  # longer than anything here takes on a busy machine
+PATIENCE_S = 120  # longer than any wait here takes on a busy machine
 NAME = r"[a-zA-Z_][a-zA-Z0-9_]*"
 SAMPLE = re.compile(rf'({NAME})(?:\{{((?:{NAME}="(?:[^"\\\n]|\\[\\n"])*",?)*)\}})? (\S+)$')
 LABEL = re.compile(rf'({NAME})="((?:[^"\\\n]|\\[\\n"])*)"')
@@ -44,7 +44,7 @@ metrics: {listen: 0}
 
 
 class Page:
-    """One answer, taken apart strictly."""
+    """One answer, parsed strictly."""
 
     def __init__(self, text):
         assert text.endswith("\n"), f"the page ends in mid-line: {text[-80:]!r}"
@@ -67,10 +67,10 @@ class Page:
 
     def add(self, line, current):
         match = SAMPLE.match(line)
-        assert match, f"no sample: {line!r}"
+        assert match, f"not a sample: {line!r}"
         name, labels, value = match.groups()
         suffix = r"(_bucket|_sum|_count)?" if self.kinds[current] in ("histogram", "summary") else ""
-        assert re.fullmatch(current + suffix, name), f"{name} stands among {current}"
+        assert re.fullmatch(current + suffix, name), f"{name} is among the samples of {current}"
         key = (name, tuple(sorted(LABEL.findall(labels or ""))))
         assert key not in self.samples, f"twice: {line}"
         self.samples[key] = float(value)
@@ -83,7 +83,7 @@ class Page:
     def check_conventions(self, documented):
         for name, kind in self.kinds.items():
             if not name.startswith("isthmus_"):
-                assert name.startswith("exposer_"), f"{name} is nobody's"  # the library's, of its own work
+                assert name.startswith("exposer_"), f"unknown metric {name}"  # the HTTP library's own metrics
                 continue
             assert name in documented, f"{name} is not in docs/metrics.md"
             assert documented[name] == kind, f"{name} is a {kind} and documented as a {documented[name]}"
@@ -138,7 +138,7 @@ def pages_of(urls):
 
 
 def is_under_way(urls):
-    """All have begun, rounds have been judged and audited, and evaluations have come in."""
+    """Whether all have begun, rounds were judged and audited, and an evaluation has arrived."""
     page = Page(ask(urls["coordinator"]))
     names = {name for name, _ in page.samples}
     audited = ("isthmus_spread_at_apply", "0") in {
@@ -168,9 +168,9 @@ def check(binary, folder, log):
                 assert page.samples[(metric, labels)] >= value, f"{metric} of {name} has fallen"
     judge_values(second)
     served = {name for page in second.values() for name in page.kinds}
-    # On loopback no line's rate is measured.
+    # On loopback no link's rate is measured.
     missing = documented.keys() - served - {"isthmus_member_uplink_bytes_per_second", "isthmus_path_bytes_per_second"}
-    assert not missing, f"documented and served by nobody: {sorted(missing)}"
+    assert not missing, f"documented but not served by any process: {sorted(missing)}"
     print(f"{len(documented)} metrics, {sum(len(p.samples) for p in second.values())} samples of {len(urls)} processes")
 
 
@@ -181,7 +181,7 @@ def judge_values(pages):
     assert replica.value("isthmus_agreed_step") >= coordinator.value("isthmus_run_step") > 0
     assert coordinator.value("isthmus_member_lag_steps", member="replica-1") >= 0
     assert 0 < replica.value("isthmus_utilization_ratio") <= 1
-    # A byte is one of 256, and the text has few of them.
+    # A byte has 256 values, and the text uses few of them.
     assert 0 < replica.value("isthmus_loss_nats") < math.log(256) + 1
     assert 0 < coordinator.value("isthmus_evaluation_loss_nats") < math.log(256) + 1
     assert replica.value("isthmus_wire_sent_bytes_total") > replica.value("isthmus_wire_payload_bytes_total") > 0
@@ -214,11 +214,11 @@ def descriptors_of(pid):
 
 MOST_SENT = 300 << 20
 MOST_GROWTH = 64 << 20
-MOST_DESCRIPTORS = 48  # of the page's readers, and what the run opens meanwhile
+MOST_DESCRIPTORS = 48  # for readers of the page, and for files that the run opens meanwhile
 
 
 def send_until_closed(connection, piece):
-    """Bytes that the other side has let itself be sent."""
+    """Sends until the other side closes; returns the bytes sent."""
     sent = 0
     try:
         while sent < MOST_SENT:
@@ -239,7 +239,7 @@ def is_closed_by_the_other_side(connection):
 
 
 def attack(url, pid):
-    """Memory and descriptors stay bounded, and a normal reader is served, meanwhile and afterwards."""
+    """Memory and descriptors must stay bounded, and a normal reader must be served during and after the attack."""
     host, port = re.match(r"http://(.*):(\d+)/", url).groups()
     memory, descriptors = memory_of(pid), descriptors_of(pid)
 
@@ -260,7 +260,7 @@ def attack(url, pid):
         with connect() as connection:
             connection.sendall(begin)
             sent = send_until_closed(connection, piece)
-        assert sent < MOST_SENT, f"{what}: all {sent} bytes were taken"
+        assert sent < MOST_SENT, f"{what}: all {sent} bytes were accepted"
         check_bounds(what)
     with contextlib.ExitStack() as idle:
         for _ in range(300):
@@ -273,10 +273,10 @@ def attack(url, pid):
             for connection in waiting:
                 with contextlib.suppress(OSError):
                     connection.send(b"G")
-            check_bounds("a byte now and then")
+            check_bounds("one byte now and then")
             waiting = [connection for connection in waiting if not is_closed_by_the_other_side(connection)]
             time.sleep(0.1)
-        assert not waiting, f"{len(waiting)} readers that send a byte now and then are still connected"
+        assert not waiting, f"{len(waiting)} readers that send one byte now and then are still connected"
     until("end of the attackers' descriptors", lambda: descriptors_of(pid) < descriptors + 8)
     check_methods(host, int(port))
     Page(ask(url))

@@ -1,4 +1,4 @@
-// Sites of unequal speed: with pace time the slow one holds up nobody.
+// Sites of unequal speed: with pace time, the slow site does not hold up the fast one.
 
 #include "elastic_run.h"
 
@@ -7,12 +7,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// The second half of a worker's steps.
+/// Figures of the second half of a worker's steps.
 struct Course {
-  double seconds = 0;        ///< in steps
-  double stall_seconds = 0;  ///< of these, waited for late results
-  double steps = 0;          ///< inner ones
-  double inner_steps = 0;    ///< H_m, at the end
+  double seconds = 0;        ///< time in these steps
+  double stall_seconds = 0;  ///< part of `seconds` spent waiting for late results
+  double steps = 0;          ///< number of inner steps
+  double inner_steps = 0;    ///< H_m at the end
   [[nodiscard]] double busy_per_step() const { return (seconds - stall_seconds) / steps; }
   [[nodiscard]] double wait_share() const { return stall_seconds / seconds; }
 };
@@ -35,7 +35,7 @@ Course course_of(const ElasticRun& run, const std::string& worker, std::uint64_t
   return course;
 }
 
-/// Work per step that differs by more than the machine's moods, in intervals that last for several
+/// Settings for work per step that differs by more than the machine's speed varies, with intervals of several
 /// heartbeats.
 Words unequal(const std::string& pace) {
   return {"outer.pace=" + pace,      "outer.sync_every=20", "outer.sync_delay=6", "outer.warmup_steps=5",
@@ -60,13 +60,13 @@ TEST(PaceByTime, TheSlowOneDoesNotHoldUpTheFastOne) {
       EXPECT_EQ(member["inner_steps"],
                 member["name"] == "fast" ? fast[pace].inner_steps : slow[pace].inner_steps);
     }
-    EXPECT_EQ(run.hash().size(), 64U);  // equal on both
+    EXPECT_EQ(run.hash().size(), 64U);  // the hash is equal on both
   }
   EXPECT_EQ(fast["steps"].inner_steps, 20);
   EXPECT_EQ(slow["steps"].inner_steps, 20);
-  ASSERT_GT(fast["steps"].wait_share(), 0.3) << "with pace steps it waits for the slow one";
+  ASSERT_GT(fast["steps"].wait_share(), 0.3) << "with pace steps the fast one waits for the slow one";
   EXPECT_LT(fast["time"].wait_share(), fast["steps"].wait_share() / 2);
-  // The numbers of steps, which are the sums of H_m, are in proportion to the speeds, up to how these vary.
+  // The numbers of steps, which are the sums of H_m, are proportional to the speeds within their variation.
   EXPECT_GT(fast["time"].inner_steps, slow["time"].inner_steps);
   EXPECT_GT(fast["time"].steps, half);
   EXPECT_LT(slow["time"].steps, half);

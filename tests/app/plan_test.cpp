@@ -1,4 +1,4 @@
-// `isthmus plan` and `outer.auto`, by the binary.
+// `isthmus plan` and `outer.auto` with the real binary.
 
 #include "site.h"
 
@@ -57,8 +57,9 @@ TEST_F(Plan, LinksAreReadStrictly) {
   EXPECT_THAT(refusal("sites: {eu: {uo: 5Mbps}}"), HasSubstr("did you mean sites.eu.up?"));
   const std::string two = "sites: {eu: {up: 5Mbps}, us: {up: 5Mbps}}\n";
   EXPECT_THAT(refusal(two), HasSubstr("no round trip between eu and us"));
-  EXPECT_THAT(refusal(two + "rtt: {eu: {uk: 5ms}}"), HasSubstr("links.yaml:2: rtt.eu.uk names a site 'uk'"));
-  EXPECT_THAT(refusal(two + "rtt: {eu: 5ms}"), HasSubstr("names no pair of sites"));
+  EXPECT_THAT(refusal(two + "rtt: {eu: {uk: 5ms}}"),
+              HasSubstr("links.yaml:2: rtt.eu.uk names an unknown site 'uk'"));
+  EXPECT_THAT(refusal(two + "rtt: {eu: 5ms}"), HasSubstr("is not a pair of sites"));
 }
 
 TEST_F(Plan, AThousandReplicasAreFewSecondsOfArithmetic) {
@@ -75,7 +76,7 @@ TEST_F(Plan, AutoChoosesBeforeTheRunBegins) {
                                "outer.auto: {utilization: .95, step_time: 20ms}\n");
   const auto shown = site.isthmus({"config", file.string()});
   EXPECT_EQ(shown.status, 0) << shown.report();
-  EXPECT_THAT(shown.output, HasSubstr("at_start: false\n")) << "it has been chosen";
+  EXPECT_THAT(shown.output, HasSubstr("at_start: false\n")) << "the settings must be chosen already";
   const auto without_time = site.isthmus({"config", file.string(), "--set", "outer.auto.step_time=0"});
   EXPECT_EQ(without_time.status, 2) << without_time.report();
   EXPECT_THAT(without_time.output, HasSubstr("outer.auto.step_time is 0; expected"));

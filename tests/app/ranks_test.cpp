@@ -1,4 +1,4 @@
-// Replicas of several ranks, as processes: what they learn, and what becomes of them when one is killed.
+// Replicas of several ranks as processes: how they train, and what happens when a rank is killed.
 
 #include <csignal>
 
@@ -15,14 +15,14 @@ using ::testing::SizeIs;
 const Words two_ranks = {"replica.ranks=2"};
 const Words two_ranks_with_zero = {"replica.ranks=2", "replica.zero=true"};
 
-/// Nats per byte.
+/// Tolerance for other rounding, in nats per byte.
 constexpr double rounding = 0.02;
 
 TEST(Ranks, LearnWhatOneLearns) {
   Site site;
   const auto result = site.launch(two_ranks);
   ASSERT_EQ(result.status, 0) << result.report() << site.logs();
-  EXPECT_EQ(site.hash().size(), 64U);  // equal on both replicas
+  EXPECT_EQ(site.hash().size(), 64U);  // the hash is equal on both replicas
   const auto summary = site.summary();
   ASSERT_EQ(summary["evaluations"].size(), reference().evaluations.size());
   for (std::size_t i = 0; i < reference().evaluations.size(); ++i) {
@@ -30,7 +30,7 @@ TEST(Ranks, LearnWhatOneLearns) {
                 reference().evaluations[i]["loss"].get<double>(), rounding);
   }
   EXPECT_THAT(site.logs(), HasSubstr("1 threads in each of 2 ranks"));
-  // Tokens of all ranks.
+  // The tokens of all ranks.
   EXPECT_EQ(summary["tokens"], 2 * 40 * 4 * 32);
   EXPECT_THAT(site.processes(), SizeIs(0));
 }
@@ -70,7 +70,7 @@ TEST(Ranks, OfAStreamGetItsRowsFromTheOneThatReadsIt) {
   ASSERT_EQ(result.status, 0) << result.report() << site.logs();
 }
 
-/// Two replicas of one rank, and zz-1 of two.
+/// Two replicas of one rank each, and zz-1 of two.
 class LostRank : public ::testing::Test {
  protected:
   void start() {
@@ -78,7 +78,7 @@ class LostRank : public ::testing::Test {
     run_.add("zz-1", {"--set", "replica.ranks=2", "--set", "replica.zero=true"});
     ASSERT_TRUE(run_.reaches("zz-1", 15)) << run_.logs();
   }
-  /// The others train on, and nothing of zz-1 stays.
+  /// Fails the test unless the others train on and no process of zz-1 is left.
   void expect_others_go_on() {
     EXPECT_TRUE(eventually([&] { return processes_with(folder() + " ").empty(); })) << run_.logs();
     const auto now = run_.metrics("eu-1").back().value("step", std::uint64_t{0});
@@ -105,11 +105,11 @@ TEST_F(LostRank, NoneStaysWhenRank0IsKilled) {
   expect_others_go_on();
 }
 
-// While rank 0 waits for other members and not for its ranks.
+// Rank 0 waits for other members, not for its ranks.
 TEST(Ranks, ARankThatDiesWhileItsReplicaWaitsIsNoticedAtOnce) {
   ElasticRun run({"replica.ranks=2", "replicas=2"});
-  run.start({"eu-1"});  // and the second one does not come
-  // Said when its ranks are there, before it waits for the others.
+  run.start({"eu-1"});  // the second replica never comes
+  // This is printed when all ranks are there, before the wait for other members.
   ASSERT_TRUE(eventually([&] { return run.logs().find("parameters in 3 fragments") != std::string::npos; }));
   kill(run.site().process("eu-1 --rank 1"), SIGKILL);
   const auto end = run.end_of("eu-1");
@@ -121,7 +121,7 @@ TEST(Ranks, OfANewcomerTakeTheStateOfTheRun) {
   for (const auto* moments : {"donor", "fresh"}) {
     ElasticRun run({std::string("join.inner_state=") + moments, "run.steps=1000000",
                     "inner.schedule=constant", "network.heartbeat=50ms", "run.checkpoint_every=10"});
-    // The donors share their moments out too.
+    // The donors have distributed their moments over ranks too.
     run.start({});
     for (const auto* worker : {"eu-1", "us-1"})
       run.add(worker, {"--set", "replica.ranks=2", "--set", "replica.zero=true"});
@@ -129,7 +129,7 @@ TEST(Ranks, OfANewcomerTakeTheStateOfTheRun) {
     run.add("zz-1", {"--set", "replica.ranks=4", "--set", "replica.zero=true"});
     const auto begin = run.joined_at("zz-1");
     ASSERT_TRUE(begin) << run.logs();
-    ASSERT_TRUE(run.reaches("zz-1", *begin + 25)) << run.logs();  // and with it checkpoints, which compare
+    ASSERT_TRUE(run.reaches("zz-1", *begin + 25)) << run.logs();  // by then it has compared checkpoints
     run.stop();
     EXPECT_EQ(run.hash().size(), 64U);
   }
@@ -147,12 +147,12 @@ TEST(Selftest, FindsThisMachineSound) {
 
 TEST(Selftest, RefusesGpusThatAreNotThere) {
   Site site;
-  if (std::filesystem::exists("/dev/nvidia0")) GTEST_SKIP() << "there is a GPU here";
+  if (std::filesystem::exists("/dev/nvidia0")) GTEST_SKIP() << "this machine has a GPU";
   for (const auto* gpus : {"all", "2", "some"}) {
     const auto result = site.isthmus({"selftest", "--gpus", gpus});
     EXPECT_EQ(result.status, 2) << result.report();
-    EXPECT_THAT(result.output,
-                AnyOf(HasSubstr("--gpus is all, and there is none"), HasSubstr("libtorch can use 0")));
+    EXPECT_THAT(result.output, AnyOf(HasSubstr("--gpus is all, but this build can use no GPU"),
+                                     HasSubstr("libtorch can use 0")));
   }
 }
 

@@ -1,4 +1,4 @@
-// Outer gradients as a run records them, and what the codecs' instruction sets make of the real thing.
+// Recorded outer gradients of a run, and whether the codecs' instruction sets agree on them.
 
 #include <cstring>
 #include <map>
@@ -20,7 +20,8 @@ TEST(Recording, EverySecondOuterGradientOfEachFragmentIsWritten) {
     std::map<std::string, std::uintmax_t> size_of;
     for (const auto& file : std::filesystem::directory_iterator(site.run() / replica / "outer_gradients"))
       size_of[file.path().filename().string()] = file.file_size();
-    // Fragments 0 to 2 are sent at offsets 0, 1 and 3 of every 5 steps, from step 5 (1, 3) on.
+    // Every 5 steps, fragments 0, 1 and 2 are sent at offsets 0, 1 and 3, for the first time at steps 5, 1
+    // and 3.
     std::vector<std::string> names;
     std::uintmax_t bytes = 0;
     for (const auto& [name, size] : size_of) {
@@ -44,7 +45,7 @@ std::vector<float> values_of(const std::filesystem::path& file) {
 
 using Bits = std::vector<std::byte>;
 
-/// Encoded bytes, then the residual's, after two rounds with error feedback.
+/// Encoded bytes and residual after two rounds with error feedback.
 Bits encoded_twice(const quant::Passes& passes, const quant::CodecSpec& spec, const std::vector<float>& x) {
   Bits out(quant::encoded_size(spec, x.size()));
   std::vector<float> residual(x.size(), 0.0F);

@@ -1,4 +1,4 @@
-// Workers that only reduce, and the binary that has no libtorch.
+// Reduce-only workers, and the binary without libtorch.
 
 #include <csignal>
 
@@ -17,10 +17,10 @@ TEST(Topology, AHubOfOneThatOnlyReducesEndsWithTheHashOfAMesh) {
   const auto result = site.launch({"outer.topology=hub", "reducers=1"});
   ASSERT_EQ(result.status, 0) << result.report() << site.logs();
   EXPECT_EQ(site.hash(), reference().hash) << result.report() << site.logs();
-  EXPECT_THAT(site.summary()["wan_bytes_sent"], SizeIs(2)) << "of those that train";
+  EXPECT_THAT(site.summary()["wan_bytes_sent"], SizeIs(2)) << "only trainers are listed";
   EXPECT_GT(site.summary()["reducer_bytes_sent"]["reducer-0"].get<std::uint64_t>(), 0U);
   EXPECT_THAT(result.output, AllOf(HasSubstr("2 replicas and 1 reducer"), HasSubstr("reducer-0 owns all"),
-                                   HasSubstr("by 1 that only reduce")));
+                                   HasSubstr("by the reducers (1)")));
   EXPECT_THAT(read_all(site.run() / "reducer-0/worker.log"), HasSubstr("done: "));
 }
 
@@ -44,7 +44,7 @@ TEST(Topology, AKilledReducerCostsTheRunNothingButAViewChange) {
   kill(site.process("--reduce-only"), SIGKILL);
   const auto result = launch.wait();
   ASSERT_EQ(result.status, 0) << result.report() << site.logs();
-  EXPECT_EQ(site.hash().size(), 64U) << "equal on both";
+  EXPECT_EQ(site.hash().size(), 64U) << "the hash must be equal on both";
   EXPECT_EQ(site.summary()["steps"], 40);
   EXPECT_THAT(result.output, AllOf(HasSubstr("reducer-0 is lost"), HasSubstr("hub, replica-0 owns all")));
 }
@@ -57,7 +57,7 @@ TEST(Topology, AReducerRelaysBetweenTwoThatOpenNoPort) {
   ASSERT_EQ(result.status, 0) << result.report() << site.logs();
   EXPECT_EQ(site.hash(), reference().hash) << result.report() << site.logs();
   EXPECT_THAT(result.output,
-              AllOf(HasSubstr("eu and us cannot reach each other; their chunks go by reducer-0"),
+              AllOf(HasSubstr("eu and us cannot reach each other; their chunks are relayed by reducer-0"),
                     HasSubstr("1 relayed")));
   EXPECT_THAT(read_all(site.run() / "metrics.jsonl"),
               HasSubstr(R"("relays":[{"between":["eu","us"],"by":"reducer-0"}])"));

@@ -11,7 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 namespace log = outer_sync::log;
 
-/// A log of `rounds` rounds of each fragment, and the parameters after them.
+/// Writes a log of `rounds` rounds of each fragment; returns the run with its parameters.
 log::MockRun write_log(const std::filesystem::path& folder, int rounds) {
   log::MockRun run(log::header_of());
   log::RoundLog out(folder, run.header, log::plenty, run.states);

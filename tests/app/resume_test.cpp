@@ -1,4 +1,4 @@
-// Runs that stop and go on end as if they had never stopped.
+// Runs that are stopped and resumed end like uninterrupted ones.
 
 #include <csignal>
 #include <fstream>
@@ -40,7 +40,7 @@ void expect_reference(const Site& site, const Result& result) {
 TEST(Resume, GoesOnInTheWarmUpAndWithRoundsInFlight) {
   Site site;
   expect_stopped_at(site, 6, site.launch({"run.stop_after=6"}));
-  // Fragment 1 leaves after step 23 and comes back after step 25.
+  // Fragment 1 is in flight from step 23 to step 25.
   expect_stopped_at(site, 24, site.resume({"run.stop_after=24"}));
   const auto end = site.resume({"run.stop_after=0"});
   EXPECT_THAT(end.output, HasSubstr("resuming from the checkpoint of step 24"));
@@ -100,7 +100,7 @@ std::string checkpoint_name(int step) {
   return "checkpoints/step_" + std::string(12 - digits.size(), '0') + digits + "_replica_0.ckpt";
 }
 
-/// Turns over one bit in the middle.
+/// Flips one bit in the middle of the file.
 void damage(const std::filesystem::path& file) {
   auto bytes = read_all(file);
   ASSERT_FALSE(bytes.empty()) << file;
@@ -119,7 +119,7 @@ TEST(Resume, ADamagedCheckpointIsNamedAndAllTakeTheOneBefore) {
   const auto log = read_all(site.run() / "replica-1" / "worker.log");
   EXPECT_THAT(log, HasSubstr(damaged.string() + " cannot be used: the checksum of section"));
   EXPECT_TRUE(std::filesystem::exists(site.run() / "replica-0" / (checkpoint_name(23) + ".undone")))
-      << "it was whole, and of a history that nobody goes on with";
+      << "the sound checkpoint is of an abandoned history";
 }
 
 TEST(Resume, WhoeverUsesTheModelTakesTheNewestSoundCheckpointAndSaysSo) {
@@ -128,11 +128,11 @@ TEST(Resume, WhoeverUsesTheModelTakesTheNewestSoundCheckpointAndSaysSo) {
   damage(site.run() / "replica-0" / checkpoint_name(23));
   const auto other = site.isthmus({"eval", site.run().string()});
   EXPECT_EQ(other.status, 0) << other.report();
-  EXPECT_THAT(other.output, HasSubstr("replica-1/" + checkpoint_name(23) + " is taken in its place"));
+  EXPECT_THAT(other.output, HasSubstr("replica-1/" + checkpoint_name(23) + " instead"));
   damage(site.run() / "replica-1" / checkpoint_name(23));
   const auto older = site.isthmus({"eval", site.run().string()});
   EXPECT_EQ(older.status, 0) << older.report();
-  EXPECT_THAT(older.output, HasSubstr("replica-0/" + checkpoint_name(20) + " is taken in its place"));
+  EXPECT_THAT(older.output, HasSubstr("replica-0/" + checkpoint_name(20) + " instead"));
   for (const auto* replica : {"replica-0", "replica-1"}) {
     for (const int step : {5, 10, 15, 20}) {
       const auto file = site.run() / replica / checkpoint_name(step);
@@ -159,10 +159,10 @@ TEST(Resume, OlderCheckpointsGoAndThoseAskedForStay) {
   }
 }
 
-/// Goes on until the view has so many replicas, stops there, and returns what was said.
+/// Resumes until a view has this many replicas, stops the run and returns the output.
 std::string resume_until_all_are_in(Site& site, std::size_t replicas, const Words& settings) {
   auto words = with_settings({"launch", "--resume", site.run().string()}, settings);
-  // For as long as it takes: alone a replica makes a thousand steps a second.
+  // Without a step limit: a replica alone makes a thousand steps per second.
   words = with_settings(words, {"run.stop_after=0", "run.steps=1000000", "run.eval_every=0",
                                 "outer.max_local_rounds=1000", "run.stop_grace=60s"});
   auto launch = site.start(words);
@@ -183,7 +183,7 @@ TEST(Resume, WhoHasLostItsDiskTakesTheStateFromTheOthers) {
   expect_stopped_at(site, 24, site.launch({"run.stop_after=24"}));
   std::filesystem::remove_all(site.run() / "replica-1");
   const auto output = resume_until_all_are_in(site, 2, {});
-  EXPECT_THAT(output, HasSubstr("replica-1 has no checkpoint: it takes the state from the others"));
+  EXPECT_THAT(output, HasSubstr("replica-1 has no checkpoint: it copies the state from the others"));
 }
 
 TEST(Resume, WithAnotherNumberOfReplicasItSaysWhatChanges) {
@@ -194,13 +194,13 @@ TEST(Resume, WithAnotherNumberOfReplicasItSaysWhatChanges) {
     EXPECT_THAT(resume_until_all_are_in(site, replicas, {"replicas=" + number}),
                 HasSubstr("resuming from the checkpoint of step 24"));
     EXPECT_THAT(read_all(site.run() / "replica-0" / "worker.log"),
-                HasSubstr("it is of a run with replicas 2, and this one has " + number));
+                HasSubstr("the checkpoint is of a run with replicas 2, and this run has " + number));
   }
 }
 
 TEST(Resume, KilledAgainAndAgainARunEndsAsOneThatWasNot) {
   Site site;
-  // The round trips make it last for seconds after the second kill, however late this process is woken.
+  // The round trips make the run last for seconds after the second kill, even if this process is woken late.
   const Words slowly = {"run.checkpoint_every=1", "network.emulate.rtt=200ms"};
   std::minstd_rand random(5);
   int kills = 0;
@@ -225,19 +225,19 @@ TEST(Resume, KilledAgainAndAgainARunEndsAsOneThatWasNot) {
 
 TEST(Resume, OnAFullDiskTrainingGoesOnAndSaysSo) {
   Site site;
-  // No file of these processes can grow beyond so much: less than a checkpoint, more than all else.
+  // The limit for all files: less than a checkpoint, more than any other file.
   constexpr auto limit = "ulimit -f 400; trap '' XFSZ; exec \"$@\"";
   auto words = with_settings({"sh", "-c", limit, "sh", isthmus_program, "launch", site.config().string()},
                              {"run.checkpoint_every=5", "run.trace_steps=0"});
   words.front() = "/bin/sh";
   const auto result = run_command(words, site / "full.log");
   EXPECT_THAT(result.output, HasSubstr("replica-1 failed with exit status 3"))
-      << "it lacks its last checkpoint";
+      << "its last checkpoint is missing";
   EXPECT_EQ(site.hash(), reference().hash) << result.report() << site.logs();
   for (const auto* replica : {"replica-0", "replica-1"}) {
     const auto log = read_all(site.run() / replica / "worker.log");
     EXPECT_THAT(log, HasSubstr("NO CHECKPOINT of step 5: cannot write"));
-    EXPECT_THAT(log, HasSubstr("the run has ended, and its last checkpoint is not on disk"));
+    EXPECT_THAT(log, HasSubstr("the run has ended, but its last checkpoint is not on disk"));
     EXPECT_TRUE(std::filesystem::is_empty(site.run() / replica / "checkpoints"));
   }
 }

@@ -6,12 +6,12 @@
 namespace isthmus {
 namespace {
 
-/// Sentences of a few words: enough order that a loss falls within a few steps.
+/// Sentences of a few words, regular enough that the loss falls within a few steps.
 std::string corpus_text() {
   constexpr std::size_t bytes = 200'000;
   const Words words = {"stone", "river", "light", "small", "bridge", "carries", "the", "north",
                        "water", "over",  "under", "wind",  "of",     "and",     "a"};
-  std::minstd_rand random(1);  // the standard fixes its numbers
+  std::minstd_rand random(1);  // its numbers are fixed by the standard
   std::string text;
   while (text.size() < bytes) text += words[random() % words.size()] + (random() % 8 == 0 ? ".\n" : " ");
   return text;
@@ -73,7 +73,7 @@ nlohmann::json Site::summary() const {
   const auto text = read_all(run() / "summary.json");
   auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object())
-    ADD_FAILURE() << (run() / "summary.json") << " holds no summary: '" << text << "'" << logs();
+    ADD_FAILURE() << (run() / "summary.json") << " is not a summary: '" << text << "'" << logs();
   return json;
 }
 
@@ -83,7 +83,7 @@ std::string Site::hash() const {
   if (!json.contains("global_hash")) return hash;
   for (const auto& [name, value] : json["global_hash"].items()) {
     if (hash.empty()) hash = value.get<std::string>();
-    EXPECT_EQ(hash, value.get<std::string>()) << "of " << name;
+    EXPECT_EQ(hash, value.get<std::string>()) << "the hash of " << name;
   }
   EXPECT_EQ(hash.size(), 64U);
   return hash;
@@ -106,7 +106,7 @@ pid_t Site::process(const std::string& text) const {
   for (const auto& process : processes()) {
     if (process.command.find(text) != std::string::npos) found.push_back(process);
   }
-  EXPECT_EQ(found.size(), 1U) << "processes with '" << text << "' in their command line";
+  EXPECT_EQ(found.size(), 1U) << "processes with '" << text << "processes with '";
   return found.empty() ? nobody : found.front().pid;
 }
 

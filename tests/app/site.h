@@ -1,6 +1,5 @@
 #pragma once
-// A folder with a corpus and the config of a run so small that it takes a second, and the `isthmus` binary on
-// it.
+// A folder with a corpus, the config of a run so small that it takes a second, and the `isthmus` binary.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,12 +27,12 @@ class Site {
     return folder_.write(name, text);
   }
   [[nodiscard]] std::filesystem::path config() const { return folder_ / "tiny.yaml"; }
-  /// Where the run of `config()` writes.
+  /// Run folder of `config()`.
   [[nodiscard]] std::filesystem::path run() const { return folder_ / "runs/tiny"; }
 
   /// Starts `isthmus WORDS`.
   [[nodiscard]] Command start(Words words);
-  /// Runs it to its end.
+  /// Runs `isthmus WORDS` to its end.
   Result isthmus(Words words);
   /// `isthmus launch tiny.yaml --set SETTING ...`
   [[nodiscard]] Command start_launch(const Words& settings = {});
@@ -42,19 +41,20 @@ class Site {
   Result resume(const Words& settings = {});
 
   [[nodiscard]] nlohmann::json summary() const;
-  /// The run's global hash, which its summary must give as equal on all replicas.
+  /// The run's global hash; fails the test unless the summary has it equal for all replicas.
   [[nodiscard]] std::string hash() const;
-  /// Lines of a replica's metrics.jsonl: a sign of how far it is.
+  /// Number of lines in a replica's metrics.jsonl, which shows its progress.
   [[nodiscard]] std::size_t metric_lines(const std::string& replica = "replica-0") const;
-  /// On disk: they are written in the background.
+  /// Whether a checkpoint is on disk; they are written in the background.
   [[nodiscard]] bool has_checkpoint(const std::string& replica) const;
-  /// Processes that have this folder in their command line.
+  /// Processes with this folder in their command line.
   [[nodiscard]] std::vector<RunningProcess> processes() const {
     return processes_with(folder_.path().string());
   }
-  /// The process of `isthmus VERB` whose command line holds `text`. The test fails if it is not exactly one.
+  /// The process of `isthmus VERB` with `text` in its command line. Fails the test unless there is exactly
+  /// one.
   [[nodiscard]] pid_t process(const std::string& text) const;
-  /// Ends of all logs, for messages.
+  /// The ends of all logs, for failure messages.
   [[nodiscard]] std::string logs() const;
 
  private:
@@ -62,14 +62,14 @@ class Site {
   int commands_ = 0;
 };
 
-/// What the uninterrupted run of the unchanged config ends with; run once for all tests that compare with it.
+/// Result of the uninterrupted run of the unchanged config; run once for all tests that compare with it.
 struct Outcome {
   std::string hash;
   nlohmann::json evaluations;
 };
 [[nodiscard]] const Outcome& reference();
 
-/// "--set a --set b"
+/// Appends `--set SETTING` for each setting.
 [[nodiscard]] Words with_settings(Words words, const Words& settings);
 
 }  // namespace isthmus

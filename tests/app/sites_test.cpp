@@ -1,5 +1,5 @@
-// Sites of unequal batches: which worker has which settings, whose contributions weigh how much, and what is
-// refused.
+// Sites with unequal batches: each worker's settings, the weights of contributions, and invalid site
+// settings.
 
 #include <cstring>
 #include <map>
@@ -30,7 +30,7 @@ TEST(Sites, AWorkerHasItsSitesSettingsAndAssignmentsGoOverThem) {
     command.insert(command.end(), words.begin(), words.end());
     const auto result = site.isthmus(command);
     EXPECT_EQ(result.status, 0) << result.report();
-    // The general part, which is what holds; the sites stand below it.
+    // The effective settings; the sites follow below.
     return result.output.substr(0, result.output.find("\nsites:"));
   };
   EXPECT_THAT(as({}), HasSubstr("replicas: 3\n"));
@@ -86,7 +86,7 @@ const std::vector<BadSites> bad_sites = {
     {"ANameWithASlash", "sites:\n  a/b: {replicas: 1}\n", "a site is named 'a/b'; expected up to 48 letters"},
     {"ANumber", "sites:\n  7up: {replicas: 1}\n", "a site is named '7up'"},
     {"TheCoordinatorsName", "sites: {coordinator: {replicas: 1}}\n",
-     "a worker of site coordinator is 'coordinator', which is a name of the run's own"},
+     "a worker of site coordinator is 'coordinator', which is reserved for the run's own files"},
     {"TwoOfOneName", "sites: {a: {replicas: 2}, a-1: {replicas: 1}}\n", "both have a worker a-1"},
     {"AValue", "sites: 3\n", "sites is a plain value ("},
     {"APlainSite", "sites: {a: 3}\n", "sites.a is a plain value; expected a map like {inner.batch: 8}"},
@@ -103,7 +103,7 @@ TEST(Sites, AWorkerOfNoneIsRefused) {
   const auto stranger = site.isthmus({"worker", "--config", config, "--name", "c"});
   EXPECT_EQ(stranger.status, 2) << stranger.report();
   EXPECT_THAT(stranger.output,
-              HasSubstr("--name is 'c', which is at none of the sites a, b; expected a name like a"));
+              HasSubstr("--name is 'c', which belongs to none of the sites a, b; expected a name like a"));
   const auto nowhere = site.isthmus({"worker", "--config", config, "--name", "c", "--site", "d"});
   EXPECT_THAT(nowhere.output, HasSubstr("--site is 'd'; the config has the sites a, b"));
   const auto none =
@@ -117,7 +117,7 @@ std::vector<float> floats(std::span<const std::byte> bytes) {
   return values;
 }
 
-/// A fragment's result bytes of its first round, from a log, in fp32.
+/// A fragment's result in its first round, from a log, in fp32.
 std::vector<float> first_result(const std::filesystem::path& folder, outer_sync::FragmentId p) {
   const auto header = log::read_header(folder);
   const auto files = log::fragment_files(folder, header);
@@ -141,7 +141,7 @@ TEST(Sites, ContributionsWeighWhatTheyWereTrainedOn) {
        "run.record_outer_gradients=1", "outer.final_sync=false"}));
   ASSERT_EQ(result.status, 0) << result.report() << site.logs();
   std::size_t unlike = 0;
-  // Sent first at step 3 and 6 (of 10, in three fragments), and at 10.
+  // First sent at steps 3 and 6 (of 10, in three fragments), and at 10.
   for (const auto& [p, step] : {std::pair(1U, 3), {2U, 6}, {0U, 10}}) {
     const auto result_of_round = first_result(site / "log" / "a", p);
     std::map<std::string, std::vector<float>> sent;
@@ -154,13 +154,13 @@ TEST(Sites, ContributionsWeighWhatTheyWereTrainedOn) {
     }
     const float weight = static_cast<float>(4 * 32 * step) / static_cast<float>(12 * 32 * step);
     for (std::size_t i = 0; i < result_of_round.size(); ++i) {
-      const float scaled = weight * sent["b"][i];  // one rounding each, as numerics.md has it
+      const float scaled = weight * sent["b"][i];  // one rounding each, as in numerics.md
       const float sum = sent["a"][i] + scaled;
       ASSERT_EQ(result_of_round[i], sum / (1.0F + weight)) << "element " << i << " of fragment " << p;
       unlike += result_of_round[i] != (sent["a"][i] + sent["b"][i]) / 2 ? 1 : 0;
     }
   }
-  EXPECT_GT(unlike, 1000U) << "the plain mean would have done";
+  EXPECT_GT(unlike, 1000U) << "the plain mean must give other values";
 }
 
 TEST(Sites, RunsOfUnequalBatchesRepeatAndResume) {
@@ -175,7 +175,7 @@ TEST(Sites, RunsOfUnequalBatchesRepeatAndResume) {
   EXPECT_EQ(hash_of({"launch", config}), first);
   EXPECT_NE(first, reference().hash);
   const auto equal = hash_of(with_settings({"launch", config}, {"inner.batch=8"}));
-  EXPECT_NE(equal, first) << "as many sequences in all, dealt out otherwise";
+  EXPECT_NE(equal, first) << "the same number of sequences in total, but dealt differently";
   hash_of(with_settings({"launch", config}, {"run.stop_after=17"}));
   EXPECT_EQ(hash_of({"launch", "--resume", site.run().string(), "--set", "run.stop_after=0"}), first);
 }

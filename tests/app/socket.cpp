@@ -34,7 +34,7 @@ BusyPort::~BusyPort() { close(socket_); }
 Stranger::Stranger(std::uint16_t port) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   const auto address = local(port);
   EXPECT_EQ(connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0)
-      << "nobody listens at port " << port;
+      << "no process listens at port " << port;
 }
 Stranger::~Stranger() { close(socket_); }
 
@@ -45,7 +45,7 @@ void Stranger::say(std::string_view bytes) const {
 bool Stranger::is_shown_out() const {
   const timeval limit{.tv_sec = 10, .tv_usec = 0};
   setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  char bytes[256];  // what it is told before
+  char bytes[256];  // bytes received before the end
   auto got = recv(socket_, bytes, sizeof bytes, 0);
   while (got > 0) got = recv(socket_, bytes, sizeof bytes, 0);
   return got == 0 || (got < 0 && errno == ECONNRESET);

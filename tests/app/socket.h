@@ -1,5 +1,5 @@
 #pragma once
-// Plain TCP on this machine, for what Isthmus does not do by itself: hold a port, speak garbage.
+// Plain TCP on this machine, for actions that Isthmus does not offer: holding a port, and sending garbage.
 
 #include <cstdint>
 #include <string>
@@ -21,7 +21,7 @@ class BusyPort {
   std::uint16_t port_ = 0;
 };
 
-/// Connects to a port of this machine and keeps the connection. The test fails where nobody listens.
+/// Connects to a port of this machine and keeps the connection. Fails the test if no process listens there.
 class Stranger {
  public:
   explicit Stranger(std::uint16_t port);
@@ -30,7 +30,7 @@ class Stranger {
   Stranger& operator=(const Stranger&) = delete;
 
   void say(std::string_view bytes) const;
-  /// Whether the other end closes the connection, for which it is given ten seconds.
+  /// Whether the other end closes the connection within ten seconds.
   [[nodiscard]] bool is_shown_out() const;
 
  private:

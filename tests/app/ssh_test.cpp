@@ -1,5 +1,5 @@
-// Runs whose workers `launch` starts by ssh, on this machine's loopback: they learn what local ones learn,
-// they outlive a connection and a launch that is killed, and nothing of them outlives a Ctrl-C.
+// Runs with workers that `launch` starts by SSH over loopback: they train like local ones and outlive a
+// broken connection and a killed launch, but not a Ctrl-C.
 
 #include <csignal>
 
@@ -43,7 +43,7 @@ class Ssh : public ::testing::Test {
     const auto text = read_all(site_ / name / "tiny" / name / "metrics.jsonl");
     return static_cast<std::size_t>(std::ranges::count(text, '\n'));
   }
-  /// Blocks until both have made so many steps more than now.
+  /// Blocks until both have made `more` further steps.
   [[nodiscard]] bool both_go_on(std::size_t more = 5) const {
     const auto eu = steps("eu"), us = steps("us");
     return eventually([&] { return steps("eu") > eu + more && steps("us") > us + more; });
@@ -58,14 +58,14 @@ class Ssh : public ::testing::Test {
     EXPECT_EQ(result.status, 130) << result.report() << site_.logs();
     EXPECT_THAT(site_.processes(), IsEmpty());
   }
-  /// ssh of the launch to a site.
+  /// The launch's ssh process for a site.
   [[nodiscard]] pid_t connection(const std::string& name) const {
     std::string seen;
     for (const auto& process : processes_with((site_ / name).string())) {
       if (process.command.starts_with("ssh ")) return process.pid;
       seen += process.command + "\n";
     }
-    ADD_FAILURE() << "no ssh to " << name << " among\n" << seen;
+    ADD_FAILURE() << "no ssh to " << name << "no ssh process for " << seen;
     return nobody;
   }
 
@@ -92,7 +92,7 @@ TEST_F(Ssh, TrainsAsOnOneMachineWithItsOwnCertificatesThere) {
   EXPECT_THAT(read_all(there / "eu.yaml"),
               AllOf(Not(HasSubstr("ssh:")), HasSubstr((there / "certs").string())));
   EXPECT_TRUE(std::filesystem::exists(there / "certs/eu/cert.pem"));
-  EXPECT_FALSE(std::filesystem::exists(there / "certs/us")) << "another's certificate";
+  EXPECT_FALSE(std::filesystem::exists(there / "certs/us")) << "another site's certificate";
   EXPECT_FALSE(std::filesystem::exists(there / "certs/coordinator"));
   const auto local =
       site_.write("local.yaml", "extends: tiny.yaml\nsites: {eu: {replicas: 1}, us: {replicas: 1}}\n");
@@ -123,13 +123,13 @@ TEST_F(Ssh, AWorkerOutlivesItsConnectionWhichComesBack) {
   EXPECT_TRUE(says("us | is back (" + sshd_->user_at_host() + ")")) << launch.output();
   EXPECT_TRUE(both_go_on()) << launch.output() << site_.logs();
   EXPECT_EQ(worker("us"), before);
-  kill(before, SIGKILL);  // and its end is learnt by the new connection
-  EXPECT_TRUE(says("us was killed by signal 9; starting it again")) << launch.output();
+  kill(before, SIGKILL);  // the new connection reports its end
+  EXPECT_TRUE(says("us was killed by signal 9; restarting it")) << launch.output();
   EXPECT_TRUE(both_go_on()) << launch.output() << site_.logs();
   stop(launch);
 }
 
-/// Slow enough to be interfered with, and soon over.
+/// Slow enough to be interfered with, but over soon.
 const Words slow = {"network.emulate.rtt=150ms", "run.stop_grace=60s"};
 
 TEST_F(Ssh, ARunGoesOnWithoutItsLaunchAndIsTakenUp) {
@@ -142,10 +142,10 @@ TEST_F(Ssh, ARunGoesOnWithoutItsLaunchAndIsTakenUp) {
   const auto fresh = start(endless).wait();
   EXPECT_EQ(fresh.status, 3) << fresh.report();
   EXPECT_THAT(fresh.output,
-              HasSubstr("the run is in progress there; take it up with `isthmus launch --resume"));
+              HasSubstr("the run is in progress there; take it over with `isthmus launch --resume"));
   auto again = site_.start({"launch", "--resume", site_.run().string()});
   EXPECT_TRUE(eventually([&] {
-    return again.output().find("tiny is in progress; taking it up") != std::string::npos;
+    return again.output().find("tiny is in progress; taking it over") != std::string::npos;
   })) << again.output();
   EXPECT_TRUE(eventually([&] {
     return again.output().find("begins with 2 replicas: eu, us") != std::string::npos;
@@ -155,10 +155,10 @@ TEST_F(Ssh, ARunGoesOnWithoutItsLaunchAndIsTakenUp) {
   EXPECT_EQ(worker("us"), us);
   stop(again);
   EXPECT_EQ(site_.summary()["stopped"], true);
-  EXPECT_EQ(site_.hash().size(), 64U) << "equal on both";
+  EXPECT_EQ(site_.hash().size(), 64U) << "the hash must be equal on both";
 }
 
-/// The launch that takes it up has started nothing at the site before.
+/// The launch that takes over the run has not started the site's worker itself.
 TEST_F(Ssh, AWorkerOfARunThatIsTakenUpIsStartedAgainWhileItsSiteIsAway) {
   auto launch = start(endless);
   ASSERT_TRUE(both_go_on()) << site_.logs();
@@ -171,7 +171,7 @@ TEST_F(Ssh, AWorkerOfARunThatIsTakenUpIsStartedAgainWhileItsSiteIsAway) {
   ASSERT_TRUE(says("begins with 2 replicas: eu, us")) << again.output();
   const auto before = worker("eu");
   kill(connection("eu"), SIGKILL);
-  kill(before, SIGKILL);  // its end is learnt with the next connection, or the agent starts it again
+  kill(before, SIGKILL);  // the next connection reports its end, or the agent restarts it
   ASSERT_TRUE(says("eu | is back")) << again.output();
   EXPECT_TRUE(both_go_on()) << again.output() << site_.logs();
   EXPECT_THAT(again.output(), Not(HasSubstr("cannot read")));
@@ -186,7 +186,7 @@ TEST_F(Ssh, ACoordinatorAtASiteGoesOnToo) {
   ASSERT_TRUE(eventually([&] { return steps("eu") > 6 && steps("us") > 6; })) << site_.logs();
   launch.signal(SIGKILL);
   static_cast<void>(launch.wait());
-  // Until the run has ended: what it has come to is told to whoever asks.
+  // Even after the end of the run, its agent reports the result to a new launch.
   ASSERT_TRUE(eventually([&] { return !read_all(site_ / "eu/tiny/summary.json").empty(); })) << site_.logs();
   const auto result = site_.isthmus({"launch", "--resume", site_.run().string()});
   EXPECT_EQ(result.status, 0) << result.report() << site_.logs();
@@ -194,18 +194,18 @@ TEST_F(Ssh, ACoordinatorAtASiteGoesOnToo) {
   EXPECT_THAT(site_.processes(), IsEmpty());
 }
 
-/// As by a reboot of the machine.
+/// As if the machine had been rebooted.
 TEST_F(Ssh, ACoordinatorWhoseAgentIsKilledIsStartedAgainThere) {
   config_ =
       site_.write("there.yaml", "extends: tiny.yaml\nsites:\n  eu: {" + launcher("eu", "coordinator: true") +
                                     "}\n  us: {" + launcher("us") + "}\n");
-  auto launch = start(both(endless, {"network.detect_timeout=5s"}));  // it waits for so long for eu's lease
+  auto launch = start(both(endless, {"network.detect_timeout=5s"}));  // it waits this long for eu's lease
   ASSERT_TRUE(both_go_on()) << site_.logs();
   const auto us = worker("us");
   for (const auto& process : processes_with("tether --folder " + (site_ / "eu").string())) {
     if (process.command.find("--started-fd") != std::string::npos) kill(process.pid, SIGKILL);
   }
-  EXPECT_TRUE(eventually([&] { return launch.output().find("starting it again") != std::string::npos; }))
+  EXPECT_TRUE(eventually([&] { return launch.output().find("restarting it") != std::string::npos; }))
       << launch.output();
   EXPECT_TRUE(both_go_on()) << launch.output() << site_.logs();
   EXPECT_EQ(worker("us"), us) << launch.output();
@@ -230,7 +230,7 @@ TEST_F(Ssh, AWorkerWithoutOneOfItsRanksIsStartedAgain) {
   ASSERT_TRUE(both_go_on()) << site_.logs();
   kill(site_.process("us --rank 1"), SIGKILL);
   EXPECT_TRUE(eventually([&] {
-    return launch.output().find("us ended with exit status 4; starting it again") != std::string::npos;
+    return launch.output().find("us ended with exit status 4; restarting it") != std::string::npos;
   })) << launch.output();
   EXPECT_TRUE(both_go_on()) << launch.output() << site_.logs();
   launch.signal(SIGINT);
@@ -243,20 +243,20 @@ TEST_F(Ssh, ADetachedLaunchIsLookedAtLeftAndStopped) {
   EXPECT_THAT(detached.output, HasSubstr("isthmus attach --stop " + site_.run().string()));
   ASSERT_TRUE(both_go_on()) << site_.logs();
   const auto state = nlohmann::json::parse(read_all(site_.run() / "launch.json"));
-  kill(state["pid"].get<pid_t>(), SIGHUP);  // its terminal is gone
+  kill(state["pid"].get<pid_t>(), SIGHUP);  // as if its terminal was gone
   auto first = site_.start({"attach", site_.run().string()});
   EXPECT_TRUE(eventually([&] { return first.output().find("eu | member 1 of 2") != std::string::npos; }))
       << first.output();
   first.signal(SIGINT);
   const auto left = first.wait();
   EXPECT_EQ(left.status, 0) << left.report();
-  EXPECT_THAT(left.output, HasSubstr("tiny goes on\n"));
+  EXPECT_THAT(left.output, HasSubstr("tiny continues\n"));
   ASSERT_TRUE(both_go_on()) << site_.logs();
   const auto stopped = site_.isthmus({"attach", "--stop", site_.run().string()});
   EXPECT_EQ(stopped.status, 0) << stopped.report();
   EXPECT_THAT(stopped.output,
               AllOf(HasSubstr("tiny has ended with exit status 130"), Not(HasSubstr("eu | member 1 of 2"))))
-      << "what was seen is not shown again";
+      << "output that was shown before must not be shown again";
   EXPECT_THAT(site_.processes(), IsEmpty());
   const auto again = site_.isthmus({"attach", site_.run().string()});
   EXPECT_EQ(again.status, 130) << again.report();
@@ -279,10 +279,10 @@ TEST(Detached, ProcessesOfThisMachineOutliveTheLaunch) {
   EXPECT_EQ(site.process("--name replica-1"), worker);
   const auto fresh = site.launch();
   EXPECT_EQ(fresh.status, 2) << fresh.report();
-  EXPECT_THAT(fresh.output, HasSubstr("is in progress: its launch was lost, and its processes go on"));
+  EXPECT_THAT(fresh.output, HasSubstr("is in progress: its launch was lost, but its processes continue"));
   const auto end = site.resume();
   EXPECT_EQ(end.status, 0) << end.report() << site.logs();
-  EXPECT_THAT(end.output, HasSubstr("tiny is in progress; taking it up"));
+  EXPECT_THAT(end.output, HasSubstr("tiny is in progress; taking it over"));
   EXPECT_EQ(site.hash(), reference().hash);
   EXPECT_THAT(site.processes(), IsEmpty());
 }
@@ -290,7 +290,7 @@ TEST(Detached, ProcessesOfThisMachineOutliveTheLaunch) {
 TEST_F(Ssh, AttachWantsADetachedLaunch) {
   const auto result = site_.isthmus({"attach", (site_ / "nothing").string()});
   EXPECT_EQ(result.status, 2) << result.report();
-  EXPECT_THAT(result.output, HasSubstr("has no launch that was detached"));
+  EXPECT_THAT(result.output, HasSubstr("has no detached launch"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// However a run ends, it ends soon, says why, and leaves nobody behind.
+// Every run ends promptly, reports the reason and leaves no process behind.
 
 #include <csignal>
 #include <fstream>
@@ -12,11 +12,11 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-/// So that a run of a second lasts for some.
+/// Settings that make a run of one second last for several.
 const Words slowly = {"network.emulate.rtt=150ms", "run.checkpoint_every=5",
-                      "run.stop_grace=60s"};  // machines that test are busy
+                      "run.stop_grace=60s"};  // for busy test machines
 
-/// A launch in mid-run: past step 5, with the checkpoint of that step, which is written meanwhile.
+/// A launch during its run: past step 5, with that step's checkpoint on disk.
 class MidRun : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -56,7 +56,7 @@ TEST_F(MidRun, CtrlCStopsAllAtOneStepWithACheckpoint) {
 
 TEST_F(MidRun, ASecondCtrlCKills) {
   const auto replica = site.process("--name replica-1");
-  ASSERT_EQ(kill(replica, SIGSTOP), 0);  // it will not stop by itself
+  ASSERT_EQ(kill(replica, SIGSTOP), 0);  // it cannot stop by itself
   launch.signal(SIGINT);
   ASSERT_TRUE(eventually(
       [&] { return launch.output().find("stopping: asked to by a signal") != std::string::npos; }));
@@ -74,7 +74,7 @@ TEST_F(MidRun, AKilledLaunchTakesAllWithIt) {
   expect_resumes_to_reference();
 }
 
-/// A lost terminal: it tells all processes that it has.
+/// A lost terminal sends SIGHUP to all processes.
 TEST_F(MidRun, AHangUpEndsNobody) {
   for (const auto* process : {" coordinator ", "--name replica-0", "--name replica-1"})
     kill(site.process(process), SIGHUP);
@@ -88,23 +88,23 @@ TEST_F(MidRun, AKilledCoordinatorIsStartedAgain) {
   kill(site.process(" coordinator "), SIGKILL);
   const auto result = launch.wait();
   ASSERT_EQ(result.status, 0) << result.report() << site.logs();
-  EXPECT_THAT(result.output, HasSubstr("the coordinator was killed by signal 9; starting it again"));
+  EXPECT_THAT(result.output, HasSubstr("the coordinator was killed by signal 9; restarting it"));
   EXPECT_THAT(site.processes(), SizeIs(0));
   EXPECT_EQ(site.summary()["steps"], 40);
   EXPECT_THAT(site.summary()["global_hash"], SizeIs(2));
   EXPECT_EQ(site.hash().size(), 64U);
 }
 
-/// Nobody has the run's state any more.
+/// No process has the run's state any more.
 TEST_F(MidRun, WorkersThatAreKilledTogetherGoBackToTheirCheckpoints) {
   const auto first = site.process("--name replica-0"), second = site.process("--name replica-1");
   kill(first, SIGKILL);
   kill(second, SIGKILL);
   const auto result = launch.wait();
   ASSERT_EQ(result.status, 0) << result.report() << site.logs();
-  EXPECT_THAT(result.output, HasSubstr("it goes back to its checkpoints"));
+  EXPECT_THAT(result.output, HasSubstr("the run goes back to its checkpoints"));
   EXPECT_THAT(result.output, HasSubstr("resuming from the checkpoint of step "));
-  EXPECT_FALSE(std::filesystem::exists(site.run() / "replica-0.1")) << "its checkpoints stay where they are";
+  EXPECT_FALSE(std::filesystem::exists(site.run() / "replica-0.1")) << "the checkpoints must stay in place";
   EXPECT_EQ(site.hash(), reference().hash);
 }
 
@@ -113,18 +113,19 @@ TEST_F(MidRun, ACoordinatorThatCannotStartIsTriedAgainAndTheWorkersGoOn) {
   const auto whole = read_all(state);
   ASSERT_FALSE(whole.empty());
   const auto write = [&](const std::string& bytes) { std::ofstream(state, std::ios::binary) << bytes; };
-  kill(site.process(" coordinator "), SIGSTOP);  // it must not read or write while its state is damaged
+  kill(site.process(" coordinator "), SIGSTOP);  // it must not use its state while that is damaged
   write("no view");
   kill(site.process(" coordinator "), SIGKILL);
   ASSERT_TRUE(eventually([&] {
-    return launch.output().find("the coordinator ended with exit status 3; the workers go on without it") !=
+    return launch.output().find(
+               "the coordinator ended with exit status 3; the workers continue without it") !=
            std::string::npos;
   })) << launch.output();
   write(whole);
   const auto result = launch.wait();
   ASSERT_EQ(result.status, 0) << result.report() << site.logs();
   EXPECT_THAT(result.output, HasSubstr("is damaged; start the coordinator with --recover"));
-  EXPECT_THAT(result.output, HasSubstr("the coordinator ended with exit status 3; starting it again"));
+  EXPECT_THAT(result.output, HasSubstr("the coordinator ended with exit status 3; restarting it"));
   EXPECT_EQ(site.summary()["steps"], 40);
   EXPECT_EQ(site.hash(), reference().hash);
 }
@@ -132,7 +133,7 @@ TEST_F(MidRun, ACoordinatorThatCannotStartIsTriedAgainAndTheWorkersGoOn) {
 TEST_F(MidRun, ItsFolderIsNobodyElses) {
   const auto second = site.launch();
   EXPECT_EQ(second.status, 2);
-  EXPECT_THAT(second.output, HasSubstr("another process of a run works in " + site.run().string()));
+  EXPECT_THAT(second.output, HasSubstr("another process is using " + site.run().string()));
   EXPECT_TRUE(launch.running());
   EXPECT_EQ(launch.wait().status, 0) << site.logs();
   EXPECT_EQ(site.hash(), reference().hash);
@@ -142,7 +143,7 @@ TEST(Stop, AWorkerThatDoesNotStopIsKilledWhenTheGraceIsOver) {
   Site site;
   const auto defaults = site.isthmus({"config", site.config().string()}).output;
   EXPECT_THAT(defaults,
-              HasSubstr("stop_grace: 1min"));  // what users are promised; here a shorter one will do
+              HasSubstr("stop_grace: 1min"));  // the documented default; a shorter time is enough below
   auto launch = site.start_launch({"network.emulate.rtt=150ms", "run.stop_grace=1s"});
   ASSERT_TRUE(eventually([&] { return site.metric_lines() > 3; })) << site.logs();
   ASSERT_EQ(kill(site.process("--name replica-1"), SIGSTOP), 0);
@@ -160,7 +161,7 @@ TEST(Stop, ASuspendedMachineGoesOnWhereItWas) {
   ASSERT_TRUE(eventually([&] { return site.metric_lines() > 3; })) << site.logs();
   const auto all = site.processes();
   for (const auto& process : all) ASSERT_EQ(kill(process.pid, SIGSTOP), 0);
-  std::this_thread::sleep_for(7s);  // longer than the silence that counts as a loss
+  std::this_thread::sleep_for(7s);  // longer than network.detect_timeout
   for (const auto& process : all) ASSERT_EQ(kill(process.pid, SIGCONT), 0);
   const auto result = launch.wait();
   EXPECT_EQ(result.status, 0) << result.report() << site.logs();
@@ -177,8 +178,8 @@ TEST(Stop, TheOthersGoOnWithoutAKilledWorker) {
   const auto result = launch.wait();
   ASSERT_EQ(result.status, 0) << result.report() << site.logs();
   for (const auto* said : {"replica-1 is lost: its connection closed", "replica-1 was killed by signal 9",
-                           "replica-1/worker.log",
-                           "the others go on; to bring it back: ", "with 2 replicas: replica-0, replica-2"}) {
+                           "replica-1/worker.log", "the others continue; to bring it back: ",
+                           "with 2 replicas: replica-0, replica-2"}) {
     EXPECT_THAT(result.output, HasSubstr(said));
   }
   EXPECT_THAT(site.processes(), SizeIs(0));
@@ -195,11 +196,11 @@ TEST(Stop, AKilledWorkerIsStartedAgainAsOftenAsAskedFor) {
   ASSERT_TRUE(eventually([&] { return site.metric_lines("replica-0") > 20; })) << site.logs();
   kill(site.process("--name replica-0"), SIGKILL);
   ASSERT_TRUE(eventually([&] {
-    // A run as fast as this one may leave a newcomer behind once or twice before it is in.
+    // A run this fast may leave a newcomer behind once or twice before it is in a view.
     return launch.output().find("begins with 2 replicas: replica-0, replica-1") != std::string::npos;
   })) << launch.output()
       << site.logs();
-  EXPECT_THAT(launch.output(), HasSubstr("replica-0 was killed by signal 9; starting it again"));
+  EXPECT_THAT(launch.output(), HasSubstr("replica-0 was killed by signal 9; restarting it"));
   launch.signal(SIGINT);
   const auto result = launch.wait();
   EXPECT_EQ(result.status, 130) << result.report() << site.logs();
@@ -209,12 +210,13 @@ TEST(Stop, AKilledWorkerIsStartedAgainAsOftenAsAskedFor) {
   EXPECT_EQ(site.summary()["first_step"], 0) << "replica-1 was there from the start";
   const auto log = read_all(site.run() / "replica-0" / "worker.log");
   EXPECT_FALSE(std::filesystem::exists(site.run() / "replica-0.1"))
-      << "it keeps its folder and its checkpoints";
+      << "the folder with its checkpoints must be kept";
   for (const auto* said : {"member 1 of 2", "takes part from step", "done: global hash"})
-    EXPECT_THAT(log, HasSubstr(said)) << "both lives are in the log that stands where it always does";
+    EXPECT_THAT(log, HasSubstr(said)) << "the log must hold both parts of the run, in its usual place";
 }
 
-/// `isthmus launch`, whose standard error is as the shell says: it has to say that it starts a worker again.
+/// Runs `isthmus launch` with standard error redirected like this; to report that it restarts a worker, it
+/// has to write there.
 void expect_restart_with_standard_error(const std::string& redirection) {
   Site site;
   auto words =
@@ -244,7 +246,7 @@ TEST(Stop, ALauncherWhoseStandardErrorIsClosedStartsAWorkerAgain) {
   expect_restart_with_standard_error("2>&-");
 }
 
-/// As under `isthmus launch 2>&1 | tee`, whose reader is killed.
+/// Like `isthmus launch 2>&1 | tee` with tee killed.
 TEST(Stop, ALauncherWhoseReaderIsGoneStartsAWorkerAgain) { expect_restart_with_standard_error("2> >(:)"); }
 
 TEST(Stop, ASilentWorkerIsALostOneAndDoesNotOutliveTheRun) {

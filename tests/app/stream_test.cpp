@@ -1,4 +1,4 @@
-// Training on live streams of documents: from a pipe and from sockets, killed and gone on with.
+// Training on live streams of documents from a pipe and from sockets, killed and resumed.
 
 #include <sys/stat.h>
 
@@ -50,7 +50,7 @@ TEST(Stream, OfEachReplicaIsGoneOnWithAsIfNobodyHadBeenKilled) {
       return killed.metric_lines() > 13 && killed.metric_lines("replica-1") > 13;
     })) << first.output()
         << killed.logs();
-    first.signal(SIGKILL);  // which kills the replicas too
+    first.signal(SIGKILL);  // its replicas end too
     first.wait();
     ASSERT_TRUE(eventually([&] { return killed.processes().empty(); }));
   }
@@ -71,7 +71,7 @@ TEST(Stream, OfStandardInputGivesWhatASocketDoes) {
 
   const auto stream = endless_text()("replica-0");
   const auto words = joined(with_settings({pipe.config().string()}, streaming("-", 1)));
-  // A pipe that gives as much as the first steps need, and then nothing.
+  // A pipe that delivers as much as the first steps need, and then nothing.
   ASSERT_EQ(::mkfifo((pipe / "fifo").c_str(), 0600), 0);
   {
     Command first({"/bin/sh", "-c",
@@ -84,11 +84,11 @@ TEST(Stream, OfStandardInputGivesWhatASocketDoes) {
     const auto stopped = first.wait();
     ASSERT_EQ(stopped.status, 0) << stopped.report() << pipe.logs();
   }
-  // Of standard input the same is wanted again.
+  // When resuming, standard input must be the same again.
   pipe.write("stream", endless_text()("replica-1"));
   const auto other = piped(pipe, "--resume " + pipe.run().string() + " --set run.stop_after=0").wait();
   EXPECT_EQ(other.status, 3) << other.report();
-  EXPECT_THAT(pipe.logs(), HasSubstr("bytes are not those that the run that is gone on with had read"));
+  EXPECT_THAT(pipe.logs(), HasSubstr("bytes differ from what the interrupted run had read"));
   pipe.write("stream", stream);
   const auto end = piped(pipe, "--resume " + pipe.run().string() + " --set run.stop_after=0").wait();
   ASSERT_EQ(end.status, 0) << end.report() << pipe.logs();
@@ -104,7 +104,7 @@ TEST(Stream, ThatEndsIsGoneOverAgainAndStaysAsAStore) {
   EXPECT_THAT(site.logs(), HasSubstr("the stream has ended after 30 documents"));
   const auto shown = site.isthmus({"data", "show", (site.run() / "stores/replica-0").string(), "--verify"});
   EXPECT_EQ(shown.status, 0) << shown.report();
-  EXPECT_THAT(shown.output, AllOf(HasSubstr("in 30 documents"), HasSubstr("verified: all")));
+  EXPECT_THAT(shown.output, AllOf(HasSubstr("in 30 documents"), HasSubstr("verified: the checksums of all")));
 }
 
 TEST(Stream, ThatSendsGarbageEndsTheRunAndNamesIt) {
@@ -122,7 +122,7 @@ TEST(Stream, OneStandardInputIsNotForTwo) {
   const auto two = site.launch(streaming("-", 2));
   EXPECT_EQ(two.status, 2) << two.report();
   EXPECT_THAT(two.output,
-              HasSubstr("data.path is - for replica-0 and replica-1; expected a stream of its own"));
+              HasSubstr("data.path is - for replica-0 and replica-1; expected a separate stream"));
 }
 
 TEST(Stream, WithoutItsStoreNoCheckpointIsGoneOnWith) {

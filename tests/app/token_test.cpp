@@ -1,5 +1,4 @@
-// A third replica that has nothing but the binary, a token and data (tests/app_core has what tokens come to
-// else).
+// A third replica with only the binary, a token and data joins (other uses of tokens: tests/app_core).
 
 #include "elastic_run.h"
 
@@ -23,7 +22,7 @@ TEST(JoinByToken, AThirdReplicaComesInMidRunAndAllEndAlike) {
                              {"issue", "tiny", "eu-1"},
                              {"issue", "tiny", "us-1"}})
     expect_certs(words);
-  // Rounds that a newcomer can come after.
+  // Rounds slow enough for a newcomer to catch up.
   ElasticRun run({"network.certs=" + certs + "/tiny", "run.steps=100000", "inner.schedule=constant",
                   "outer.warmup_steps=10", "network.emulate.rtt=100ms", "network.heartbeat=50ms"});
   run.start({"eu-1", "us-1"});

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """top_test.py BINARY: `isthmus top` in a real terminal of 80 x 24, on a real run.
 
-The other end of the pty is a terminal of the few functions that are used; anything else that is written to it fails.
+The other end of the pty is a terminal with only the functions that `top` uses; any other output fails the test.
 """
 import contextlib
 import fcntl
@@ -17,7 +17,7 @@ import tempfile
 import termios
 import time
 
-PATIENCE_S = 120  # longer than anything here takes on a busy machine
+PATIENCE_S = 120  # longer than any wait here takes on a busy machine
 CONFIG = """
 run: {name: shown, out: OUT, steps: 1000000, eval_every: 50, eval_sequences: 4, sample_tokens: 0, stop_grace: 60s}
 replicas: 2
@@ -33,7 +33,7 @@ TOKEN = re.compile(rb"\x1b\[(\??[0-9;]*)([A-Za-z])|([\x20-\x7e]+)|(\r+\n)")
 
 
 class Terminal:
-    """What somebody would see."""
+    """The screen as a user sees it."""
 
     def __init__(self, words, columns=80, rows=24):
         self.master, self.slave = os.openpty()
@@ -42,7 +42,7 @@ class Terminal:
         self.before = termios.tcgetattr(self.slave)
         self.other_screen, self.cursor, self.widest, self.drawn = False, True, 0, 0
         self.lines, self.row, self.rest = [""] * rows, 0, b""
-        self.screen = list(self.lines)  # as it was when it was last drawn to its end
+        self.screen = list(self.lines)  # the last complete screen
         self.process = subprocess.Popen(words, stdin=self.slave, stdout=self.slave, stderr=subprocess.PIPE,
                                         start_new_session=True,
                                         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
@@ -63,12 +63,12 @@ class Terminal:
             if token is None:
                 break
             if token.end() == len(text) and token.group(3) is not None:
-                break  # there may be more of it
+                break  # the rest may still come
             self.take(token)
             at = token.end()
         self.rest = text[at:]
-        # The beginning of what is to come, or what this terminal does not know.
-        assert re.fullmatch(rb"(\x1b(\[\??[0-9;]*)?|\r+|[\x20-\x7e]*)", self.rest), f"unknown to it: {self.rest[:60]!r}"
+        # The rest is an incomplete sequence; this terminal must know all others.
+        assert re.fullmatch(rb"(\x1b(\[\??[0-9;]*)?|\r+|[\x20-\x7e]*)", self.rest), f"unknown: {self.rest[:60]!r}"
 
     def take(self, token):
         argument, function, text, newline = token.groups()
@@ -99,15 +99,15 @@ class Terminal:
             assert function in b"Km" and argument in (b"", b"7", b"0"), f"unknown: {token.group(0)!r}"
 
     def until(self, what, seen):
-        """Reads on until a whole screen is so."""
+        """Reads until a complete screen fulfils the condition."""
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             drawn = self.drawn
             self.read()
             if drawn != self.drawn and seen():
                 return
-            assert self.process.poll() is None, f"it has ended with {self.process.returncode}: {self.process.stderr.read()}"
-        raise AssertionError(f"no {what} after {PATIENCE_S} s; it shows\n" + self.text())
+            assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.process.stderr.read()}"
+        raise AssertionError(f"no {what} after {PATIENCE_S} s; the screen is\n" + self.text())
 
     def text(self):
         return "\n".join(self.screen)
@@ -115,15 +115,15 @@ class Terminal:
     def expect_given_back(self, status):
         end = time.monotonic() + PATIENCE_S
         while self.process.poll() is None:
-            assert time.monotonic() < end, f"it does not end; it shows\n{self.text()}"
+            assert time.monotonic() < end, f"top does not end; the screen is\n{self.text()}"
             self.read()
         self.read()
         assert self.process.returncode == status, f"status {self.process.returncode}: {self.process.stderr.read()}"
         assert self.cursor, "the cursor is still hidden"
-        assert not self.other_screen, "the terminal does not show what it showed before"
+        assert not self.other_screen, "the terminal's previous screen is not restored"
         now = termios.tcgetattr(self.slave)
         assert now[3] & termios.ECHO and now[3] & termios.ICANON and now[3] & termios.ISIG, "keys are not echoed"
-        assert now == self.before, "the terminal is set otherwise than before"
+        assert now == self.before, "the terminal's settings are not restored"
 
     def close(self):
         if self.process.poll() is None:
@@ -140,7 +140,7 @@ def step_of(terminal):
 
 
 def rounds_of(terminal):
-    """By fragment: its newest round, how long that took, how late it was."""
+    """For each fragment: its newest round, how long that took and how late it was."""
     table = re.findall(r"^(\d+) +(\d+) +(\d+) +([\d.]+)s +([\d.]+)s +([+-][\d.]+)s", terminal.text(), re.M)
     return {int(row[0]): (int(row[1]), float(row[4]), float(row[5])) for row in table}
 
@@ -152,7 +152,7 @@ def follows_the_run(terminal):
     assert terminal.other_screen and not terminal.cursor
     for name in ("replica-0", "replica-1"):
         assert any(line.startswith(name) for line in terminal.screen), terminal.text()
-    terminal.until("round of each fragment that has committed", lambda: len(rounds_of(terminal)) == 3)
+    terminal.until("committed round of each fragment", lambda: len(rounds_of(terminal)) == 3)
     assert all(took >= 0 for _, took, _ in rounds_of(terminal).values()), terminal.text()
     before = rounds_of(terminal)
     terminal.until("further round", lambda: rounds_of(terminal).get(0, before[0])[0] > before[0][0])
@@ -164,7 +164,7 @@ def resizes(terminal):
     terminal.until("smaller screen", lambda: len(terminal.screen) == 12 and terminal.screen[11] == "q quits")
     terminal.resize(120, 40)
     terminal.until("larger screen", lambda: len(terminal.screen) == 40 and terminal.screen[39] == "q quits")
-    assert terminal.widest > 80, "it does not use what there is"
+    assert terminal.widest > 80, "it does not use the whole width"
 
 
 def check(binary, folder, launch, log):
@@ -193,11 +193,11 @@ def check(binary, folder, launch, log):
         terminal.until("run", lambda: step_of(terminal) > 0)
         launch.send_signal(signal.SIGINT)
         assert launch.wait(PATIENCE_S) == 130, log.read_text()[-3000:]
-        terminal.until("word of the coordinator's being gone", lambda: terminal.screen[0].startswith("NO ANSWER for "))
-        assert any(line.startswith("replica-0") for line in terminal.screen), "what was before is still there"
+        terminal.until("report that the coordinator is gone", lambda: terminal.screen[0].startswith("NO ANSWER for "))
+        assert any(line.startswith("replica-0") for line in terminal.screen), "the last figures must stay on the screen"
         terminal.press(b"q")
         terminal.expect_given_back(0)
-    # Where there is none at all it says so, in a line, and leaves the terminal alone.
+    # Without a coordinator it prints one error line and leaves the terminal alone.
     with contextlib.closing(Terminal(top)) as terminal:
         assert terminal.process.wait(PATIENCE_S) != 0
         assert address.encode() in terminal.process.stderr.read()

@@ -17,7 +17,7 @@ TraceSummary summary_of(const std::string& text) {
   return read_trace(in, "trace.json");
 }
 
-/// One replica's: rows "train" (0), "gpu" (1) and "disk_load" (5).
+/// A trace of one replica with rows "train" (0), "gpu" (1) and "disk_load" (5).
 std::string trace(const std::string& events) {
   return R"([{"ph":"M","name":"process_name","pid":7,"tid":0,"args":{"name":"eu-1"}},
 {"ph":"M","name":"thread_name","pid":7,"tid":0,"args":{"name":"train"}},
@@ -57,7 +57,7 @@ TEST(TraceSummary, WaitsBetweenGradientAndOptimizerAreToldFromOthers) {
 }
 
 TEST(TraceSummary, AnIdleGpuWaitsForWhatTheTrainingThreadWaitsFor) {
-  // The GPU is at work until a second after the host has gone on, and its events come late.
+  // The GPU works until a second after the host has continued, and its events arrive late.
   const auto of = summary_of(
       trace(event(0, "gpu_queue_wait", 1, 9) + event(0, "train", 10, 5) + event(0, "outer_wait", 15, 5) +
             event(0, "inner_step", 20, 1) + event(0, "outer_wait", 21, 9) + event(1, "train", 11, 5) +
@@ -68,7 +68,7 @@ TEST(TraceSummary, AnIdleGpuWaitsForWhatTheTrainingThreadWaitsFor) {
   EXPECT_EQ(of.device->busy, 17);
   EXPECT_EQ(of.device->idle_before_optimizer, 4) << "16 to 20";
   EXPECT_EQ(of.device->idle_for_outer_loop, 7) << "23 to 30";
-  EXPECT_EQ(of.device->idle_for_data, 4) << "33 to 37; what was before the first work is none of it";
+  EXPECT_EQ(of.device->idle_for_data, 4) << "33 to 37; idle time before the first work is not counted";
   EXPECT_EQ(of.device->idle_otherwise, 1 + 3 + 3) << "20 to 21, 30 to 33, 37 to 40";
   EXPECT_FALSE(summary_of(trace(event(0, "train", 1, 1)) + "]").device);
 }
@@ -84,7 +84,7 @@ TEST(TraceSummary, WhatIsNoTraceIsRefused) {
                                    std::string("[]"), std::string("[1, 2]"), std::string(1000, '[')}) {
     try {
       summary_of(wrong);
-      ADD_FAILURE() << "took " << wrong.substr(0, 20);
+      ADD_FAILURE() << "accepted " << wrong.substr(0, 20);
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::data);
       EXPECT_THAT(error.what(), testing::HasSubstr("trace.json"));

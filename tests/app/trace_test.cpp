@@ -1,4 +1,4 @@
-// The trace of a replica shows that training goes on while fragments travel.
+// A replica's trace shows that training continues while fragments are in flight.
 
 #include <algorithm>
 #include <map>
@@ -49,7 +49,7 @@ Timeline timeline_of(const Site& site, const std::string& replica) {
   return timeline(nlohmann::json::parse(read_all(site.run() / replica / "trace.json")));
 }
 
-/// Rounds 4 and 5 of each fragment: after three warm-up steps, with steps to come when their results are
+/// Rounds 4 and 5 of each fragment: after three warm-up steps, with further steps when their results are
 /// applied.
 bool streamed(int round) { return round > 3 && round <= 5; }
 
@@ -76,8 +76,8 @@ TEST(Trace, StepsGoOnWhileFragmentsAreInFlight) {
     }
   }
   EXPECT_EQ(longest.size(), 3U * 2U);
-  // An owner may have had the other's part when it sent its own; the other one has waited for a way there and
-  // back.
+  // An owner may have had the other's chunk when it sent its own; the other replica must have waited for a
+  // round trip.
   for (const auto& [key, microseconds] : longest) EXPECT_GE(microseconds, 80e3) << "fragment " << key.first;
 }
 

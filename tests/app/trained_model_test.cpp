@@ -1,4 +1,4 @@
-// `isthmus export`, `eval` and `sample`, and a run that begins with an exported model.
+// `isthmus export`, `eval` and `sample`, and a run that starts with an exported model.
 
 #include <cmath>
 
@@ -11,7 +11,7 @@ using ::testing::HasSubstr;
 
 class TrainedModel : public ::testing::TestWithParam<std::string> {
  protected:
-  /// Of `eval`, with these words.
+  /// The figures of `isthmus eval WORDS`.
   nlohmann::json figures(Words words) {
     words.insert(words.begin(), "eval");
     words.insert(words.end(), {"--out", (site_ / "eval.json").string()});
@@ -24,7 +24,7 @@ class TrainedModel : public ::testing::TestWithParam<std::string> {
     return more;
   }
   std::string folder() const { return (site_ / "model").string(); }
-  /// As the run computes, which a folder does not say.
+  /// Adds the run's precision and device, which an exported folder does not hold.
   static Words as_the_run(Words words) {
     return with_settings(std::move(words), {"inner.precision=fp32", "device=cpu", "trainer.threads=1"});
   }
@@ -42,11 +42,11 @@ TEST_P(TrainedModel, IsTheSameInTheRunAndExportedAndToBeginWith) {
 
   const double last = site_.summary()["final_eval_loss"].get<double>();
   const auto heldout = figures({run});
-  EXPECT_NEAR(heldout["loss"].get<double>(), last, 1e-6) << "as the run evaluated itself";
-  EXPECT_NEAR(heldout["bits_per_byte"].get<double>(), last / std::log(2.0), 1e-6) << "a token is a byte";
+  EXPECT_NEAR(heldout["loss"].get<double>(), last, 1e-6) << "must equal the run's own evaluation";
+  EXPECT_NEAR(heldout["bits_per_byte"].get<double>(), last / std::log(2.0), 1e-6) << "a token is one byte";
   const auto of_run = figures({run, "--data", text_file});
   const auto of_folder = figures(as_the_run({folder(), "--data", text_file}));
-  EXPECT_EQ(of_run["tokens"], 20'000) << "all but the first, and the separator";
+  EXPECT_EQ(of_run["tokens"], 20'000) << "all tokens but the first, plus the separator";
   EXPECT_NEAR(of_folder["loss"].get<double>(), of_run["loss"].get<double>(), 1e-6);
   EXPECT_NEAR(of_folder["perplexity"].get<double>(), std::exp(of_run["loss"].get<double>()), 1e-4);
 

@@ -1,5 +1,4 @@
-// A run that nobody looks after: checkpoints by time, workers that are asked to leave, events, and a stop
-// from elsewhere.
+// An unattended run: checkpoints by time, workers that are asked to leave, events, and a stop from elsewhere.
 
 #include <csignal>
 #include <cstring>
@@ -17,11 +16,11 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using Json = nlohmann::json;
 
-/// Goes on until it is stopped.
+/// A run that continues until it is stopped.
 const Words without_end = {"run.steps=1000000", "run.eval_every=0", "inner.schedule=constant",
                            "network.emulate.rtt=50ms", "network.heartbeat=100ms"};
 
-/// Of a replica's folder, ascending.
+/// Steps of a replica's checkpoints, ascending.
 std::vector<std::uint64_t> checkpoints(const Site& site, const std::string& replica) {
   std::vector<std::uint64_t> steps;
   std::error_code none;
@@ -33,7 +32,7 @@ std::vector<std::uint64_t> checkpoints(const Site& site, const std::string& repl
   return steps;
 }
 
-/// What the coordinator's hook has written, by kind.
+/// Events written by the coordinator's hook, by kind.
 class Events {
  public:
   explicit Events(const Site& site) : file_(site / "events") {}
@@ -66,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(Week, CheckpointsByTime,
 
 TEST_P(CheckpointsByTime, AreCommonAndChangeNoBit) {
   Words settings = {"network.heartbeat=100ms", "run.eval_every=0", "run.keep_checkpoints=0",
-                    "run.stop_grace=60s"};  // machines that test are busy
+                    "run.stop_grace=60s"};  // for busy test machines
   settings.insert(settings.end(), GetParam().begin(), GetParam().end());
   Site with, without;
   auto by_time = settings;
@@ -77,10 +76,11 @@ TEST_P(CheckpointsByTime, AreCommonAndChangeNoBit) {
   const auto first = checkpoints(with, "replica-0"), second = checkpoints(with, "replica-1");
   std::vector<std::uint64_t> common;
   std::ranges::set_intersection(first, second, std::back_inserter(common));
-  EXPECT_GT(common.size(), 1U) << "one of them at least is not the last one\n" << result.report();
+  EXPECT_GT(common.size(), 1U) << "at least one common checkpoint besides the final one\n" << result.report();
   const auto plain = without.launch(settings);
   ASSERT_EQ(plain.status, 0) << plain.report() << without.logs();
-  EXPECT_THAT(plain.output, Not(HasSubstr("all write a checkpoint"))) << "it is over before that";
+  EXPECT_THAT(plain.output, Not(HasSubstr("all write a checkpoint")))
+      << "the run must end before the default interval";
   EXPECT_EQ(checkpoints(without, "replica-0").size(), 1U);
   EXPECT_EQ(with.hash(), without.hash());
 }
@@ -116,7 +116,7 @@ TEST(Week, AWorkerThatIsNotYetInTheRunEndsAtOnce) {
   run.signal("a", SIGTERM);
   const auto end = run.end_of("a");
   EXPECT_EQ(end.status, 143) << end.report();
-  EXPECT_THAT(end.output, HasSubstr("before it was in the run"));
+  EXPECT_THAT(end.output, HasSubstr("before it joined the run"));
 }
 
 TEST(Week, WithoutItsCoordinatorAWorkerWaitsForNoCheckpoint) {
@@ -125,13 +125,13 @@ TEST(Week, WithoutItsCoordinatorAWorkerWaitsForNoCheckpoint) {
   ASSERT_TRUE(run.reaches("a", 12) && run.reaches("b", 12)) << run.logs();
   run.kill_coordinator();
   ASSERT_TRUE(eventually([&] {
-    return run.output("b").find("training goes on while rounds commit") != std::string::npos;
+    return run.output("b").find("training continues while rounds commit") != std::string::npos;
   })) << run.logs();
   const auto steps = run.metrics("b").size();
   run.signal("b", SIGTERM);
   const auto end = run.end_of("b");
   EXPECT_EQ(end.status, 143) << end.report() << run.logs();
-  // Those until nothing of it is in flight; it would make several times as many while it waits.
+  // The steps until nothing is in flight. If it waited in vain, it would make several times as many.
   EXPECT_LE(run.metrics("b").size(), steps + 150) << end.report() << run.logs();
 }
 
@@ -139,7 +139,7 @@ TEST(Week, WithoutItsCoordinatorAWorkerWaitsForNoCheckpoint) {
 
 TEST(Week, TheHookHearsWhatHappensToTheRun) {
   auto settings = without_end;
-  Site place;  // for the events: the run's own folder is not there yet
+  Site place;  // a separate folder for the events, since the run's folder does not exist yet
   const Events events(place);
   for (const auto& more :
        {events.setting(), std::string("run.disk_low=1000000TB"), std::string("run.checkpoint_interval=500ms"),
@@ -163,7 +163,8 @@ TEST(Week, TheHookHearsWhatHappensToTheRun) {
     return low == std::set<std::string>{"a", "b", "coordinator"};
   })) << events.all();
   EXPECT_GT(events.of("disk_low").front()["free_bytes"], 0);
-  ASSERT_TRUE(run.reaches("a", 30) && run.reaches("b", 30)) << run.logs();  // nobody joins in the warm-up
+  ASSERT_TRUE(run.reaches("a", 30) && run.reaches("b", 30))
+      << run.logs();  // no newcomer joins during the warm-up
   run.kill("b");
   ASSERT_TRUE(events.come("member_lost") && events.come("suspended")) << events.all() << run.logs();
   EXPECT_EQ(events.of("member_lost").front()["name"], "b");
@@ -200,7 +201,7 @@ TEST(Week, TheHookHearsOfALossThatIsNotFinite) {
   const auto model = (site / "model").string();
   const auto exported = site.isthmus({"export", site.run().string(), "--to", model});
   ASSERT_EQ(exported.status, 0) << exported.report();
-  // Values that are finite, and too large for anything to be computed with.
+  // Finite values that are too large to compute with.
   auto bytes = read_all(site / "model/model.safetensors");
   std::uint64_t header = 0;
   std::memcpy(&header, bytes.data(), sizeof header);

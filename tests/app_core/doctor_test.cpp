@@ -1,4 +1,4 @@
-// `isthmus doctor`: machines that are well, and each of the faults that it is there to find.
+// `isthmus doctor` on healthy machines, and with each fault that it must find.
 
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ class Doctor : public ::testing::Test {
   Result alone(const Words& settings = {}) {
     return site.isthmus(with_settings({"doctor", site.config().string()}, settings));
   }
-  /// In JSON, from what is in front of it on standard error.
+  /// The JSON on standard output, which follows the text of standard error.
   static nlohmann::json json_of(const std::string& output) {
     const auto begin = output.find("{\n");
     auto json = begin == std::string::npos ? nlohmann::json()
@@ -117,7 +117,8 @@ TEST_F(Doctor, ThreeMachinesWithCertificates) {
     EXPECT_EQ(result.status, 0) << result.report() << site.logs();
   }
   for (const auto& path : {"replica-0 -> replica-1", "replica-1 -> replica-0"})
-    EXPECT_THAT(first.output(), AllOf(HasSubstr(path), HasSubstr(" Mbit/s"))) << "all get the one table";
+    EXPECT_THAT(first.output(), AllOf(HasSubstr(path), HasSubstr(" Mbit/s")))
+        << "every machine must get the whole table";
   const auto json = json_of(second.output());
   ASSERT_EQ(json["machines"].size(), 3U);
   EXPECT_EQ(json["failures"], 0);
@@ -127,7 +128,7 @@ TEST_F(Doctor, ThreeMachinesWithCertificates) {
     EXPECT_GT(path["bytes_per_second"], 0);
     EXPECT_GT(path["round_trip_ms"], 0);
   }
-  // A plan takes it for what the lines are like.
+  // `plan` accepts the report as measurements of the links.
   const auto links = site.write("doctors.json", second.output());
   const auto planned = site.isthmus(
       {"plan", site.config().string(), "--links", links.string(), "--step-time", "500ms", "--json"});
@@ -148,7 +149,8 @@ TEST_F(Doctor, ThreeMachinesWithCertificates) {
 
 TEST_F(Doctor, WhatDoesNotFitIsFoundBetweenMachines) {
   start_hub({"--wait", "20"});
-  // Nobody can dial the first one where it says; the second has another config, opens no port and other data.
+  // No machine can dial the first one at its address. The second has a different config and data and opens no
+  // port.
   site.write("other.txt", std::string(100'000, 'x'));
   auto first = guest("replica-0", {"--advertise", "127.0.0.1:1"});
   auto second = guest("replica-1", {"--listen", "none", "--set", "inner.lr=0.5", "--set",
@@ -157,7 +159,8 @@ TEST_F(Doctor, WhatDoesNotFitIsFoundBetweenMachines) {
   EXPECT_EQ(result.status, 2) << result.report() << site.logs();
   EXPECT_THAT(result.output,
               AllOf(HasSubstr("inner.lr"), HasSubstr("127.0.0.1:1: cannot connect: Connection refused"),
-                    HasSubstr("its data are not those of replica-0"), HasSubstr("open the port of either")))
+                    HasSubstr("its data differ from those of replica-0"),
+                    HasSubstr("open or forward the port of one")))
       << result.report();
   EXPECT_EQ(first.wait().status, 2) << first.output();
   EXPECT_EQ(second.wait().status, 2) << second.output();
@@ -168,8 +171,8 @@ TEST_F(Doctor, WhoIsNotThereIsNamedInTime) {
   const auto result = hub->wait();
   EXPECT_EQ(result.status, 4) << result.report();
   EXPECT_THAT(result.output,
-              AllOf(HasSubstr("FAIL replica-0, here: it has not come"), HasSubstr("--name replica-1")));
-  // And the other way round.
+              AllOf(HasSubstr("FAIL replica-0, here: it has not connected"), HasSubstr("--name replica-1")));
+  // The other way round: a machine without a hub.
   address = "127.0.0.1:1";
   const auto lonely = guest("replica-0", {"--wait", "1"}).wait();
   EXPECT_EQ(lonely.status, 4) << lonely.report();
@@ -193,7 +196,7 @@ TEST_F(Doctor, CertificatesThatAreAnothersOrRevokedAreFound) {
   EXPECT_THAT(another.output, HasSubstr("is of 'replica-0', not of 'replica-1'")) << another.report();
 }
 
-// ---- its parts ----
+// ---- parts of the doctor ----
 
 TEST(DoctorParts, WhatTakesTooLongIsGivenUp) {
   EXPECT_EQ(app::within(patience, [] { return std::string(20'000, 'x'); }), std::string(20'000, 'x'));
@@ -210,7 +213,7 @@ TEST(DoctorParts, AReportOfAnotherMachineIsReadOrRefused) {
   report.config = {{"outer.codec", "int4"}};
   const auto text = app::to_json(report).dump();
   const auto read = app::machine_report(text);
-  EXPECT_EQ(read.findings.at(0).says, "nearly?[2J?full") << "it must do nothing to a terminal";
+  EXPECT_EQ(read.findings.at(0).says, "nearly?[2J?full") << "control characters must not reach a terminal";
   EXPECT_EQ(read.config, report.config);
   for (std::size_t size = 0; size < text.size(); ++size)
     EXPECT_THROW((void)app::machine_report(text.substr(0, size)), Error) << size;

@@ -1,4 +1,4 @@
-// Machines that come with a token alone, and what tokens that are not good come to.
+// Machines that join with a token, and invalid tokens.
 
 #include "site.h"
 
@@ -12,7 +12,7 @@ using ::testing::Not;
 
 class Enrolment : public ::testing::Test {
  protected:
-  /// The coordinator of a run whose replicas do not come: what is looked at happens before.
+  /// Starts the coordinator of a run. Its replicas never join, since the tests check only enrolment.
   void start_coordinator(const std::string& authority = "tiny") {
     make_authority(authority);
     coordinator.emplace(site.start({"coordinator", "--config", site.config().string(), "--listen",
@@ -55,25 +55,25 @@ TEST_F(Enrolment, AMachineWithATokenTakesPart) {
   auto words = join(token, "third");
   words.emplace_back("--reduce-only");
   auto reducer = site.start(words);
-  EXPECT_TRUE(coordinator->says("third has its certificate: it came from 127.0.0.1")) << site.logs();
+  EXPECT_TRUE(coordinator->says("third has its certificate: it enrolled from 127.0.0.1")) << site.logs();
   EXPECT_TRUE(coordinator->says("third joined from 127.0.0.1:")) << site.logs();
-  EXPECT_THAT(processes_with(token), ::testing::IsEmpty()) << "others on the machine can read it";
+  EXPECT_THAT(processes_with(token), ::testing::IsEmpty()) << "others on the machine could read the token";
   using fs::perms;
   EXPECT_EQ(fs::status(site / "third").permissions(), perms::owner_all);
   for (const auto* file : {"cert.pem", "config.yaml", "run.yaml"})
     EXPECT_EQ(fs::status(site / "third" / file).permissions(), perms::owner_read | perms::owner_write)
         << file;
-  // The run's settings, and nothing that is the coordinator's own but in comments.
+  // The run's settings; the coordinator's own appear only in comments.
   const auto config = site.isthmus({"config", (site / "third/config.yaml").string(), "--set", "data.path=x"});
   EXPECT_THAT(config.output, AllOf(HasSubstr("sync_every: 10"), HasSubstr("coordinator: \"" + address + "\""),
                                    Not(HasSubstr("corpus.txt"))))
       << config.report();
   EXPECT_THAT(read_all(site / "third/run.yaml"), HasSubstr("#     path: "));
-  // Once more is no enrolment.
+  // A second time, there is nothing to enrol.
   reducer.signal(SIGTERM);
   EXPECT_EQ(reducer.wait().status, 143) << reducer.output();
   coordinator->signal(SIGKILL);
-  EXPECT_EQ(enrol(token, "third").status, 0) << "it needs nobody for that";
+  EXPECT_EQ(enrol(token, "third").status, 0) << "it must not need a coordinator";
 }
 
 TEST_F(Enrolment, ATokenIsReadFromAFileToo) {
@@ -103,14 +103,14 @@ TEST_F(Enrolment, ATokenIsGoodOnce) {
 TEST_F(Enrolment, ACoordinatorOfAnotherAuthorityGetsNothing) {
   start_coordinator();
   make_authority("another");
-  (void)invite("third");  // so that it hears newcomers
+  (void)invite("third");  // so that the coordinator accepts newcomers
   const auto result = enrol(invite("third", "another"), "third");
   EXPECT_EQ(result.status, 4) << result.report();
   EXPECT_THAT(result.output, HasSubstr("not of the authority that the token names"));
   EXPECT_THAT(coordinator->output(), Not(HasSubstr("refused a newcomer")));
 }
 
-/// Between its first byte and the answer.
+/// It is killed between its first byte and the answer.
 TEST_F(Enrolment, OneThatIsKilledOnTheWayComesAgain) {
   start_coordinator();
   const auto token = invite("third");
@@ -139,7 +139,7 @@ TEST_F(Enrolment, WhatCannotBeInvitedIsRefused) {
     return site.isthmus(all);
   };
   for (const auto& [words, expected] :
-       {std::pair(Words{"r1", "--coordinator", "0.0.0.0:7000"}, "as the newcomer dials it"),
+       {std::pair(Words{"r1", "--coordinator", "0.0.0.0:7000"}, "that the joining machine dials"),
         {Words{"coordinator", "--coordinator", "a.example:7000"}, "isthmus certs issue"},
         {Words{"../r1", "--coordinator", "a.example:7000"}, "expected up to 64 letters"},
         {Words{"r1", "--coordinator", "a.example:7000", "--expires", "0"}, "--expires"}}) {

@@ -1,4 +1,4 @@
-// What the coordinator keeps of its members' lines, and how much.
+// The lines that the coordinator keeps for its members, and their limits.
 
 #include "coordinator/gathered_folders.h"
 
@@ -59,9 +59,9 @@ TEST_F(GatheredFoldersTest, MetricsEndAtTheLimitWhichIsSaidOnce) {
   EXPECT_LE(size(), limit);
   const auto kept = read_all(folder_ / "eu-1/metrics.jsonl");
   EXPECT_GT(kept.size(), limit / 3);
-  EXPECT_TRUE(kept.ends_with(line + "\n")) << "each line is whole";
-  EXPECT_TRUE(keep(folders, RecordKind::log, "still heard")) << "the log has a part of its own";
-  EXPECT_THAT(read_all(folder_ / "eu-1/gathered.log"), HasSubstr("still heard"));
+  EXPECT_TRUE(kept.ends_with(line + "\n")) << "every line must be complete";
+  EXPECT_TRUE(keep(folders, RecordKind::log, "still kept")) << "the log has its own part of the limit";
+  EXPECT_THAT(read_all(folder_ / "eu-1/gathered.log"), HasSubstr("still kept"));
 }
 
 TEST_F(GatheredFoldersTest, OfALogTheNewestLinesAreKept) {
@@ -73,7 +73,7 @@ TEST_F(GatheredFoldersTest, OfALogTheNewestLinesAreKept) {
   EXPECT_TRUE(read_all(folder_ / "eu-1/gathered.log").ends_with("the last line\n"));
   EXPECT_GT(std::filesystem::file_size(folder_ / "eu-1/gathered.log.old"), limit / 5);
   EXPECT_THAT(said_, IsEmpty());
-  EXPECT_THAT(stopped_, IsEmpty()) << "what the log has given up is counted";
+  EXPECT_THAT(stopped_, IsEmpty()) << "lines that the log dropped must be accounted for";
 }
 
 TEST_F(GatheredFoldersTest, WhatACoordinatorBeforeHasKeptCounts) {
@@ -98,18 +98,19 @@ TEST_F(GatheredFoldersTest, RoomIsLeftForTheRunsOwnFiles) {
   EXPECT_TRUE(keep(folders, RecordKind::log, "before"));
   const auto before = size();
   free_ = GatheredFolders::min_free_bytes - 1;
-  EXPECT_TRUE(keep(folders, RecordKind::log, "meanwhile", 100)) << "they are wanted when there is room again";
+  EXPECT_TRUE(keep(folders, RecordKind::log, "meanwhile", 100))
+      << "lines must be wanted again once there is room";
   EXPECT_TRUE(keep(folders, RecordKind::metrics, R"({"step":1})", 100, "us-1"));
   free_ = GatheredFolders::min_free_bytes;
   EXPECT_TRUE(keep(folders, RecordKind::log, "at the edge", 100));
   EXPECT_EQ(size(), before);
-  EXPECT_THAT(stopped_,
-              ElementsAre(AllOf(HasSubstr("no more lines of the members are gathered"),
-                                HasSubstr("64 MB are free on the disk of"), HasSubstr("make room there"))));
+  EXPECT_THAT(stopped_, ElementsAre(AllOf(HasSubstr("stopped gathering lines of the members"),
+                                          HasSubstr("64 MB are free on the disk of"),
+                                          HasSubstr("free space on that disk"))));
   free_ = 2 * GatheredFolders::min_free_bytes;
   EXPECT_TRUE(keep(folders, RecordKind::log, "after"));
   EXPECT_THAT(read_all(folder_ / "eu-1/gathered.log"), AllOf(HasSubstr("before"), HasSubstr("after")));
-  EXPECT_THAT(said_, ElementsAre("lines of the members are gathered again"));
+  EXPECT_THAT(said_, ElementsAre("gathering lines of the members again"));
 }
 
 TEST_F(GatheredFoldersTest, AllMembersTogetherHaveALimitAlsoThoseOfACoordinatorBefore) {
@@ -121,7 +122,7 @@ TEST_F(GatheredFoldersTest, AllMembersTogetherHaveALimitAlsoThoseOfACoordinatorB
   }
   EXPECT_GT(size(), all * 9 / 10);
   EXPECT_LT(size(), all + limit);
-  EXPECT_THAT(stopped_.front(), HasSubstr("take 2 MB, which is 16 times run.gather_limit"));
+  EXPECT_THAT(stopped_.front(), HasSubstr("take 2 MB, the maximum of 16 times run.gather_limit"));
 }
 
 TEST_F(GatheredFoldersTest, NoMemberTakesANameOfTheRunsOwnFiles) {

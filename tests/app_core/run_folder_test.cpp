@@ -1,4 +1,4 @@
-// The folders that processes of a run write to.
+// The folders to which a run's processes write.
 
 #include "run/run_folder.h"
 
@@ -18,7 +18,7 @@ std::uint64_t clock_now() {
   return static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
 }
 
-/// Of a clock that is to be set back later.
+/// An incarnation from a clock that was set back afterwards.
 constexpr std::uint64_t in_the_year_2100 = 4'102'444'800'000'000'000;
 
 TEST(Incarnation, IsTheTime) {
@@ -35,7 +35,8 @@ TEST(Incarnation, GrowsAlsoWhereTheClockWasSetBack) {
   folder.write("incarnation", std::to_string(in_the_year_2100) + "\n");
   const auto first = next_incarnation(folder.path());
   EXPECT_GT(first, in_the_year_2100);
-  EXPECT_GT(next_incarnation(folder.path()), first + 1000) << "the member may have been evicted meanwhile";
+  EXPECT_GT(next_incarnation(folder.path()), first + 1000)
+      << "it must be higher than incarnations after evictions";
 }
 
 TEST(Incarnation, DoesNotNeedItsFile) {

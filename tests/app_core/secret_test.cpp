@@ -1,4 +1,5 @@
-// The secret of a run without certificates: who cannot read its file is neither member nor operator.
+// The secret of a run without certificates: a process that cannot read its file is neither member nor
+// operator.
 
 #include <sys/stat.h>
 
@@ -47,7 +48,7 @@ TEST_F(Secret, IsMadeByTheCoordinatorForThisAccountAlone) {
   coordinator->signal(SIGKILL);
   coordinator->wait();
   start_coordinator();
-  EXPECT_EQ(read_all(file()), secret) << "members of a run that goes on know it";
+  EXPECT_EQ(read_all(file()), secret) << "a continuing run's members know it";
 }
 
 TEST_F(Secret, WhoHasItTakesPart) {

@@ -1,4 +1,4 @@
-// What `isthmus top` makes of an answer, and what the coordinator keeps of the newest rounds.
+// The screen of `isthmus top` for an answer, and the newest rounds that the coordinator keeps.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,12 +20,13 @@ using ::testing::SizeIs;
 using ::testing::StartsWith;
 using Json = nlohmann::json;
 
-/// Two fragments, each sent every 10 steps, at 10, 20, ... and 5, 15, ..., and applied 2 steps later.
+/// Two fragments, each sent every 10 steps: at 10, 20, ... and at 5, 15, ... Results are applied 2 steps
+/// later.
 const outer_sync::Schedule schedule(2, 10, 2, 0);
 
 class Timeline : public ::testing::Test {
  protected:
-  /// Both members are so far at that time.
+  /// Reports the members' steps at this time.
   void at(double seconds, std::uint64_t a, std::uint64_t b) {
     timeline.look(seconds, schedule, 2, {{"a", a, 1}, {"b", b, 1}});
   }
@@ -44,7 +45,7 @@ TEST_F(Timeline, ARoundIsSentWhenTheLastHasMadeItsStep) {
   const auto first = round(0, 1);
   EXPECT_EQ(first["sent_step"], 10);
   EXPECT_EQ(first["apply_step"], 12);
-  EXPECT_DOUBLE_EQ(first["sent_seconds_ago"], 100 - 20) << "by b, ten steps in twenty seconds";
+  EXPECT_DOUBLE_EQ(first["sent_seconds_ago"], 100 - 20) << "b made ten steps in twenty seconds";
   EXPECT_TRUE(first["took_seconds"].is_null());
   timeline.committed(23, 0, 1);
   EXPECT_DOUBLE_EQ(round(0, 1)["took_seconds"], 3);
@@ -68,14 +69,14 @@ TEST(Timelines, EndWhateverStepIsReported) {
 TEST_F(Timeline, WhatWaitsHasNotMadeItsStepYet) {
   at(0, 10, 10);
   at(1, 11, 11);
-  timeline.committed(6, 0, 1);  // it was due a second later, so they waited for four
+  timeline.committed(6, 0, 1);  // it was due a second before, so all have waited for four
   at(6, 12, 12);
-  EXPECT_TRUE(round(0, 1).is_null()) << "sent before anybody looked";
+  EXPECT_TRUE(round(0, 1).is_null()) << "it was sent before the first look";
   at(14, 20, 20);
   at(15, 21, 21);
   timeline.committed(20, 0, 2);
   at(20, 22, 22);
-  EXPECT_DOUBLE_EQ(round(0, 2)["late_seconds"], 4) << "its step began at 15 s and takes one";
+  EXPECT_DOUBLE_EQ(round(0, 2)["late_seconds"], 4) << "its step began at 15 s and takes one second";
 }
 
 TEST_F(Timeline, EarlyIsLessThanZero) {
@@ -91,7 +92,7 @@ TEST_F(Timeline, TheNewsOfItsEndMayComeBeforeThatOfItsBeginning) {
   timeline.committed(11, 0, 1);
   at(12, 12, 8);
   at(14, 12, 11);
-  EXPECT_DOUBLE_EQ(round(0, 1)["took_seconds"], 0) << "to within a heartbeat";
+  EXPECT_DOUBLE_EQ(round(0, 1)["took_seconds"], 0) << "within a heartbeat";
   EXPECT_DOUBLE_EQ(round(0, 1)["late_seconds"], -1);
 }
 
@@ -99,11 +100,12 @@ TEST_F(Timeline, OnlyTheNewestAreKept) {
   at(0, 0, 0);
   for (int i = 1; i <= 200; ++i) at(i, static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(i));
   EXPECT_THAT(timeline.json(200, 100), SizeIs(2 * RoundTimeline::kept));
-  EXPECT_THAT(timeline.json(200, 3), SizeIs(2)) << "one of each";
+  EXPECT_THAT(timeline.json(200, 3), SizeIs(2)) << "one of each fragment";
   EXPECT_THAT(timeline.json(200, 1), SizeIs(1));
   at(300, 1'000'000'000, 1'000'000'000);
-  EXPECT_THAT(timeline.json(300, 100), SizeIs(2 * RoundTimeline::kept)) << "a leap costs no more";
-  timeline.committed(300, 7, 1);  // of a fragment that there is not
+  EXPECT_THAT(timeline.json(300, 100), SizeIs(2 * RoundTimeline::kept))
+      << "a jump of the step must not cost more";
+  timeline.committed(300, 7, 1);  // of a fragment that does not exist
 }
 
 TEST_F(Timeline, OneThatBeginsAnewDoesSoHereToo) {
@@ -165,7 +167,7 @@ TEST(TopScreen, EachFragmentHasARowOfItsNewestRoundThatHasCommitted) {
 TEST(TopScreen, WhatFindsNoRoomIsCounted) {
   const auto lines = top_screen(answer(100), {}, 80, 24);
   EXPECT_THAT(lines, SizeIs(24));
-  EXPECT_THAT(lines.back(), HasSubstr("more: a higher terminal shows them"));
+  EXPECT_THAT(lines.back(), HasSubstr("more; enlarge the terminal to see them"));
   EXPECT_THAT(top_screen(answer(100), {}, 40, 6), SizeIs(Le(6U)));
 }
 

@@ -34,7 +34,7 @@ TEST(AppendFile, ARecordIsThereWholeOrNotAtAll) {
     silent.append(half);
     silent.append(half);
     EXPECT_THROW(strict.append(half), Error);
-    ASSERT_EQ(said.size(), 1U) << "once for several in a row";
+    ASSERT_EQ(said.size(), 1U) << "several failures in a row must be reported once";
     EXPECT_NE(said[0].find((folder / "silent").string() + ": File too large"), std::string::npos) << said[0];
   }
   for (const auto* name : {"silent", "strict"}) EXPECT_EQ(read_all(folder / name), half);

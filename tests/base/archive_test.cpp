@@ -129,7 +129,8 @@ TEST(Archive, AHugeCountIsRefusedBeforeAnythingIsAllocated) {
   }
 }
 
-// Two doubles need 16 bytes: a count must be held against the size of its elements, not against their number.
+// Two doubles need 16 bytes: a count must be checked against the size of its elements, not against their
+// number.
 TEST(Archive, ACountIsJudgedByTheSizeOfItsElements) {
   EXPECT_THROW((void)from_bytes<std::vector<double>>(count_then(2, 15)), Error);
   EXPECT_EQ(from_bytes<std::vector<double>>(count_then(2, 16)), (std::vector<double>{0, 0}));
@@ -153,7 +154,7 @@ RC_GTEST_PROP(Archive, AFlippedByteIsReadOrRefused, ()) {
   }
 }
 
-// A bool that holds any other bits is undefined behaviour, and two forms of one message are one too many.
+// A bool with any other bits is undefined behaviour, and a message must have a single form.
 TEST(Archive, ABoolIsAByteThatIsZeroOrOne) {
   for (int byte = 0; byte < 256; ++byte) {
     const Bytes bytes{static_cast<std::byte>(byte)};

@@ -1,4 +1,4 @@
-// What is refused, and in which words: the message is all that a user has at three in the morning.
+// Rejected configs and their error messages: the message is all the help a user has at three in the morning.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -69,21 +69,21 @@ TEST(ConfigError, NamesPlaceValueAndWhatWasExpected) {
 TEST(ConfigError, NumbersAreStrict) {
   for (const auto* text : {"1e3", "0x10", "+1", "1_000", "' 1'", "--1", "''", "-", "1.0", "inf"}) {
     EXPECT_NE(complaint_about(std::string("outer.offset: ") + text), "")
-        << text << " was taken for an integer";
+        << text << " was accepted as an integer";
   }
   for (const auto* text :
        {"nan", "inf", ".inf", ".nan", "-inf", "1e999", "0x1p3", "1,5", "1.5x", "''", "-0.1"}) {
     EXPECT_NE(complaint_about(std::string("outer.optimizer.lr: ") + text), "")
-        << text << " was taken for a number";
+        << text << " was accepted as a number";
   }
   for (const auto* text :
        {"5", "s", "5m", "5 s", "-5s", "5sec", "1h30min", "infs", "nans", "1e999s", "0", "''", "ms"}) {
     EXPECT_NE(complaint_about(std::string("outer.deadline: ") + text), "")
-        << text << " was taken for a duration";
+        << text << " was accepted as a duration";
   }
   for (const auto* text : {"True", "1", "on", "''"}) {
     EXPECT_NE(complaint_about(std::string("outer.optimizer.nesterov: ") + text), "")
-        << text << " was taken for a bool";
+        << text << " was accepted as a bool";
   }
 }
 
@@ -106,11 +106,11 @@ TEST(ConfigError, ASectionIsNoValueAndAValueNoSection) {
 
 TEST(ConfigError, AKeyIsGivenOnce) {
   EXPECT_EQ(complaint_about("name: a\n\nname: b\n"),
-            "a.yaml:3: name is given twice; it stands at a.yaml:1 already");
+            "a.yaml:3: name is given twice; it is already set at a.yaml:1");
   EXPECT_EQ(complaint_about("outer: {offset: 1}\nouter: {sync_every: 2}\n"),
-            "a.yaml:2: outer is given twice; it stands at a.yaml:1 already");
+            "a.yaml:2: outer is given twice; it is already set at a.yaml:1");
   EXPECT_EQ(complaint_about("outer: {offset: 1}\nouter.offset: 2\n"),
-            "a.yaml:2: outer.offset is given twice; it stands at a.yaml:1 already");
+            "a.yaml:2: outer.offset is given twice; it is already set at a.yaml:1");
 }
 
 TEST(ConfigError, NothingIsNoValue) {
@@ -125,7 +125,7 @@ TEST(ConfigError, OddYamlIsRefused) {
   EXPECT_THAT(complaint_about("name: x\nouter: [\n"),
               AllOf(StartsWith("a.yaml:"), HasSubstr("this is not YAML: ")));
   EXPECT_THAT(complaint_about("name: \"x\nouter.offset: 1\n"), HasSubstr("this is not YAML: "))
-      << "a forgotten quote must not swallow the rest of the file";
+      << "a forgotten quote must not hide the rest of the file";
   EXPECT_THAT(complaint_about("name: 'x\n\n"), HasSubstr("this is not YAML: "));
   EXPECT_THAT(complaint_about("a: 1\n b: 2\n"), StartsWith("a.yaml:2: this is not YAML: "));
   EXPECT_THAT(complaint_about("a: *x\n"), StartsWith("a.yaml:1: this is not YAML: "));
@@ -177,16 +177,16 @@ TEST(ConfigError, AChainOfExtendsEnds) {
   const auto a = folder.write("a.yaml", "extends: sub/b.yaml\n");
   folder.write("sub/b.yaml", "extends: ../a.yaml\n");
   EXPECT_THAT(complaint_about_file(a), AllOf(StartsWith((folder / "sub/b.yaml").string() + ":1: extends: "),
-                                             HasSubstr("is being read already")));
+                                             HasSubstr("is already being read")));
   const auto self = folder.write("self.yaml", "extends: self.yaml\n");
-  EXPECT_THAT(complaint_about_file(self), HasSubstr("is being read already"));
+  EXPECT_THAT(complaint_about_file(self), HasSubstr("is already being read"));
 
   for (int i = 0; i < 17; ++i) {
     folder.write(fmt::format("c{}.yaml", i), fmt::format("extends: c{}.yaml\n", i + 1));
   }
   folder.write("c17.yaml", "name: deep\n");
   EXPECT_THAT(complaint_about_file(folder / "c0.yaml"), HasSubstr("more than 16 files deep"));
-  EXPECT_EQ(complaint_about_file(folder / "c1.yaml"), "") << "a chain of 16 is allowed";
+  EXPECT_EQ(complaint_about_file(folder / "c1.yaml"), "") << "a chain of 16 files is allowed";
 }
 
 TEST(ConfigError, ATreeOfExtendsEndsToo) {
@@ -202,7 +202,7 @@ TEST(ConfigError, ATreeOfExtendsEndsToo) {
 TEST(ConfigError, ExtendsStandsAtTheTopOfAFile) {
   const TemporaryFolder folder;
   EXPECT_EQ(complaint_about("extends: /etc/passwd"), "a.yaml:1: extends works in a file only")
-      << "a config that came over a wire must not open files here";
+      << "a config from the network must not open files here";
   for (const auto* text : {"outer: {extends: b.yaml}", "extends: {file: b.yaml}"}) {
     EXPECT_THAT(complaint_about_file(folder.write("a.yaml", text)),
                 HasSubstr("expected extends at the top of a file"))
@@ -223,7 +223,7 @@ TEST(ConfigError, ALargeFileIsRefused) {
   }
 }
 
-// Each of these would take the memory or the day if it were expanded first and judged later.
+// Each of these would exhaust memory or time if it were expanded before it is checked.
 TEST(ConfigError, BombsAreRefused) {
   const auto repeated = [](std::string_view piece, std::size_t times) {
     std::string out;
@@ -262,7 +262,7 @@ TEST(ConfigError, BombsAreRefused) {
       {"many closing brackets", repeated("]", 1'000'000)},
       {"one long word", std::string(1'000'000, 'x')},
   };
-  // One that is not refused early takes minutes and gigabytes, and so ends the test binary by its time-out.
+  // If one is not rejected early, it takes minutes and gigabytes, and the test ends by its time-out.
   for (const auto& [what, text] : bombs) EXPECT_NE(complaint_about(text), "") << what;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// A config with every kind of key, for the tests of the archive.
+// A config with every type of key, for the tests of the archive.
 
 #include <string>
 #include <string_view>
@@ -52,7 +52,7 @@ struct Sample {
 
 inline Sample read_sample(std::string_view yaml) { return read<Sample>(Source::from_text(yaml, "a.yaml")); }
 
-/// What `work` complains about; empty when it does not.
+/// The config error that `work` throws; empty if it throws none.
 template <class Work>
 std::string complaint(Work&& work) {
   try {

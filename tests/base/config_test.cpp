@@ -1,4 +1,4 @@
-// What is read, in which order it wins, and what is written.
+// Reading configs, precedence of their sources, and writing them.
 
 #include "isthmus/base/config.h"
 
@@ -115,7 +115,7 @@ TEST(Config, NumbersMayChangeWithTheStep) {
   auto source = Source::from_text("every: {0: 5, 200: 20}", "a.yaml");
   source.set("every={0: 6, 100: 9}");
   EXPECT_EQ(read<Amounts>(source).every.parts, (std::vector<Stepped::Part>{{0, 6}, {100, 9}}))
-      << "it is replaced as a whole";
+      << "the value must be replaced as a whole";
   source.set("every=8");
   EXPECT_EQ(read<Amounts>(source).every, Stepped(8));
   for (auto config : {amounts, read_amounts("every: 7")}) EXPECT_EQ(read_amounts(to_yaml(config)), config);
@@ -194,7 +194,8 @@ TEST(Config, TheCanonicalTextIsTheShortest) {
   sample.outer.ranks.clear();
   EXPECT_EQ(value_of(sample, "outer.ranks"), "[]");
   sample.outer.optimizer.lr = -0.0;
-  EXPECT_EQ(value_of(sample, "outer.optimizer.lr"), "0") << "equal values need equal text: they are hashed";
+  EXPECT_EQ(value_of(sample, "outer.optimizer.lr"), "0")
+      << "equal values need equal text, because the text is hashed";
 }
 
 TEST(Config, TheWrittenYamlIsNestedAndQuotedWhereNeeded) {
@@ -268,13 +269,13 @@ TEST(Config, AnExtendingFileWins) {
   folder.write("base/common.yaml", "name: common\nouter: {sync_every: 10, offset: 1}\n");
   folder.write("base/fast.yaml", "extends: common.yaml\nouter.sync_every: 20\n");
   folder.write("wan.yaml", "outer.offset: 5\n");
-  // `extends` stands last here: its place in the file does not matter.
+  // `extends` comes last here: its position in the file does not matter.
   const auto file = folder.write("run.yaml", "name: mine\nextends: [base/fast.yaml, wan.yaml]\n");
   const auto source = Source::from_file(file);
   const auto sample = read<Sample>(source);
   EXPECT_EQ(sample.name, "mine");
-  EXPECT_EQ(sample.outer.sync_every, 20) << "a file wins over what it extends";
-  EXPECT_EQ(sample.outer.offset, 5) << "of several extended files the last one wins";
+  EXPECT_EQ(sample.outer.sync_every, 20) << "a file takes precedence over the files it extends";
+  EXPECT_EQ(sample.outer.offset, 5) << "of several extended files the last takes precedence";
   for (const auto& entry : source.entries()) {
     if (entry.key != "outer.sync_every") continue;
     EXPECT_EQ(entry.place, (folder / "base/fast.yaml").string() + ":2");
@@ -309,9 +310,9 @@ TEST(Config, TheFingerprintCoversWhatMustBeEqual) {
   Sample a, b;
   b.listen = "10.0.0.1:7000";
   b.outer.deadline.seconds = 9;
-  EXPECT_EQ(fingerprint(a), fingerprint(b)) << "a site's own keys are not part of it";
+  EXPECT_EQ(fingerprint(a), fingerprint(b)) << "a site's own keys must not count";
   b.outer.optimizer.lr = 0.8;
-  EXPECT_NE(fingerprint(a), fingerprint(b)) << "live keys are agreed too";
+  EXPECT_NE(fingerprint(a), fingerprint(b)) << "live keys must agree too";
 }
 
 TEST(Config, AValueCannotPassForAFurtherKeyInTheFingerprint) {
@@ -339,7 +340,7 @@ TEST(Config, TheReferenceIsAMarkdownTable) {
       text,
       HasSubstr(
           "| `outer.deadline` | per_site | `400ms` | duration like 400ms, 5s, 2min or 1h, from 1ms to 1h |"));
-  EXPECT_THAT(text, HasSubstr("who \\| takes part")) << "a bar in a cell splits it";
+  EXPECT_THAT(text, HasSubstr("who \\| takes part")) << "a bar must not split a cell";
 }
 
 TEST(Config, TheFirstDifferenceIsNamed) {
@@ -370,7 +371,7 @@ TEST(Config, ASectionCanBeTakenOutAndPutOverTheRest) {
   EXPECT_EQ(taken[0].place, "a.yaml:3");
   EXPECT_FALSE(taken[0].assigned());
   EXPECT_TRUE(taken[1].assigned());
-  EXPECT_EQ(read<Sample>(source).outer.offset, 1) << "the rest is as it was";
+  EXPECT_EQ(read<Sample>(source).outer.offset, 1) << "the rest must stay unchanged";
   EXPECT_EQ(source.find("extra.name"), nullptr);
   for (auto entry : taken) {
     entry.key.erase(0, std::string("extra.").size());
@@ -390,7 +391,7 @@ TEST(Config, TheNearestKey) {
   EXPECT_EQ(nearest("iner.lr", valid), "inner.lr");
   EXPECT_EQ(nearest("sync_every", valid), "outer.sync_every");
   EXPECT_EQ(nearest("trainer.sync_every", valid), "outer.sync_every");
-  EXPECT_EQ(nearest(std::string(1'000'000, 'x'), valid), "outer.lr") << "any will do, at once";
+  EXPECT_EQ(nearest(std::string(1'000'000, 'x'), valid), "outer.lr") << "any result is fine, but at once";
   EXPECT_EQ(nearest("x", {}), "");
 }
 

@@ -1,4 +1,4 @@
-// TensorBoard's event files, read back by a reader of their own: records, checksums and fields.
+// TensorBoard's event files, parsed by an independent reader: records, checksums and fields.
 
 #include "isthmus/base/event_file.h"
 
@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Numbers and texts of one message by their field; those of a field that repeats, one behind the other.
+/// A message's numbers and texts by field; a repeated field has its values in order.
 struct Fields {
   std::map<int, std::vector<std::uint64_t>> numbers;
   std::map<int, std::vector<std::string>> texts;
@@ -98,7 +98,7 @@ std::vector<std::string> records_of(const std::string& file) {
   return records;
 }
 
-/// The only file of a folder.
+/// The only file in a folder.
 std::filesystem::path file_in(const TemporaryFolder& folder) {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) files.push_back(entry.path());
@@ -111,7 +111,7 @@ TEST(EventFile, HoldsScalarsByStep) {
   EventFile out(folder.path());
   out.write(300, {{"train/loss", 2.5}, {"train/lr", 1e-3}});
   out.write(301, {{"eval/loss", -1}});
-  const auto file = file_in(folder);  // while it is open: a run goes on
+  const auto file = file_in(folder);  // read while it is open, as during a run
   EXPECT_THAT(file.filename().string(), HasSubstr("tfevents"));
   const auto records = records_of(read_all(file));
   ASSERT_EQ(records.size(), 3U);

@@ -1,4 +1,4 @@
-// Files that appear complete or not at all, and errors that name them.
+// Files appear completely or not at all, and errors name the file.
 
 #include "isthmus/base/file.h"
 
@@ -52,7 +52,7 @@ TEST(File, NamesWhatCannotBeOpened) {
   for (const auto mode : {File::Mode::read, File::Mode::append, File::Mode::folder}) {
     try {
       const File file(folder / "missing", mode);
-      ADD_FAILURE() << "it is not there, and was opened";
+      ADD_FAILURE() << "a missing file was opened";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::data);
       EXPECT_EQ(std::string(error.what()),

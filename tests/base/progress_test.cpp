@@ -35,7 +35,7 @@ std::size_t columns_of(const std::string& text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
-// What a stream received.
+// Captures the output to a stream.
 class Capture {
  public:
   Capture() : file_(open_memstream(&data_, &size_)) {}
@@ -83,7 +83,7 @@ TEST(Progress, TheBarGoesFromEmptyToFull) {
   state.step = 500;
   EXPECT_THAT(format_progress(state), StartsWith("[##############] 500/400"));
   state.steps = 0;
-  EXPECT_THAT(format_progress(state), StartsWith("500 loss")) << "without an end there is no bar";
+  EXPECT_THAT(format_progress(state), StartsWith("500 loss")) << "without a known end there must be no bar";
 }
 
 RC_GTEST_PROP(Progress, FitsTheTerminalWhateverTheNumbers, ()) {
@@ -136,7 +136,7 @@ TEST(Progress, ATerminalLineIsRedrawnInPlace) {
   const auto text = out.text();
   EXPECT_THAT(text, StartsWith("\r\x1b[K[####---"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << "finish ends the line once";
-  EXPECT_THAT(text, HasSubstr("400/400")) << "the last state must be drawn, however soon it came";
+  EXPECT_THAT(text, HasSubstr("400/400")) << "the last state must be drawn, even if it comes early";
   EXPECT_THAT(text, EndsWith("\n"));
 }
 
@@ -181,7 +181,7 @@ TEST(Progress, NothingIsPrintedWithoutAnUpdate) {
 TEST(Progress, BarsStandBeforeAnyText) {
   EXPECT_EQ(format_bar(0.5, "half"), "[#######-------] half");
   EXPECT_EQ(format_bar(2, "more than all"), "[##############] more than all");
-  EXPECT_EQ(format_bar(-1, "nobody knows"), "nobody knows");
+  EXPECT_EQ(format_bar(-1, "unknown length"), "unknown length");
   const std::string longest(79, 'x');
   EXPECT_EQ(format_bar(0.5, longest + "y"), longest);
   EXPECT_EQ(format_bar(0.5, std::string(70, 'x')).size(), 79U);

@@ -45,19 +45,19 @@ TEST(Random, PermuteStaysInsideTheLargestSizes) {
   }
 }
 
-// Batches are drawn in this order: another order is another training run, so the values are pinned.
+// Batches are drawn in this order. A different order means a different training run, so the values are fixed.
 TEST(Random, PermuteKeepsItsOrderBetweenVersions) {
   std::vector<std::uint64_t> order;
   for (std::uint64_t i = 0; i < 10; ++i) order.push_back(permute(i, 10, 42));
   EXPECT_EQ(order, (std::vector<std::uint64_t>{3, 2, 9, 4, 7, 6, 8, 1, 5, 0}))
-      << "resumed runs would see other data: keep the old order";
+      << "resumed runs would see different data; keep the old order";
 }
 
 TEST(Random, EveryPlaceIsAboutEquallyLikelyToComeFirst) {
   constexpr std::uint64_t size = 10, keys = 20'000;
   std::vector<int> first(size, 0);
   for (std::uint64_t key = 0; key < keys; ++key) ++first[permute(0, size, key)];
-  for (const int n : first) EXPECT_NEAR(n, keys / size, 250) << "about six standard deviations from even";
+  for (const int n : first) EXPECT_NEAR(n, keys / size, 250) << "about six standard deviations from the mean";
 }
 
 TEST(Random, UnitIsInTheHalfOpenIntervalAndEven) {

@@ -12,7 +12,7 @@
 namespace isthmus {
 namespace {
 
-using Members = std::set<std::pair<std::uint64_t, std::uint64_t>>;  // track and sequence
+using Members = std::set<std::pair<std::uint64_t, std::uint64_t>>;  // pairs of track and sequence
 
 Members members_of(const SampleSet& set) {
   Members out;
@@ -45,7 +45,7 @@ RC_GTEST_PROP(Samples, AreWhatWasPutInAndWhatWasThereTwiceIsNamed, ()) {
   RC_ASSERT(set.size() == expected.size());
 }
 
-/// All at once or one by one.
+/// Adds ranges all at once or one by one.
 RC_GTEST_PROP(Samples, ArePutInAllAtOnceAsOneByOne, ()) {
   SampleSet one_by_one(any_ranges()), twice;
   auto at_once = one_by_one;
@@ -59,7 +59,7 @@ RC_GTEST_PROP(Samples, ArePutInAllAtOnceAsOneByOne, ()) {
 }
 
 TEST(Samples, ManyInterleavedOnesAreAddedInLinearTime) {
-  constexpr std::uint64_t count = 1'000'000;  // one by one this takes minutes
+  constexpr std::uint64_t count = 1'000'000;  // one by one this would take minutes
   std::vector<SampleRange> even, odd;
   for (std::uint64_t k = 0; k < count; ++k) {
     even.push_back({0, 4 * k, 4 * k + 1});
@@ -88,7 +88,7 @@ RC_GTEST_PROP(Samples, AreTakenOutAndComparedAsSetsAre, ()) {
   RC_ASSERT(a.common(b).sound());
   RC_ASSERT(members_of(without(a, b)) == left);
   RC_ASSERT(members_of(a.common(b)) == both);
-  // One form only: equal sets are equal values.
+  // Sets have one form only: equal sets are equal values.
   auto again = without(a, b);
   again.add(both.empty() ? SampleSet() : a.common(b));
   RC_ASSERT(again == a);

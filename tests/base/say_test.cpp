@@ -15,7 +15,7 @@
 namespace isthmus {
 namespace {
 
-/// Exit status of a child that does this; its descriptors are its own.
+/// Exit status of a child process that runs `succeeds`; it has its own descriptors.
 int status_of_child(const std::function<bool()>& succeeds) {
   const pid_t child = fork();
   if (child == 0) {

@@ -8,7 +8,7 @@ namespace {
 TEST(Text, NothingInItIsAnOrderToATerminal) {
   EXPECT_EQ(printable("eu\x1b[2J\r\n\x7fus\tok"), "eu?[2J???us\tok");
   EXPECT_EQ(printable("\xc3\xa9t\xc3\xa9"), "\xc3\xa9t\xc3\xa9");
-  EXPECT_EQ(printable("\xc2\x9b[2J\xc2\xa0\xc2\x85"), "?[2J\xc2\xa0?") << "U+009B is an order too";
+  EXPECT_EQ(printable("\xc2\x9b[2J\xc2\xa0\xc2\x85"), "?[2J\xc2\xa0?") << "U+009B is a control sequence too";
   EXPECT_EQ(printable_lines("a\x1b[2J\nb\r\n"), "a?[2J\nb?\n");
   EXPECT_EQ(printable_ascii("\xc3\xa9t\xc3\xa9\t."), "??t???.");
 }

@@ -99,7 +99,7 @@ TEST(Trace, RowsAndTheProcessHaveNames) {
   EXPECT_EQ(rows[static_cast<int>(Row::control)], "control");
   EXPECT_EQ(rows[static_cast<int>(Row::gpu)], "gpu");
   EXPECT_EQ(rows.size(), 10U);
-  EXPECT_TRUE(has_clocks) << "without the wall clock, traces of two machines cannot be lined up";
+  EXPECT_TRUE(has_clocks) << "without the wall clock, traces of two machines cannot be aligned";
 }
 
 TEST(Trace, ReplicasHaveTheirOwnProcessIds) {
@@ -191,7 +191,8 @@ TEST(Trace, StopsWhenFullAndSaysSo) {
   const TemporaryFolder folder;
   Trace trace(folder / "t.json", "paris", 5);
   for (int i = 0; i < 4; ++i) trace.counter("n", i);
-  trace.async(Row::send, "fragment", 1, at(microseconds(1)), at(microseconds(2)));  // two events, one left
+  trace.async(Row::send, "fragment", 1, at(microseconds(1)),
+              at(microseconds(2)));  // space for one of the two events
   for (int i = 0; i < 4; ++i) trace.counter("n", i);
   trace.close();
   EXPECT_EQ(events_of(folder / "t.json", "C").size(), 4U);
@@ -210,7 +211,7 @@ TEST(Trace, WhatDoesNotFitIntoMemoryIsDroppedAndCounted) {
   trace.close();
   const auto events = events_of(folder / "t.json", "i");
   ASSERT_EQ(events.size(), 2U);
-  // The writer may get to the note about the first event before the second one is recorded.
+  // The writer may write the note about the first event before the second event is recorded.
   const auto& small = events[0]["name"] == "small" ? events[0] : events[1];
   const auto& note = events[0]["name"] == "small" ? events[1] : events[0];
   EXPECT_EQ(small["name"], "small");
@@ -227,8 +228,8 @@ TEST(Trace, IsOnDiskSoonAndReadableWithoutItsEnd) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     text = read_all(folder / "t.json");
   }
-  EXPECT_TRUE(Json::accept(text + "]")) << "viewers add the bracket, nothing else";
-  EXPECT_NE(text.find("before the crash"), std::string::npos) << "the writer thread did not wake";
+  EXPECT_TRUE(Json::accept(text + "]")) << "viewers add the bracket and nothing else";
+  EXPECT_NE(text.find("before the crash"), std::string::npos) << "the writer thread was not woken";
 }
 
 TEST(Trace, ADefaultOneRecordsNothing) {

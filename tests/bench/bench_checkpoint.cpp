@@ -1,11 +1,12 @@
-// What checkpoints cost training:
+// The cost of checkpoints for training:
 //   bench_checkpoint FOLDER [--dim D] [--layers L] [--sequences S] [--steps N] [--rounds R]
 //
-// A real replica trains by the CPU, in short blocks of N steps: by turns without a checkpoint and with one,
-// taken at the block's first step and written in the background while the block goes on. R blocks of each in
-// one run, so that whoever else is on the machine disturbs both alike. Said are the copy, for which training
-// stops; the write, alone; and what the blocks with a checkpoint took more, in steps, by the clock and by
-// processor time of all threads, which is what the background takes from training where no core is free.
+// A real replica trains on the CPU in blocks of N steps, alternately without and with a checkpoint. A
+// checkpoint is taken at the first step of its block and written in the background during the block. A run
+// has R blocks of each kind, so that other load on the machine affects both alike. The program prints the
+// time of the copy, for which training stops; the time of a write alone; and the extra cost of the blocks
+// with a checkpoint, in steps: by the clock, and by the processor time of all threads, which the background
+// takes from training if no core is free.
 
 #include <fmt/format.h>
 #include <time.h>
@@ -53,9 +54,9 @@ double median(std::vector<double> values) {
 }
 
 struct Mean {
-  double value = 0, error = 0;  ///< standard
+  double value = 0, error = 0;  ///< `error` is the standard error
 };
-/// Of all but the tenth at each end: who was interrupted for long says nothing.
+/// Mean without the lowest and highest tenth, which long interruptions distort.
 Mean mean_of(std::vector<double> values) {
   std::ranges::sort(values);
   const auto cut = values.size() / 10;
@@ -78,7 +79,7 @@ ParameterTable table_of(const Options& options) {
   return {{model, vocab}, 4, 1 << 20};
 }
 
-/// Batches of one length, each row by a rule of its own.
+/// Batches of one length, with random tokens.
 class Batches {
  public:
   explicit Batches(std::int64_t sequences) : ids_(static_cast<std::size_t>(sequences * (seq_len + 1))) {
@@ -127,10 +128,9 @@ class Bench {
         static_cast<double>(std::filesystem::file_size(checkpoint_file(options_.folder, step_, 0)));
     fmt::print("{:.2f} M parameters, a checkpoint of {:.1f} MB\n",
                1e-6 * static_cast<double>(replica_.table().parameters()), 1e-6 * bytes);
-    fmt::print("first copy, which takes the memory: {:.1f} ms\n", 1e3 * first);
-    fmt::print(
-        "write with nothing beside it: {:.0f} ms, {:.2f} GB/s; of a processor {:.0f} ms, {:.2f} GB/s\n",
-        1e3 * alone, 1e-9 * bytes / alone, 1e3 * work, 1e-9 * bytes / work);
+    fmt::print("first copy, including the allocation: {:.1f} ms\n", 1e3 * first);
+    fmt::print("write without training: {:.0f} ms, {:.2f} GB/s; processor time {:.0f} ms, {:.2f} GB/s\n",
+               1e3 * alone, 1e-9 * bytes / alone, 1e3 * work, 1e-9 * bytes / work);
     std::vector<double> copies, plain, walls, processors;
     for (std::int64_t round = 0; round < options_.rounds; ++round) {
       const bool first_with = round % 2 == 1;
@@ -176,7 +176,7 @@ class Bench {
       static_cast<void>(replica_.inner_step(1e-3));
     }
   }
-  /// Seconds of the copy.
+  /// Copies the state for a checkpoint and starts the write; returns the seconds that the copy took.
   double checkpoint() {
     auto& snapshot = writer_.begin(step_);
     const double begin = wall();

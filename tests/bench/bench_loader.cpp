@@ -1,18 +1,16 @@
-// The data loader against what bounds it, in one interleaved run:
+// The data loader against its bound; both are measured alternately in one run:
 //
 //   bench_loader [--case NAME ...] [--rounds N] [--json FILE] [--folder FOLDER] [--megabytes N]
 //
-// `raw`     uint16 ids in a file that the page cache holds, through the whole pipeline into batches; the
-// bound
-//           is read() of the same file, from its beginning to its end, one MiB at a time, by one thread.
-// `zstd`    a chunk store of ids as frequent as words are, zstd 1 (`lz4`: LZ4), in the page cache; the bound
-// is
-//           the codec library alone, unpacking the same blocks from memory by one thread.
-// `disk`    a disk that gives 1.3 times what training reads and stalls at random for up to two batches;
-//           training sleeps. `waited` is the part of the time for which it waited for a batch, after the
+// `raw`     uint16 ids in a file in the page cache, through the whole pipeline into batches. The bound is
+//           read() of the whole file, one MiB at a time, by one thread.
+// `zstd`    a chunk store of ids as frequent as words are, zstd 1 (`lz4`: LZ4), in the page cache. The bound
+//           is the codec library alone: one thread decompresses the same blocks from memory.
+// `disk`    a disk with 1.3 times the throughput that training needs; it stalls at random for up to two
+//           batches. Training sleeps. `waited` is the fraction of time spent waiting for batches after the
 //           first.
 //
-// `of_bound` is speed over the bound's speed: medians over the rounds, in which both take turns.
+// `of_bound` is the speed divided by the bound's speed: medians over the rounds.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -61,7 +59,7 @@ struct Options {
   std::filesystem::path json;
 };
 
-/// Ids below 50,000 that do not pack well, in a file that goes when this does.
+/// Random ids below 50,000, which do not compress well, in a file that is removed with this object.
 class IdFile {
  public:
   explicit IdFile(const Options& options)
@@ -101,7 +99,7 @@ LoaderOptions loader_options(const DataConfig& config, std::int64_t batch, std::
           .shuffle_blocks = config.shuffle_blocks};
 }
 
-/// Bytes per second of reading it all.
+/// Bytes per second of reading the whole file.
 double read_speed(const IdFile& file) {
   std::vector<char> buffer(1 << 20);
   const int descriptor = ::open(file.path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -118,7 +116,7 @@ double read_speed(const IdFile& file) {
   return static_cast<double>(sum) / seconds;
 }
 
-/// Bytes of token ids per second through the pipeline, after the first batch; an epoch of it.
+/// Bytes of token ids per second through the pipeline after the first batch, over one epoch.
 double loader_speed(const Corpus& corpus, const LoaderOptions& options) {
   const auto device = make_cpu_device();
   Trace trace;
@@ -134,7 +132,7 @@ double loader_speed(const Corpus& corpus, const LoaderOptions& options) {
   return static_cast<double>(bytes) / seconds_since(begin);
 }
 
-/// The loader with one reading thread and with two, and what bounds it, by turns.
+/// Measures the bound and the loader with one and two reading threads in turn.
 template <class Bound>
 void compare(Json& out, const Options& options, const Corpus& corpus, const DataConfig& config,
              const Bound& bound_speed) {
@@ -159,8 +157,8 @@ Json raw(const Options& options) {
   return out;
 }
 
-/// Ids that repeat as text does, packed in blocks: phrases of up to twelve, of which the n-th is n times as
-/// rare as the first, as words are.
+/// Ids that repeat like text, packed in blocks: phrases of up to twelve ids, the n-th phrase n times as rare
+/// as the first, like words.
 class Store {
  public:
   Store(const Options& options, StoreCodec codec)
@@ -187,7 +185,7 @@ class Store {
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
-  /// Bytes of ids per second by the library alone.
+  /// Bytes of ids per second that the codec library alone unpacks.
   double library_speed() {
     std::vector<char> out(2 * std::size_t{spec.block_tokens});
     const auto begin = Clock::now();
@@ -212,7 +210,7 @@ class Store {
   std::uint64_t bytes = 0;
 
  private:
-  /// The same blocks as the store's, without what it adds to them.
+  /// Packs the store's blocks with the codec library alone.
   void pack(const std::vector<std::uint32_t>& ids) {
     const std::vector<std::uint16_t> narrow(ids.begin(), ids.end());
     const std::size_t size = 2 * std::size_t{spec.block_tokens};
@@ -243,7 +241,7 @@ Json packed(const Options& options, const char* name, StoreCodec codec) {
 Json zstd(const Options& options) { return packed(options, "zstd", StoreCodec::zstd); }
 Json lz4(const Options& options) { return packed(options, "lz4", StoreCodec::lz4); }
 
-/// A disk of its own: so many bytes per second, one read after another, with stalls now and then.
+/// A simulated disk of `rate` bytes per second that serves one read at a time and stalls now and then.
 class SlowDisk : public TokenSource {
  public:
   SlowDisk(std::unique_ptr<TokenSource> file, double rate, double longest_stall)
@@ -259,7 +257,7 @@ class SlowDisk : public TokenSource {
     const auto started = Clock::now();
     file_->read(begin, count, out);
     auto takes = static_cast<double>(count * width()) / rate_;
-    // Every fourth read stalls, for half of the longest on average.
+    // Every fourth read stalls, on average for half of the longest stall.
     const auto random = random_bits(7, 0, reads_++);
     if (random % 4 == 0) {
       const double stall = longest_stall_ * static_cast<double>(random >> 40) * 0x1p-24;

@@ -1,5 +1,5 @@
-// What the lossless stage takes off recorded outer gradients (run.record_outer_gradients), by codec and chunk
-// size, and how fast it is:  bench_lossless FOLDER...   where each folder holds .f32 files.
+// How much the lossless stage saves on recorded outer gradients (run.record_outer_gradients), by codec and
+// chunk size, and its speed:  bench_lossless FOLDER...   where each folder holds .f32 files.
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::size_t max_files = 8;  // spread over the run
-constexpr int repetitions = 5;        // the fastest counts
+constexpr int repetitions = 5;        // the fastest one counts
 
 std::vector<float> read(const std::filesystem::path& path) {
   std::vector<float> values(std::filesystem::file_size(path) / sizeof(float));

@@ -1,6 +1,6 @@
-// bench_outer_device [MILLIONS] [CODEC] [FRAGMENTS]: for how long an outer step of so many million parameters
-// (124), over all fragments (4), holds the training thread of a replica on a GPU, and when its work is over.
-// Wall-clock time, medians of five. Status 77: no GPU.
+// bench_outer_device [MILLIONS] [CODEC] [FRAGMENTS]: how long an outer step of this many million parameters
+// (124), over all fragments (4), blocks the training thread of a replica on a GPU, and when its work has
+// finished. Wall-clock time, medians of five. Status 77: no GPU.
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
-// bench_outer_state [MILLIONS] [CODEC]: what an outer step of one fragment of so many million parameters
-// (100) takes on this CPU, and how much its figures add in an audited round and on the average. Medians of
-// five, in CPU time.
+// bench_outer_state [MILLIONS] [CODEC]: time of an outer step of one fragment of this many million
+// parameters (100) on this CPU, and how much its statistics add in an audited round and on average. Medians
+// of five, in CPU time.
 
 #include <algorithm>
 #include <cstdio>

@@ -1,7 +1,7 @@
-// The outer loop's passes against the memory's bandwidth. Each iteration times a pass and, right after it, a
-// memcpy of 64 MB: counter `of_memcpy` is the median, over the iterations, of bytes read and written by the
-// pass per second over bytes read and written by the memcpy per second. Several threads work at the same
-// time, each on memory of its own.
+// The outer loop's passes against the memory bandwidth. Each iteration times a pass and, immediately after
+// it, a memcpy of 64 MB. Counter `of_memcpy` is the median over the iterations of the pass's throughput
+// divided by the memcpy's, each in bytes read and written per second. Several threads work at the same time,
+// each on its own memory.
 
 #include <benchmark/benchmark.h>
 
@@ -48,7 +48,7 @@ class Buffer {
   std::unique_ptr<T, Free> data_;
 };
 
-/// Rounded sums of uniform numbers: bell-shaped, like outer gradients.
+/// Rounded sums of uniform numbers: bell-shaped like outer gradients.
 void fill(Buffer<float>& x, std::uint64_t stream) {
   for (std::size_t i = 0; i < x.size(); ++i) {
     float sum = -2;
@@ -121,7 +121,7 @@ void add(const std::string& name, const CodecSpec& spec, std::size_t bytes_per_e
 }
 
 void add_all() {
-  // What a chunk without TLS costs its sender, and its receiver.
+  // The checksum that a chunk without TLS costs its sender and its receiver.
   add("crc32c", {.kind = CodecKind::fp32}, 0, [](Operands& o) {
     benchmark::DoNotOptimize(crc32c(std::span<const std::byte>(o.bytes)));
     return true;
@@ -133,7 +133,7 @@ void add_all() {
       if (rounding == Rounding::stochastic && spec.kind == CodecKind::fp32) continue;
       const std::string how = rounding == Rounding::nearest ? "nearest" : "stochastic";
       add(std::string(name) + "/encode_" + how, spec, 16,
-          [spec](Operands& o) {  // global, local, residual twice
+          [spec](Operands& o) {  // global, local, and the residual twice
             return !encode_difference(spec, o.global, o.local, {o.third}, {.key = 1, .first_element = 0},
                                       o.bytes);
           });
@@ -142,7 +142,7 @@ void add_all() {
     add(std::string(name) + "/decode_accumulate", spec, 8,
         [spec](Operands& o) { return decode_accumulate(spec, o.bytes, 0.5F, o.third); });
     add(std::string(name) + "/decode_apply", spec, 24,
-        [spec](Operands& o) {  // global, momentum, local, each twice
+        [spec](Operands& o) {  // global, momentum and local, twice each
           return decode_apply(spec, o.bytes, {.alpha = 0.25F}, o.global, o.third, o.local);
         });
   }

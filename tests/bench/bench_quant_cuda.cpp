@@ -1,6 +1,6 @@
-// The fused passes on a GPU beside a copy of as many bytes within its memory, which is the bound: the two
-// take turns, and `of_copy` is the copy's time divided by the pass's. A copy uses the whole GPU; a pass the
-// thread blocks in its name.
+// The fused passes on a GPU, compared with their bound: a copy of as many bytes within its memory. The two
+// are measured alternately, and `of_copy` is the copy's time divided by the pass's. A copy uses the whole
+// GPU; a pass uses the number of thread blocks in its name.
 
 #include <benchmark/benchmark.h>
 #include <cuda_runtime_api.h>
@@ -42,7 +42,7 @@ class OnGpu {
   std::size_t size_;
 };
 
-/// Rounded sums of uniform numbers: bell-shaped, like outer gradients. A period of them, repeated.
+/// A repeated period of rounded sums of uniform numbers: bell-shaped like outer gradients.
 void fill(std::span<float> to, std::uint64_t stream) {
   constexpr std::size_t period = std::size_t{1} << 20;
   std::vector<float> x(period);
@@ -68,7 +68,8 @@ class Stopwatch {
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
-  /// Seconds that what `work` puts into the stream takes there. What it returns is kept until that is done.
+  /// Seconds of GPU time for the work that `work` queues on the stream. The value that `work` returns is kept
+  /// until then.
   template <class Work>
   double time(const Work& work) {
     check(cudaEventRecord(begin_, stream_));
@@ -89,7 +90,7 @@ class Stopwatch {
 struct Operands {
   OnGpu<float> a{elements}, b{elements}, c{elements};
   OnGpu<std::byte> encoded{elements * sizeof(float)};
-  OnGpu<std::byte> from{elements * 16}, to{elements * 16};  // of the copy
+  OnGpu<std::byte> from{elements * 16}, to{elements * 16};  // source and target of the copy
 
   Operands() {
     fill(a.span(), 1);
@@ -101,7 +102,7 @@ struct Operands {
   }
 };
 
-/// One pass; fp32 operands that it reads or writes, each counted as often.
+/// A pass, and how many fp32 operands it reads or writes, each counted as often as it is used.
 struct Pass {
   const char* name;
   std::size_t operands;
@@ -143,7 +144,7 @@ void measure(benchmark::State& state, const Pass& pass, const CodecSpec& spec, s
   const auto bytes = pass.operands * elements * sizeof(float) + operands.encoded_as(spec).size();
   double copying = 0;
   double passing = 0;
-  const auto copy = [&] {  // reads half of the bytes and writes half
+  const auto copy = [&] {  // reads half of the bytes and writes the other half
     const auto status = cudaMemcpyAsync(operands.to.span().data(), operands.from.span().data(), bytes / 2,
                                         cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(on.stream()));
     check(status);

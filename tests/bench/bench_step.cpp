@@ -1,12 +1,12 @@
-// Training steps of one replica, without data, outer loop or anything else:  bench_step [--device cpu|cuda]
+// Training steps of one replica, without data and without the outer loop:  bench_step [--device cpu|cuda]
 // [--model gpt2|llama] [--layers L] [--dim C] [--heads H] [--vocab V] [--batch B] [--micro-batch M]
 // [--seq-len T] [--precision fp32|bf16] [--deterministic] [--threads N] [--steps S] [--rounds R]
 // [--peak-tflops P]
 //
-// Prints a line of JSON a round: tokens per second over its steps, the loss, and the most memory that the
-// process has had so far, on the host (in all, and beyond what it had before there was a model) and on a GPU;
-// with --peak-tflops also the share of that peak which the model's arithmetic makes. With --on-request a
-// round is made for each line of standard input, so that others can be measured in turn with it
+// Prints a line of JSON per round: tokens per second, the loss, and the process's peak memory so far on the
+// host (in total, and beyond its use before the model was created) and on a GPU; with --peak-tflops also the
+// fraction of that peak which the model's arithmetic reaches. With --on-request it runs a round for each
+// line on standard input, so that other programs can be measured alternately with it
 // (tests/bench/compare_step.py).
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ struct Request {
   bool on_request = false, on_gpu = false;
 };
 
-/// In bytes, a line of /proc/self/status.
+/// A line of /proc/self/status, in bytes.
 std::uint64_t memory(const std::string& name) {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
@@ -47,7 +47,7 @@ std::uint64_t memory(const std::string& name) {
   return 0;
 }
 
-/// Of one token, forward and backward: the products of the parameters, and attention's (PaLM, appendix B).
+/// Forward and backward, per token: the products of parameters, and those of attention (PaLM, appendix B).
 double flops_per_token(const Request& request, double parameters) {
   const auto& model = request.model;
   return 6 * parameters + 12.0 * static_cast<double>(model.layers * model.dim * request.seq_len);
@@ -75,7 +75,7 @@ void measure(Request request) {
       loss = replica.forward_backward(batch.get());
       replica.inner_step(request.inner.lr);
     }
-    static_cast<void>(replica.read({0, 1}));  // waits for a GPU
+    static_cast<void>(replica.read({0, 1}));  // waits for the GPU
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     const auto tokens = static_cast<double>(request.steps * request.inner.batch * request.seq_len);
     const auto peak = memory("VmHWM");

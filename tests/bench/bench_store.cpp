@@ -1,11 +1,11 @@
 // The chunk store:  bench_store PATH [TOKENIZER]   where PATH is text (tokenised by bytes, or by TOKENIZER)
 // or a .bin file.
 //
-// read: whole blocks by StoreReader, one after the other, against the codec library alone on the same
-// compressed bytes in memory; `of_bound` is the part of the library's speed that is left. Text is also
-// tokenised: there `of_bound` is the part of all processor time that the codec library takes itself, which is
-// what cannot be saved. Processor time of one thread and medians of interleaved rounds, so that others on the
-// machine count as little as can be; wall time is beside it.
+// read: StoreReader reads whole blocks one after the other, compared with the codec library alone on the
+// same compressed bytes in memory; `of_bound` is the speed divided by the library's speed. Text is also
+// tokenised: there `of_bound` is the codec library's own fraction of all processor time, the part that
+// cannot be saved. Times are processor time of one thread and medians of interleaved rounds, so that other
+// load on the machine matters little; wall time is also printed.
 
 #include <fmt/format.h>
 #include <lz4.h>
@@ -59,7 +59,7 @@ double cpu_time(Work work, clockid_t clock = CLOCK_THREAD_CPUTIME_ID) {
   return now(clock) - begin;
 }
 
-/// A store's compressed blocks in memory, and what the library needs for them.
+/// A store's compressed blocks in memory, and the time that the codec library needs for them.
 class Library {
  public:
   explicit Library(const fs::path& folder) : info_(store_info(folder)), context_(ZSTD_createDCtx()) {
@@ -154,7 +154,7 @@ void measure_tokenising(const std::string& name, TokenizeOptions options) {
                            CLOCK_PROCESS_CPUTIME_ID));
     wall.push_back(now(CLOCK_MONOTONIC) - begin);
   }
-  // The same ids through the library alone.
+  // The same ids with the codec library alone.
   const StoreReader reader(options.out);
   store::BlockEncoder encoder(reader.info().spec);
   std::vector<std::byte> ids(reader.block_tokens() * reader.width());

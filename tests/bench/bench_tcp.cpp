@@ -1,20 +1,21 @@
-// What plain TCP can do across a wide-area network, which bounds every transport over it: a number of bytes
-// one way or both ways at once, over one flow or several paced ones, in a lab (tests/wan_lab; needs root).
+// The speed of plain TCP across a wide-area network, which bounds every transport over it: transfers one way
+// or both ways at once, over one flow or several paced flows, in a lab (tests/wan_lab; needs root).
 //
 //     bench_tcp [--rate 1Gbps] [--rtt 100ms] [--bytes 33500000] [--rounds 8] [--gap SECONDS]
 //                     [--mtu 1500] [--lab WORD] ... [--case "KEY=VALUE ..."] ...
 //
-// Keys of a case: flows, both (0, 1), cc (cubic, bbr), pace (of the payload rate, over all flows; 0: none),
-// sndbuf, rcvbuf (SO_SNDBUF, SO_RCVBUF; 0: the kernel's own), lowat (TCP_NOTSENT_LOWAT; 0: none). Without
-// --case: the first table of tests/wan_lab/README.md. --gap: a rest before each transfer but the first. --lab
-// adds one word to the options of `lab up`: --lab --loss --lab 1e-4.
+// Keys of a case: flows, both (0, 1), cc (cubic, bbr), pace (relative to the payload rate, over all flows;
+// 0: none), sndbuf, rcvbuf (SO_SNDBUF, SO_RCVBUF; 0: the kernel's own), lowat (TCP_NOTSENT_LOWAT; 0: none).
+// Without --case: the first table of tests/wan_lab/README.md. --gap: a pause before each transfer except the
+// first. --lab adds one word to the options of `lab up`: --lab --loss --lab 1e-4.
 //
-// A transfer lasts from the first write until the sender knows that all has arrived, so that its bound is
-// 8 bytes / payload rate + round trip; with `both`, until both know. The payload rate is what IPv4 and TCP
-// with timestamps leave of the link's: rate (MTU - 52) / MTU. The first transfer of a connection is "cold";
-// of the others, over the same connections, the median is shown and the worst. Further columns: segments sent
-// again; packets that the link's queue dropped; packets that the lab itself lost, which must be 0; the cores
-// that the forwarder used; and by how many microseconds it delivered late, on average and at most.
+// A transfer lasts from the first write until the sender knows that everything has arrived, so its bound is
+// 8 bytes / payload rate + round trip; with `both`, it lasts until both know. The payload rate is the link's
+// rate without the headers of IPv4 and TCP with timestamps: rate (MTU - 52) / MTU. The first transfer of a
+// connection is "cold"; for the others, over the same connections, the table has the median and the worst.
+// Further columns: retransmitted segments; packets dropped by the link's queue; packets lost by the lab
+// itself, which must be 0; the cores used by the forwarder; and its lateness in microseconds, on average and
+// at most.
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -51,17 +52,17 @@ constexpr std::uint16_t control_port = 7000;
 constexpr std::size_t buffer_bytes = 256 << 10;
 constexpr int header_bytes = 20 + 20 + 12;  // IPv4, TCP, timestamps
 
-/// What both ends of a measurement know; goes over the control connection as it is.
+/// Parameters of a measurement; sent to the other end over the control connection as raw bytes.
 struct Case {
   int flows = 1;
   int both = 0;
   std::array<char, 16> cc{};
-  double pace = 0;  // of the payload rate, all flows together
+  double pace = 0;  // part of the payload rate, for all flows together
   int sndbuf = 0, rcvbuf = 0, lowat = 0;
-  std::uint64_t bytes = 33'500'000;  // all flows together, each way
+  std::uint64_t bytes = 33'500'000;  // for all flows together, in each direction
   double payload_rate = 0;           // bit/s
   int rounds = 8;
-  double gap = 0;  // seconds without traffic before each transfer but the first
+  double gap = 0;  // seconds without traffic before each transfer except the first
 };
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
@@ -128,7 +129,7 @@ Socket listening(Socket socket, std::uint16_t port) {
   return socket;
 }
 
-// Before connect and listen: the size of the receive buffer goes into the handshake.
+// Set before connect and listen, because the handshake announces the size of the receive buffer.
 Socket flow_socket(const Case& c) {
   Socket flow;
   if (c.cc[0]) {
@@ -151,12 +152,12 @@ struct Flow {
   std::uint64_t to_send = 0, to_receive = 0;
 };
 
-// Moves what one flow can at present; both buffers' contents mean nothing.
+// Sends and receives as much as one flow can without blocking. The bytes have no meaning.
 void move(Flow& flow, short events, std::vector<char>& buffer) {
   if (events & POLLIN) {
     const auto most = std::min<std::uint64_t>(buffer.size(), flow.to_receive);
-    const auto n =
-        recv(flow.socket.get(), buffer.data(), most, MSG_DONTWAIT | MSG_TRUNC);  // counts, does not copy
+    const auto n = recv(flow.socket.get(), buffer.data(), most,
+                        MSG_DONTWAIT | MSG_TRUNC);  // MSG_TRUNC counts without copying
     if (n == 0) throw std::runtime_error("a flow was closed");
     if (n < 0 && errno != EAGAIN) fail("recv");
     flow.to_receive -= static_cast<std::uint64_t>(std::max<long>(0, n));
@@ -169,7 +170,7 @@ void move(Flow& flow, short events, std::vector<char>& buffer) {
   }
 }
 
-// Sends and receives all; tells the other end when all has come.
+// Sends and receives everything; notifies the other end when all has arrived.
 void transfer(std::vector<Flow>& flows, const Socket& control, bool receives, std::vector<char>& buffer) {
   std::vector<pollfd> polled(flows.size());
   bool told = !receives;
@@ -196,7 +197,7 @@ void load(std::vector<Flow>& flows, const Case& c, bool sends, bool receives) {
   for (auto& flow : flows) flow.to_send = sends ? part : 0, flow.to_receive = receives ? part : 0;
 }
 
-// The server's end: transfers for one client, which says when each begins.
+// The server's end: transfers for one client, which signals the start of each.
 void serve() {
   const auto listener = listening(Socket(), control_port);
   fmt::print("ready\n");
@@ -234,7 +235,7 @@ std::uint32_t retransmissions(const std::vector<Flow>& flows) {
   return sum;
 }
 
-// The client's end: prints the seconds of each transfer and, last, the segments sent again.
+// The client's end: prints the seconds of each transfer and finally the number of retransmitted segments.
 void drive(const char* address, const Case& c) {
   const auto control = connected(Socket(), address, control_port);
   control.set(IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
@@ -257,8 +258,7 @@ void drive(const char* address, const Case& c) {
   control.write_all('e');
 }
 
-// --- From outside of the lab
-// ------------------------------------------------------------------------------------------
+// ---- outside the lab ----
 
 struct Settings {
   std::string rate = "1Gbps", rtt = "100ms", mtu = "1500";
@@ -324,7 +324,7 @@ Case read_case(const std::string& text, Case c) {
   return c;
 }
 
-// The case of the other process, as the words after "drive ADDRESS".
+// The case as command-line words for the other process, after "drive ADDRESS".
 std::vector<std::string> words_of(const std::string& text, const Case& c) {
   return {text, fmt::format("{}", c.bytes), fmt::format("{}", c.payload_rate), fmt::format("{}", c.rounds),
           fmt::format("{}", c.gap)};
@@ -339,10 +339,10 @@ Case case_of(char** words) {
   return read_case(words[0], common);
 }
 
-/// Counters of the lab that say what a measurement cost and whether the lab itself stood in its way.
+/// The lab's counters: the cost of a measurement, and whether the lab itself distorted it.
 struct LabCounters {
-  double cpu;              // seconds of the forwarder
-  double late, late_most;  // microseconds by which packets were delivered after they were due: mean, most
+  double cpu;              // processor seconds of the forwarder
+  double late, late_most;  // microseconds by which packets were delivered late: mean and maximum
   std::uint64_t queue_drops, lost_by_lab;
 };
 
@@ -368,7 +368,7 @@ void measure(const std::string& program, const std::string& text, const Settings
                                    "--rtt",   settings.rtt, "--mtu",  settings.mtu};
   options.insert(options.end(), settings.lab.begin(), settings.lab.end());
   const wan_lab::WanLab lab(
-      options);  // a new one for each case: the kernel remembers what it learnt of a peer
+      options);  // a new lab per case, since the kernel caches what it learns about a peer
 
   auto server = lab.start(2, {program, "serve"});
   if (server.line() != "ready") throw std::runtime_error("the server did not start");

@@ -1,25 +1,25 @@
-// The transport across a wide-area network, against what the link can carry and against Gloo (c10d) on the
-// same links: real members and a real coordinator in the sites of a lab (tests/wan_lab; needs root).
+// The transport across a wide-area network, compared with what the link can carry and with Gloo (c10d) on
+// the same links: real members and a real coordinator in the sites of a lab (tests/wan_lab; needs root).
 //
 //     bench_transport [--case NAME] ... [--json FILE] [--list] [--set KEY=VALUE] ...
 //
 // Each case is one lab with one coordinator and M members, which exchange rounds of fragments as the outer
-// loop does, without a trainer: contributions are there, results are waited for. An exchange begins at all
-// members at the same moment and lasts until the last of them has all results. `of_bound` is its median time
-// over the bound's
+// loop does, but without a trainer: contributions are ready, and members only wait for results. An exchange
+// begins at all members at the same moment and lasts until the last of them has all results. `of_bound` is
+// its median time divided by the bound
 //
 //     2 (M - 1) / M * 8 bytes / payload rate + round trip
 //
-// what each member has to send (contributions to the owners of the chunks, and results of those it owns) at
-// the rate that IPv4 and TCP with timestamps leave of the link's, rate (MTU - 52) / MTU, and half a round
-// trip for each of the two phases. In a stream several fragments are under way all the time; `of_bound` is
-// then the payload rate of the link over what codec bytes went at. `heartbeats` is a stream of ten minutes
-// over a slow link, and says besides how long the heartbeats of the member took whose coordinator is at the
-// other end, and in how many views the members were: a second one would be a false suspicion. `training` is a
-// stream with pauses, and says how much longer the first member's training steps take while it flows. All
-// that the case consists of shares this machine's cores, so that says too much: `own_part` is what that
-// member's own transport has of the processor time that all of it takes. It trains on all cores, and
-// `training_one` on one.
+// This is the time for the data that each member must send (contributions to the owners of the chunks, and
+// results of its own chunks) at the link's rate without the headers of IPv4 and TCP with timestamps, rate
+// (MTU - 52) / MTU, plus half a round trip for each of the two phases. In a stream, several fragments are in
+// flight all the time; `of_bound` is then the link's payload rate divided by the rate of codec bytes.
+// `heartbeats` is a stream of ten minutes over a slow link. It also reports how long heartbeats take for the
+// member on the other side of the link from its coordinator, and the number of views: a second view would
+// mean a false suspicion. `training` is a stream with pauses, and reports how much longer the first member's
+// training steps take during the stream. All parts of the case share this machine's cores, so that this
+// value is too high: `own_part` is the fraction of their processor time used by that member's own transport.
+// `training` trains on all cores, `training_one` on one.
 
 #include <dirent.h>
 #include <fmt/format.h>
@@ -61,7 +61,7 @@ using Json = nlohmann::json;
 constexpr double payload_part = (1500.0 - 52) / 1500;
 constexpr std::uint16_t coordinator_port = 7000, member_port = 7001, gloo_port = 7100;
 
-/// What all processes of a case know.
+/// Parameters of a case, for all its processes.
 struct Case {
   std::string name;
   std::string what = "exchange";  ///< exchange, stream, training, gloo
@@ -69,17 +69,17 @@ struct Case {
   double rate = 1e9;  ///< bits per second, each direction of each pair
   double rtt = 0.1;   ///< seconds
   double loss = 0;
-  std::uint64_t parameters = 8'375'000;  ///< of a fragment
+  std::uint64_t parameters = 8'375'000;  ///< per fragment
   std::string codec = "fp32";
   std::uint64_t chunk = 65536;  ///< parameters
-  int fragments = 1;            ///< in a stream all of them are under way
-  int rounds = 12;              ///< exchanges; in a stream, of each fragment
+  int fragments = 1;            ///< a stream has all of them in flight
+  int rounds = 12;              ///< exchanges; in a stream, rounds of each fragment
   bool tls = true;
   std::string congestion = "bbr", network_rate = "auto";
   int lanes = 8;
-  double heartbeat = 1;  ///< seconds between two
-  bool traced = false;   ///< says how long each of them took
-  int threads = 0;       ///< of training; 0: one for each core
+  double heartbeat = 1;  ///< seconds between two heartbeats
+  bool traced = false;   ///< reports how long each heartbeat took
+  int threads = 0;       ///< threads for training; 0: one per core
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Case, name, what, members, rate, rtt, loss, parameters, codec, chunk,
                                    fragments, rounds, tls, congestion, network_rate, lanes, heartbeat, traced,
@@ -89,8 +89,8 @@ void stream(Case& c, double rate, double rtt) {
   c.what = "stream";
   c.rate = rate;
   c.rtt = rtt;
-  c.parameters = static_cast<std::uint64_t>(rate / 1e9 * 8.375e6);  // .28 s of the line each way
-  c.chunk = 16384;  // chunks of 64 KiB, which a chunk in 4 bits is half of
+  c.parameters = static_cast<std::uint64_t>(rate / 1e9 * 8.375e6);  // .28 s of the link in each direction
+  c.chunk = 16384;  // 64 KiB in fp32; a chunk of the default size has 32 KiB in 4 bits
   c.fragments = 4;
   c.rounds = 30;
 }
@@ -105,7 +105,7 @@ std::vector<Case> all_cases() {
   add("exchange", [](Case&) {});
   add("exchange_plain", [](Case& c) { c.tls = false; });
   add("exchange_gloo", [](Case& c) { c.what = "gloo"; });
-  // Four members share one line of 200 Mbit/s each: a third of it for each pair.
+  // Four members share a link of 200 Mbit/s each: each pair gets a third of it.
   const auto four = [](Case& c) {
     c.members = 4;
     c.rate = 200e6 / 3;
@@ -152,7 +152,7 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-// ---- processes at the sites ----
+// ---- processes in the lab ----
 
 std::string address(const std::string& host, int port) { return fmt::format("{}:{}", host, port); }
 
@@ -189,7 +189,7 @@ void coordinate(const Case& c, const std::string& host, const std::string& certs
   static_cast<void>(node.run());
 }
 
-/// Seconds of processor time, by the names of this process's threads.
+/// Seconds of processor time of this process, by thread name.
 Json processor_time() {
   Json seconds = Json::object();
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -219,16 +219,16 @@ FragmentLayout layout_of(const Case& c) {
   return {fragments, c.chunk};
 }
 
-/// Where a stream has pauses: it flows for some seconds, and then does not for as many.
+/// With training, a stream flows for this many seconds and then pauses for as many.
 constexpr double flows_for = 4;
 bool flows(double start, double now) { return std::fmod(now - start, 2 * flows_for) < flows_for; }
-/// The next moment at which it does.
+/// The next moment at which the stream flows.
 double flows_from(double start, double now) {
   return flows(start, now) ? now : start + (std::floor((now - start) / (2 * flows_for)) + 1) * 2 * flows_for;
 }
 
-/// Training steps of the first member of that case, by a thread of their own while this lives. Seconds that
-/// each took are written into `steps`, {"flowing": [], "paused": []}; those in which that changes are not.
+/// Trains on a separate thread at the first member while the object exists. Appends the seconds of each step
+/// to `steps`, {"flowing": [], "paused": []}, except for steps during which the stream starts or stops.
 class Training {
  public:
   Training(const Case& c, std::size_t self, double start, Json& steps) {
@@ -266,7 +266,7 @@ class Training {
       replica.forward_backward(batch);
       replica.inner_step(1e-3);
       const double end = seconds_since_boot();
-      // What is under way at the end of a flow arrives a second later at most.
+      // Data in flight at the end of a flow arrives at most a second later.
       const bool flowed = flows(start, begin - 1), flowing = flows(start, begin);
       if (flowed != flowing || flowing != flows(start, end) || begin < start) continue;
       steps[flowing ? "flowing" : "paused"].push_back(end - begin);
@@ -325,7 +325,7 @@ class Exchanger {
   }
 
  private:
-  /// The same bytes are contributed in every round: what they are makes no difference here.
+  /// Encodes the contributions, which are the same in every round; their values do not matter here.
   void encode(const protocol::CodecPlan& codecs) {
     const auto size = layout_.chunk_elements();
     std::vector<float> values(size);
@@ -338,7 +338,7 @@ class Exchanger {
     }
   }
 
-  /// Seconds that each took, to the coordinator and back.
+  /// Seconds that each heartbeat took to the coordinator and back.
   Json heartbeats() {
     node_.reset();
     trace_->close();
@@ -356,7 +356,7 @@ class Exchanger {
     return times;
   }
 
-  /// All members know the moment at which the first exchange begins; their clocks are one machine's.
+  /// Agrees on the start of the first exchange; all members share one machine's clock.
   void meet() {
     if (node_->self() == 0) node_->announce(fmt::format("{:.6f}", seconds_since_boot() + 1.5));
     start_ = std::stod(node_->announced());
@@ -367,7 +367,7 @@ class Exchanger {
     for (auto k = chunks.first; k < chunks.last; ++k)
       node_->contribute(k, state_[p].round + 1, contributions_[k], 1, {});
   }
-  /// Returns when the results were there.
+  /// Waits for the results; returns the time at which they were there.
   double finish(FragmentId p) {
     const auto result = node_->wait(p, state_[p].round + 1, false).result;
     if (!result) throw std::runtime_error("a round did not commit");
@@ -383,7 +383,7 @@ class Exchanger {
     std::this_thread::sleep_for(std::chrono::duration<double>(moment - seconds_since_boot()));
   }
 
-  /// One after another, each at a moment of its own, so that all members begin it together.
+  /// Exchanges one after another, each starting at an agreed time.
   Json exchange() {
     const double wire = 8.0 * static_cast<double>(contributions_.front()->size()) /
                         static_cast<double>(layout_.chunk(0).size) * static_cast<double>(case_.parameters) *
@@ -431,7 +431,7 @@ class Exchanger {
 };
 
 #ifdef ISTHMUS_BENCH_TRAINER
-/// The mean of as many fp32 values, by Gloo's own choice of algorithm.
+/// The mean of the same number of fp32 values, by Gloo's own choice of algorithm.
 void reduce_with_gloo(const Case& c, int rank, const std::string& host, const std::string& store) {
   trainer::GlooAllReduce gloo(
       {.store_host = store, .store_port = gloo_port, .listen_host = host, .rank = rank, .world = c.members});
@@ -439,7 +439,7 @@ void reduce_with_gloo(const Case& c, int rank, const std::string& host, const st
   Json times = Json::array();
   std::vector<float> token(1);
   for (int round = 0; round < c.rounds; ++round) {
-    gloo.mean(token);  // all are here
+    gloo.mean(token);  // waits until all are here
     const auto begin = seconds_since_boot();
     gloo.mean(values);
     times.push_back({begin, seconds_since_boot()});
@@ -449,7 +449,7 @@ void reduce_with_gloo(const Case& c, int rank, const std::string& host, const st
 }
 #endif
 
-// ---- from outside of the lab ----
+// ---- outside the lab ----
 
 double percentile(std::vector<double> values, double part) {
   std::ranges::sort(values);
@@ -463,7 +463,7 @@ std::vector<std::string> lab_options(const Case& c) {
           "--loss",  fmt::format("{}", c.loss)};
 }
 
-/// Folders of certificates, while it lives.
+/// Folders of certificates, removed with the object.
 class Certificates {
  public:
   explicit Certificates(const Case& c) {
@@ -488,7 +488,7 @@ class Certificates {
   std::filesystem::path folder_;
 };
 
-/// What the members of a case print, in their order.
+/// The output of the case's members, in their order.
 std::vector<Json> run_members(const std::string& program, const Case& c, const wan_lab::WanLab& lab,
                               const Certificates& certificates) {
   const auto settings = Json(c).dump();
@@ -510,8 +510,8 @@ std::vector<Json> run_members(const std::string& program, const Case& c, const w
   return results;
 }
 
-/// Seconds of each exchange, from where all begin until the last member has it; of a stream, of each fragment
-/// at each member.
+/// Seconds of each exchange, from the common start until the last member has all results; for a stream,
+/// seconds of each fragment at each member.
 std::vector<double> times_of(const Case& c, const std::vector<Json>& results) {
   std::vector<double> times;
   const auto count = results.front()["times"].size();
@@ -529,7 +529,7 @@ std::vector<double> times_of(const Case& c, const std::vector<Json>& results) {
   return times;
 }
 
-/// Of a stream but for its first quarter: what each member sent per second, payload.
+/// Payload rate of a member, in bits per second, without a stream's first quarter.
 double goodput(const Json& result) {
   const auto& times = result["times"];
   const auto count = times.size(), from = count / 4;
@@ -546,7 +546,7 @@ double transport_seconds(const Json& result) {
   return seconds;
 }
 
-/// How much longer training steps take while the stream flows.
+/// How much slower training steps are while the stream flows.
 Json training_of(const std::vector<Json>& results, double forwarder) {
   const auto& steps = results.front()["steps"];
   const auto flowing = steps["flowing"].get<std::vector<double>>();

@@ -1,6 +1,6 @@
-// compare_codecs FOLDER ...: what each format makes of recorded outer gradients (files *.f32, written by a
-// run with run.record_outer_gradients): error, direction, size. Beside the product's codecs it tries formats
-// and scale rules that did not become one. A table in Markdown.
+// compare_codecs FOLDER ...: error, direction and size of each format on recorded outer gradients (files
+// *.f32, written by a run with run.record_outer_gradients). Apart from the product's codecs it tries formats
+// and scale rules that were not adopted. Prints a table in Markdown.
 
 #include <algorithm>
 #include <array>
@@ -22,12 +22,12 @@ namespace {
 
 using Values = std::vector<float>;
 
-/// What is left of the values, and at what price.
+/// The decoded values and their cost.
 struct Outcome {
   Values values;
-  double bits = 0;          ///< in all
-  double entropy_bits = 0;  ///< the same, were the codes coded with their order-0 entropy
-  double seconds = 0;       ///< to encode; 0 where nobody tried to be fast
+  double bits = 0;          ///< total
+  double entropy_bits = 0;  ///< total if the codes were coded at their order-0 entropy
+  double seconds = 0;       ///< time to encode; 0 for formats that were not optimised
 };
 using Format = std::function<Outcome(const Values&)>;
 
@@ -44,7 +44,7 @@ Outcome with_codec(const CodecSpec& spec, const Values& x) {
   Outcome outcome;
   std::vector<std::byte> bytes(encoded_size(spec, x.size()));
   outcome.values.resize(x.size());
-  static_cast<void>(encode(spec, x, {}, {}, bytes));  // the pages and the caches are there
+  static_cast<void>(encode(spec, x, {}, {}, bytes));  // warms up pages and caches
   const auto begin = std::chrono::steady_clock::now();
   const bool refused = encode(spec, x, {}, {}, bytes).has_value();
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -65,8 +65,8 @@ float to_bf16(float x) {
   std::memcpy(&x, &bits, 4);
   return x;
 }
-/// Three bits of mantissa, exponents 2^-6 to 2^8, under one fp32 scale for all; the scale's 32 bits are not
-/// counted.
+/// Three bits of mantissa, exponents 2^-6 to 2^8, with one fp32 scale for all values. The scale's 32 bits are
+/// not counted.
 float to_e4m3(float x, float unit) {
   if (x == 0) return 0;
   const float y = std::clamp(x / unit * 448, 0x1p-9F, 448.0F);
@@ -74,14 +74,14 @@ float to_e4m3(float x, float unit) {
   return std::nearbyint(y / step) * step / 448 * unit;
 }
 
-/// Signed levels, ascending, the largest magnitude of them 1.
+/// Signed levels in ascending order; the largest magnitude is 1.
 using Levels = std::vector<float>;
 
 struct Rule {
   Levels levels;
   std::size_t block = 64;
-  bool e4m3 = false;                  ///< scales; bf16 otherwise
-  std::vector<float> clips = {1.0F};  ///< the one with the least squared error is taken
+  bool e4m3 = false;                  ///< the scales are E4M3 instead of bf16
+  std::vector<float> clips = {1.0F};  ///< the clip with the least squared error is used
 };
 
 /// Index of the nearest level.
@@ -185,7 +185,7 @@ std::vector<std::pair<std::string, Format>> all_formats() {
   const Levels int4 = symmetric({0, 1, 2, 3, 4, 5, 6, 7});
   const Levels e2m1 = symmetric({0, 0.5F, 1, 1.5F, 2, 3, 4, 6});
   const Levels lloyd4 = symmetric({24, 73, 124, 178, 238, 307, 392, 512});
-  // QLoRA's NF4 (arXiv 2305.14314): quantiles of a Gaussian, zero among them.
+  // QLoRA's NF4 (arXiv 2305.14314): quantiles of a Gaussian, including zero.
   const Levels nf4 = {-1,      -0.6962F, -0.5251F, -0.3949F, -0.2844F, -0.1848F, -0.0911F, 0,
                       0.0796F, 0.1609F,  0.2461F,  0.3379F,  0.4407F,  0.5626F,  0.7230F,  1};
   for (const std::size_t block : {std::size_t{32}, std::size_t{64}, std::size_t{128}}) {
@@ -238,7 +238,7 @@ Values read(const std::filesystem::path& file) {
   return x;
 }
 
-/// Files early, in the middle and late in each folder's run.
+/// Files from the beginning, the middle and the end of each folder's run.
 std::vector<Values> sample_of(const std::vector<std::filesystem::path>& folders) {
   constexpr std::size_t from_each_part = 6;
   std::vector<Values> sample;

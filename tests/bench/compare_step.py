@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """compare_step.py BENCH_STEP [--device cpu|cuda] [--case NAME ...] [--precision fp32|bf16 ...] [--compile] [--rounds N]
 [--threads N] [--library-path DIRS]:
-a training step of Isthmus against the same step in PyTorch as people write it (nanoGPT's form: modules, scaled dot
-product attention, cross-entropy, clipping, AdamW in two groups, in bf16 by autocast), eager and, with --compile, by
-torch.compile. The same model, batch, precision and threads; all of them are processes that live as long as the
-comparison and make their rounds in turn. Prints a line of JSON for each case: tokens per second (medians), the
-ratios, ours by theirs, as medians over the rounds, and the most memory beyond what each process had before there was a
-model: of the host, or with --device cuda of the GPU. --library-path is LD_LIBRARY_PATH for BENCH_STEP alone.
+compares a training step of Isthmus with the same step in typical PyTorch code (in nanoGPT's form: modules, scaled dot
+product attention, cross-entropy, clipping, AdamW with two groups, bf16 by autocast), eager and, with --compile, with
+torch.compile. Model, batch, precision and threads are the same. All processes live as long as the comparison and run
+their rounds alternately. Prints a line of JSON for each case: tokens per second (medians); the ratios, ours divided by
+theirs, as medians over the rounds; and each process's peak memory beyond its use before the model was created, on the
+host or, with --device cuda, on the GPU. --library-path is LD_LIBRARY_PATH for BENCH_STEP alone.
 
     .venv/bin/python tests/bench/compare_step.py build/release/bench/bench_step --compile
 """
@@ -21,14 +21,14 @@ import subprocess
 import sys
 import time
 
-# What people train on CPUs, from nanoGPT's smallest to GPT-2 itself.
+# Usual models on CPUs, from nanoGPT's smallest to GPT-2.
 CASES = {
     "gpt2-tiny": {"model": "gpt2", "layers": 4, "dim": 128, "heads": 4, "vocab": 256, "batch": 12, "seq-len": 64},
     "gpt2-small": {"model": "gpt2", "layers": 6, "dim": 384, "heads": 6, "vocab": 256, "batch": 16, "seq-len": 256},
     "llama-small": {"model": "llama", "layers": 6, "dim": 384, "heads": 6, "vocab": 256, "batch": 16, "seq-len": 256},
     "gpt2-124m": {"model": "gpt2", "layers": 12, "dim": 768, "heads": 12, "vocab": 50304, "batch": 2, "seq-len": 512},
 }
-# What people train on a GPU: GPT-2 as nanoGPT does, with the vocabulary as it is, and a Llama of 350 M parameters.
+# Usual models on a GPU: nanoGPT's GPT-2, also with the original vocabulary, and a Llama with 350 M parameters.
 GPU_CASES = {
     "gpt2-124m-gpu": {"model": "gpt2", "layers": 12, "dim": 768, "heads": 12, "vocab": 50304, "batch": 16, "seq-len": 1024},
     "gpt2-50257-gpu": {"model": "gpt2", "layers": 12, "dim": 768, "heads": 12, "vocab": 50257, "batch": 16, "seq-len": 1024},
@@ -125,7 +125,7 @@ def status(name):
 
 
 def serve(request):
-    """A process of PyTorch's: a round of steps for each line of standard input."""
+    """The PyTorch process: runs a round of steps for each line on standard input."""
     import contextlib
 
     import torch
@@ -190,7 +190,7 @@ def compare(name, case, precision, options):
             "--threads", str(options.threads)]
     for key, value in case.items():
         ours += [f"--{key}", str(value)]
-    # As many steps a round as take about a second.
+    # As many steps per round as take about options.seconds.
     probe = Side(ours + ["--steps", "2"], libraries)
     tokens = case["batch"] * case["seq-len"]
     speed = [probe.round() for _ in range(3)][-1]["tokens_per_second"]
@@ -204,7 +204,7 @@ def compare(name, case, precision, options):
     if options.compile:
         sides["compiled"] = theirs(True)
     for side in sides.values():
-        side.round()  # warm, compiled
+        side.round()  # warm-up and compilation
     rounds = [{key: side.round() for key, side in sides.items()} for _ in range(options.rounds)]
     for side in sides.values():
         side.close()
@@ -217,7 +217,7 @@ def compare(name, case, precision, options):
               "steps": request["steps"],
               "parameters": rounds[0]["isthmus"]["parameters"]}
     if result["parameters"] != rounds[0]["eager"]["parameters"]:
-        sys.exit(f"{name}: {result['parameters']} parameters here, {rounds[0]['eager']['parameters']} there")
+        sys.exit(f"{name}: {result['parameters']} parameters in Isthmus, {rounds[0]['eager']['parameters']} in PyTorch")
     for key in sides:
         result[key] = {"tokens_per_second": median(lambda r: r[key]["tokens_per_second"]),
                        "model_mb": round(rounds[-1][key][memory] / 1e6, 1),
@@ -233,12 +233,12 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("bench_step", nargs="?")
     arguments.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    arguments.add_argument("--case", nargs="+", choices=[*CASES, *GPU_CASES], help="all of the device's by default")
+    arguments.add_argument("--case", nargs="+", choices=[*CASES, *GPU_CASES], help="default: all cases of the device")
     arguments.add_argument("--precision", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
     arguments.add_argument("--library-path")
-    arguments.add_argument("--compile", action="store_true", help="torch.compile too, which takes minutes")
+    arguments.add_argument("--compile", action="store_true", help="also measure torch.compile, which takes minutes")
     arguments.add_argument("--rounds", type=int, default=7)
-    arguments.add_argument("--seconds", type=float, default=2, help="that a round of ours takes")
+    arguments.add_argument("--seconds", type=float, default=2, help="duration of one of our rounds")
     arguments.add_argument("--threads", type=int, default=2)
     arguments.add_argument("--serve", help=argparse.SUPPRESS)
     options = arguments.parse_args()

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""compare_tokenizers.py ENCODE_TEXT [TOKENIZER.json ...] [--text FILE] [--rounds N]: how fast Isthmus and the
-`tokenizers` package encode the same text in the same pieces of 1 MiB, one thread each, in turn. Without a file it
-trains tokenizers of GPT-2's and Llama 3's kind on text of this machine. Prints a line of JSON for each: MB/s (medians)
-and the ratio, ours by theirs; and MB/s of the tokenizer `bytes`. ENCODE_TEXT is build/release/tests/data/encode_text.
+"""compare_tokenizers.py ENCODE_TEXT [TOKENIZER.json ...] [--text FILE] [--rounds N]: compares the speed of Isthmus and
+the `tokenizers` package. Both encode the same text in the same pieces of 1 MiB, with one thread each, alternately.
+Without a TOKENIZER.json it trains tokenizers like those of GPT-2, Llama 3 and Qwen 2 on text of this machine. Prints a
+line of JSON for each: MB/s (medians) and the ratio, ours divided by theirs; and MB/s of the tokenizer `bytes`.
+ENCODE_TEXT is build/release/tests/data/encode_text.
 
     .venv/bin/python tests/bench/compare_tokenizers.py build/release/tests/data/encode_text
 """
@@ -17,7 +18,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "data"))
-from tokenizers_test import Kinds, Tokenizer, pieces_of, real_text  # one thread: it sets TOKENIZERS_PARALLELISM
+from tokenizers_test import Kinds, Tokenizer, pieces_of, real_text  # one thread: the module sets TOKENIZERS_PARALLELISM
 
 PIECE = 1 << 20
 
@@ -41,7 +42,7 @@ class Ours:
 
 
 class Theirs:
-    """By encode_batch_fast, which leaves offsets out: the fastest way that the package has."""
+    """Uses encode_batch_fast, which omits offsets: the package's fastest function."""
 
     def __init__(self, tokenizer, text):
         self.tokenizer = Tokenizer.from_file(str(tokenizer))
@@ -86,7 +87,7 @@ def compare(options, file, text_file, text):
     times = [(ours.seconds(), theirs.seconds()) for _ in range(options.rounds)]
     ours.close()
     if ours.ids != theirs.ids:
-        sys.exit(f"{file}: {ours.ids} ids, but {theirs.ids} by tokenizers")
+        sys.exit(f"{file}: {ours.ids} ids, but tokenizers gives {theirs.ids}")
     ours_speed, theirs_speed = (len(text) / statistics.median(seconds) / 1e6 for seconds in zip(*times))
     result = {
         "tokenizer": file.name,

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# tests/bench/outer_in_lab.sh SITES RATE RTT [OPTION ...]: `isthmus bench outer` with one replica at each of so many
-# sites of a lab (tests/wan_lab; needs root), every two of them joined by a line of RATE (20Mbps) and RTT (100ms).
-# OPTION: what `bench outer` takes besides (--params, --step-time, --steps, --set).
+# tests/bench/outer_in_lab.sh SITES RATE RTT [OPTION ...]: `isthmus bench outer` with one replica at each site of a lab
+# with SITES sites (tests/wan_lab; needs root). A link of RATE (20Mbps) and RTT (100ms) connects each pair of sites.
+# OPTION: further options of `bench outer` (--params, --step-time, --steps, --set).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 program=$PWD/build/release/isthmus-coordinator lab=tests/wan_lab/lab

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Whether `isthmus plan` says beforehand what `isthmus bench outer` then measures.
+"""Compares the predictions of `isthmus plan` with the measurements of `isthmus bench outer`.
 
-tests/bench/plan_against_bench.py PROGRAM [--only NAME] [--out FILE]: for each case below the outer loop runs over an
-emulated link under steps that sleep, and the same settings are planned. Prints a line a case, in Markdown: the part of
-the time that was computed, as planned and as measured, and how long a fragment took. Exits 1 if any two are more than
-three points apart. A machine that is busy wakes sleepers late; that is a column of its own, and counts as measured.
+tests/bench/plan_against_bench.py PROGRAM [--only NAME] [--out FILE]: for each case below it runs the outer loop over an
+emulated link, with steps that only sleep, and plans the same settings. Prints a line for each case, in Markdown: the
+fraction of time spent computing, planned and measured, and the duration of a fragment. Exits with status 1 if the two
+differ by more than three points in any case. A busy machine wakes sleepers late; a column of its own has that time,
+which the measured fraction counts as computing.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-# Steps of 0.5 s and 2 M parameters: 1.06 MB in 4 bits, so that what the machine does meanwhile hardly matters.
+# Steps of 0.5 s and 2 M parameters: 1.06 MB in 4 bits, so that other load on the machine hardly matters.
 BASE = {
     "replicas": 2,
     "outer.sync_every": 10,
@@ -88,7 +89,7 @@ def main():
             )
     if options.out:
         options.out.write_text(json.dumps(rows, indent=1))
-    print(f"\nmost apart: {worst:.1f} points")
+    print(f"\nlargest difference: {worst:.1f} points")
     return 0 if worst <= 3 else 1
 
 

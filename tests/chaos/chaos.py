@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Chaos on real processes: a coordinator and four workers on loopback, to which things happen at random.
+"""Chaos on real processes: random faults of a coordinator and four workers on loopback.
 
     tests/chaos/chaos.py build/release/isthmus [--minutes 10] [--seed N] [--goodput SECONDS] [--stopped SECONDS]
 
-Workers are killed, suspended and asked to leave, and come back; a fifth one joins and leaves; the coordinator is
-killed and started again: each once, and then whatever comes. Then the run is let end, and everything about it must be
-right: exit statuses, equal global hashes, a summary, every step's data accounted for, and a loss like that of runs to
-which nothing happened. Prints what it measured as JSON. The seed fixes what happens and after which pauses, not the
-machine's timing.
+Workers are killed, suspended and asked to leave, and come back; a fifth one joins and leaves; the coordinator is killed
+and restarted. Each kind of fault happens at least once. Then the run ends without faults, and the test checks exit
+statuses, equal global hashes, the summary, the data of every step, and that the loss is similar to that of quiet runs.
+Prints measurements as JSON. The seed fixes the faults and the pauses between them, but not the machine's timing.
 """
 
 import argparse
@@ -22,22 +21,22 @@ import time
 
 from cluster import REPLICAS, Cluster, Failure, die_with_parent, median, tail
 
-MOST_GROWTH = 16 << 20  # bytes of resident memory: what an allocator may come to by itself
-STEPS_PER_MINUTE = 900  # the round trip of the config makes it at least so long, whatever the machine
-KINDS = {"kill": 4, "suspend": 4, "leave": 2, "coordinator": 2, "fifth": 2}  # what happens, and how often
+MOST_GROWTH = 16 << 20  # bytes of resident memory that an allocator alone may add
+STEPS_PER_MINUTE = 900  # upper limit on any machine, because of the config's round trip
+KINDS = {"kill": 4, "suspend": 4, "leave": 2, "coordinator": 2, "fifth": 2}  # kinds of faults and their weights
 
 
 class Chaos(Cluster):
     def something(self, rng, what, seconds):
-        """One thing of that kind, in a run of so many seconds, if it can happen to anybody now. The draws do not depend
-        on what is possible, so that a seed means something."""
+        """Causes a fault of kind `what` if it is possible for any worker now. The random draws do not depend on what is
+        possible, so that a seed is reproducible. `seconds` is the duration of the run."""
         workers = rng.sample(self.workers, len(self.workers))
         pause = rng.uniform(0.1, min(10, seconds / 5))
         nap = rng.choice([rng.uniform(0.1, 1), rng.uniform(1, min(8, seconds / 4))])
         return any(self.happens(what, worker, pause, nap) for worker in workers)
 
     def happens(self, what, worker, pause, nap):
-        """False, and nothing, where it cannot happen now."""
+        """Causes the fault. Returns False without any effect if it is not possible now."""
         free = worker.running() and not worker.leaving and not worker.stopped
         can_go = free and self.can_do_without(worker)
         if what == "kill" and can_go:
@@ -61,7 +60,7 @@ class Chaos(Cluster):
         self.wait_for_begin()
         end = time.monotonic() + seconds
         missing = rng.sample(list(KINDS), len(KINDS))
-        # Its last part belongs to those who come back: a run that is ending takes nobody in.
+        # The last part of the run is left for returning workers, since an ending run admits no members.
         while self.step() < 0.85 * self.steps and (missing or time.monotonic() < end):
             pause = time.monotonic() + rng.uniform(min(1, seconds / 60), min(6, seconds / 12))
             while time.monotonic() < pause:
@@ -69,12 +68,12 @@ class Chaos(Cluster):
             (by_chance,) = rng.choices(list(KINDS), list(KINDS.values()))
             if self.something(rng, missing[0] if missing else by_chance, seconds) and missing:
                 missing.pop(0)
-        self.note("nothing more happens from here on; who is away comes back now")
+        self.note("no more faults; absent processes come back now")
         self.come_back()
 
 
 def quiet_loss(binary, cluster, seed):
-    """Of the same run without delays: what the network does changes no bit of it."""
+    """The final loss of the same run without faults and network delays; delays do not change any bit of it."""
     name = f"quiet-{seed}"
     command = [binary, "launch", str(cluster.config), "--set", f"run.name={name}", "--set", f"run.seed={seed}",
                "--set", "network.emulate.rtt=0", "--set", "network.detect_timeout=60s", "--set",
@@ -88,15 +87,15 @@ def quiet_loss(binary, cluster, seed):
 
 
 def check_loss(loss, quiet):
-    """Less data went into a run with fewer replicas, so its loss may be a little higher: 2 %, and what seeds
-    differ by."""
+    """A run with absent replicas uses less data, so its loss may be higher by 2 % plus the variation between seeds."""
     limit = max(quiet) + 3 * (max(quiet) - min(quiet)) + 0.02 * max(quiet)
     if loss > limit:
         raise Failure(f"the final loss is {loss:.4f}, above {limit:.4f}; quiet runs end with {quiet}")
 
 
 def steps_in(binary, folder, seconds, failure_every=None):
-    """Inner steps of all in a time, and agreed steps, with a worker killed and started again as often."""
+    """Inner steps of all workers, and agreed steps, within `seconds`. With `failure_every`, a worker is killed and
+    restarted at this interval."""
     with Cluster(binary, folder, steps=1_000_000) as cluster:
         cluster.wait_for_begin()
         first, agreed, end = cluster.inner_steps(), cluster.step(), time.monotonic() + seconds
@@ -110,8 +109,8 @@ def steps_in(binary, folder, seconds, failure_every=None):
 
 
 def state_transfer(binary, folder):
-    """Bytes that the members sent for one newcomer, in a run that has no rounds after its warm-up, so that nothing
-    but heartbeats is to be taken off."""
+    """Bytes that the members send for one joining worker. The run has no rounds after its warm-up, so that only
+    heartbeats must be subtracted."""
     with Cluster(binary, folder / "state", steps=1_000_000, sync_every=1_000_000) as cluster:
         members, newcomer = cluster.workers[:-1], cluster.fifth
         cluster.wait_for_begin()
@@ -135,8 +134,8 @@ def state_transfer(binary, folder):
 
 
 def stopped_peer(binary, folder, seconds):
-    """Memory of the others while one of four stands still, with rounds so large and frequent that whatever is kept for
-    it would show."""
+    """Memory of the other workers while one of four is suspended. Rounds are so large and frequent that data kept for
+    it would be noticed."""
     settings = ["outer.codec=fp32", "outer.sync_every=6", "model.dim=64", "network.emulate.rtt=0"]
     with Cluster(binary, folder / "stopped", steps=1_000_000, settings=settings) as cluster:
         stopped, *others = cluster.workers[:-1]
@@ -145,7 +144,8 @@ def stopped_peer(binary, folder, seconds):
         cluster.later.clear()
 
         def most_resident(length, sent):
-            """In so many seconds, and in more where each has sent less than that meanwhile; and what each has sent."""
+            """The peak memory of each worker within `length` seconds, or longer until each has sent `sent` bytes, and
+            the least that one of them has sent."""
             most, end, before = [0] * len(others), time.monotonic() + length, [w.bytes_sent for w in others]
 
             def sent_by_each():
@@ -156,22 +156,22 @@ def stopped_peer(binary, folder, seconds):
                 most = [max(least, w.resident()) for least, w in zip(most, others)]
             return most, sent_by_each()
 
-        # After the first part nothing is held up any more: the one that stands still is out of the view.
+        # After the first part the suspended worker is no longer in the view and holds nothing up.
         begun = time.monotonic()
         first, _ = most_resident(seconds / 4, MOST_GROWTH)
         last, sent = most_resident(seconds * 3 / 4, 4 * MOST_GROWTH)
         seconds = round(time.monotonic() - begun, 1)
         growth = max(after - before for before, after in zip(first, last))
         if growth > MOST_GROWTH:
-            raise Failure(f"while a peer stood still for {seconds:g} s another's memory grew by {growth} bytes; at most "
-                          f"{MOST_GROWTH} can be by chance")
+            raise Failure(f"while a peer was suspended for {seconds:g} s, another's memory grew by {growth} bytes, "
+                          f"above the limit of {MOST_GROWTH}")
         stopped.read()
         stopped.step = None
         stopped.wake()
-        cluster.wait_for(f"{stopped.name}, which stood still,", lambda: (stopped.step or 0) + 100 > cluster.step())
+        cluster.wait_for(f"the suspended {stopped.name}", lambda: (stopped.step or 0) + 100 > cluster.step())
         cluster.run_to_stop()
         if len(cluster.global_hashes()) != REPLICAS:
-            raise Failure(f"not all were there at the end: {cluster.global_hashes()}")
+            raise Failure(f"workers are missing at the end: {cluster.global_hashes()}")
         return {"stopped_for_s": seconds, "sent_by_each_meanwhile": sent, "memory_growth": growth}
 
 
@@ -191,7 +191,7 @@ def happened(cluster):
              "asked_to_leave": "SIGTERM", "joined": "the fifth"}
     counts = {kind: sum(text.startswith(start) for _, text in cluster.events) for kind, start in kinds.items()}
     if 0 in counts.values():
-        raise Failure(f"this proves little, not all kinds of failures happened: {counts}; use more --minutes")
+        raise Failure(f"not all kinds of failures happened: {counts}; use more --minutes")
     return counts
 
 
@@ -231,15 +231,15 @@ def run(arguments, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary", type=pathlib.Path, help="the isthmus binary")
-    parser.add_argument("--minutes", type=float, default=10, help="how long things happen")
+    parser.add_argument("--minutes", type=float, default=10, help="duration of the faults")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31),
-                        help="of what happens; a fresh one if not given")
-    parser.add_argument("--quiet-runs", type=int, default=3, help="seeds of the runs to compare the loss with")
+                        help="seed of the faults (default: a new one)")
+    parser.add_argument("--quiet-runs", type=int, default=3, help="number of fault-free runs to compare the loss with")
     parser.add_argument("--goodput", type=float, default=0, metavar="SECONDS",
-                        help="measure goodput with a failure each 15 s for so long, and what a newcomer costs; 0 neither")
+                        help="measure goodput with a failure each 15 s for this time, and the cost of a join")
     parser.add_argument("--stopped", type=float, default=0, metavar="SECONDS",
-                        help="only hold one worker still for at least so long, and measure the others' memory")
-    parser.add_argument("--keep", action="store_true", help="keep the folder of logs of a run that was all right too")
+                        help="only suspend one worker for at least this time, and measure the others' memory")
+    parser.add_argument("--keep", action="store_true", help="keep the folder of logs also after success")
     arguments = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="isthmus-chaos-"))
     print(f"--seed {arguments.seed}", file=sys.stderr, flush=True)

@@ -1,5 +1,5 @@
-"""A coordinator and workers on loopback, real processes that are killed, suspended, asked to leave and started again
-while what they write is read. What chaos.py and soak.py share.
+"""A coordinator and workers on loopback: real processes that are killed, suspended, asked to leave and restarted while
+their output is read. Shared by chaos.py and soak.py.
 """
 
 import ctypes
@@ -16,12 +16,12 @@ import time
 
 REPLICAS = 4
 MIN_REPLICAS = 2
-PATIENCE = 90  # seconds without a step of anybody: a hang
+PATIENCE = 90  # seconds without a step of any worker that count as a hang
 JOINED, LEFT, REFUSED = "joined", 128 + signal.SIGTERM, 2
 
 CONFIG = """\
 run: {{name: chaos, out: {out}, steps: {steps}, checkpoint_every: 50, eval_every: 100, eval_sequences: 64,
-       sample_tokens: 0, trace_steps: 0}} # with checkpoints, so that whoever comes back moves its old folder away
+       sample_tokens: 0, trace_steps: 0}} # with checkpoints, so that a returning worker moves its old folder
 replicas: {replicas}
 device: cpu
 model: {{layers: 2, dim: 32, heads: 2}}
@@ -29,7 +29,7 @@ data: {{path: {corpus}, seq_len: 32}}
 inner: {{batch: 4, lr: 3e-3, warmup_steps: 5, precision: fp32}}
 trainer: {{threads: 1}}
 outer: {{num_fragments: 3, sync_every: {sync_every}, sync_delay: 2, codec: int4, error_feedback: true, warmup_steps: 10,
-        min_replicas: {min_replicas}, max_local_rounds: 1000}} # its rounds take a second; a suspended run must outlast what happens here
+        min_replicas: {min_replicas}, max_local_rounds: 1000}} # a round takes a second; must outlast suspensions
 network: {{coordinator: "127.0.0.1:{port}", heartbeat: 300ms, detect_timeout: 3s, emulate: {{rtt: 400ms}}}}
 """
 
@@ -43,8 +43,8 @@ def die_with_parent():
 
 
 def free_port():
-    """For one that is started again at it: not of those that the system gives to connections, else one of these may have
-    it by then."""
+    """A port for a process that is restarted, outside the range that the system uses for connections: otherwise a
+    connection could have it by the restart."""
     lowest = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.SystemRandom().randrange(10_000, lowest) if lowest > 12_000 else 0
@@ -75,8 +75,8 @@ def median(values):
 
 
 class GrowingFile:
-    """Whole lines that are added to a file. It may be moved away, and another begun under its name, at any time: both
-    are read to their ends. Half a line at its end may be cut off again, so it is not taken up."""
+    """Reads complete lines that are appended to a file. At any time the file may be moved and another may replace it:
+    both are read to their ends. An incomplete last line may be cut off again, so it is not returned."""
 
     def __init__(self, path):
         self.path, self.file, self.offset = path, None, 0
@@ -88,7 +88,7 @@ class GrowingFile:
                 lines += self._more()
                 if self._is_in_place():
                     return lines
-                lines += self._more()  # what came before it was moved
+                lines += self._more()  # lines written before the move
                 self.file.close()
                 self.file = None
             try:
@@ -97,7 +97,7 @@ class GrowingFile:
                 return lines
 
     def skip_half_line(self):
-        """What one that was killed had begun to write; the next one goes on behind it."""
+        """Skips the incomplete line of a killed process; the next process appends after it."""
         if self.file is not None:
             self.offset = os.fstat(self.file.fileno()).st_size
 
@@ -116,16 +116,16 @@ class GrowingFile:
 
 
 class Process:
-    """One program that may be started several times; each time is a life with a log of its own."""
+    """A program that may be started several times; each start is a life with its own log."""
 
     def __init__(self, name, command, folder, environment=()):
         self.name, self.command, self.folder = name, command, folder
         self.environment = {**os.environ, **dict(environment)}
         self.lives = 0
         self.child = None
-        self.expected = {0}  # exit statuses that are all right in this life
+        self.expected = {0}  # valid exit statuses of this life
         self.stopped = False
-        self.absent = False  # it ended, and the script knows why
+        self.absent = False  # its end is expected
 
     @property
     def log(self):
@@ -146,7 +146,7 @@ class Process:
         if self.running():
             self.child.kill()
             self.child.wait()
-            # It may have ended by itself a moment before: that is judged like any end.
+            # If it ended by itself just before, this is checked like any end.
             self.absent = self.child.returncode == -signal.SIGKILL
 
     def suspend(self):
@@ -154,7 +154,7 @@ class Process:
         self.child.send_signal(signal.SIGSTOP)
 
     def resident(self):
-        """Bytes of memory."""
+        """Resident memory in bytes."""
         status = pathlib.Path(f"/proc/{self.child.pid}/status").read_text()
         return 1024 * int(re.search(r"VmRSS:\s+(\d+) kB", status)[1])
 
@@ -165,17 +165,17 @@ class Process:
 
 
 class Worker(Process):
-    """Reads along in metrics.jsonl; what the lines say is judged life by life."""
+    """Reads the worker's metrics.jsonl and checks its lines separately for each life."""
 
     def __init__(self, name, command, folder, metrics, environment=()):
         super().__init__(name, command, folder, environment)
         self.metrics = GrowingFile(metrics)
-        self.times = []  # when the line of a step was seen: (time, life)
-        self.joins = []  # (seconds from start to taking part, seconds of those for the state)
+        self.times = []  # (time, life) at which the line of a step was read
+        self.joins = []  # (seconds from start to taking part, seconds of these for the state)
         self.problems = []
         self.leaving = False
-        self.lines_are_missing = False  # there was no room for them
-        self.resumes = False  # from a checkpoint, whose step is not known here
+        self.lines_are_missing = False  # the disk was full
+        self.resumes = False  # from a checkpoint with an unknown step
         self.data_step = self.step = self.begins_at = None
 
     def start(self):
@@ -200,7 +200,7 @@ class Worker(Process):
         except ValueError:
             return self.problems.append(f"life {self.lives}: not a line of JSON: {line[:80]!r}")
         if record.get("event") == JOINED:
-            if self.begins_at is None:  # else it only takes the state once more, after an absence
+            if self.begins_at is None:  # otherwise it only copies the state again after an absence
                 self.joins.append((time.monotonic() - self.started, record["seconds"]))
                 self.begins_at = record["step"]
             self.step = None  # it may have been ahead of the others
@@ -218,7 +218,7 @@ class Worker(Process):
 
 
 class Cluster:
-    """The run, and what can be done to it. One thread: everything happens in `turn`."""
+    """The run, and the faults that can be caused in it. Single-threaded: everything happens in `turn`."""
 
     def __init__(self, binary, folder, steps, sync_every=30, settings=()):
         self.binary, self.folder = binary, folder
@@ -231,7 +231,7 @@ class Cluster:
                                              min_replicas=MIN_REPLICAS, sync_every=sync_every))
         self.steps = steps
         self.settings = list(settings)
-        self.later = []  # (when, what)
+        self.later = []  # (time, action)
         self.hurry = False
         self.events = []
         self.begin = time.monotonic()
@@ -243,7 +243,7 @@ class Cluster:
         self.fifth = self.workers[-1]
         self.last_step = time.monotonic()
 
-    # ---- what another kind of run may have otherwise ----
+    # ---- overridden by other kinds of runs ----
 
     def run_folder_of(self, name):
         return self.folder / "runs" / "chaos"
@@ -258,14 +258,14 @@ class Cluster:
         return {}
 
     def expects(self, difference):
-        """Whether a line of a log that says that something differs is all right."""
+        """Whether a line of a log that reports a difference is expected."""
         return False
 
     # ---- processes ----
 
     @property
     def run_folder(self):
-        """The coordinator's."""
+        """The coordinator's run folder."""
         return self.run_folder_of("coordinator")
 
     def command(self, name):
@@ -301,7 +301,7 @@ class Cluster:
         self.later.append((time.monotonic() + (0 if self.hurry else seconds), action))
 
     def turn(self):
-        """Once round the loop: what is due, what was written, who has ended, whether anything moves."""
+        """One turn of the loop: runs due actions, reads new lines, checks ended processes, and detects hangs."""
         time.sleep(0.02)
         due = [entry for entry in self.later if entry[0] <= time.monotonic()]
         self.later = [entry for entry in self.later if entry not in due]
@@ -316,9 +316,9 @@ class Cluster:
             self.last_step = time.monotonic()
         for process in self.processes():
             self.check_end(process)
-        # The last rounds and evaluations are no steps, so this holds for the end too.
+        # The last rounds and evaluations are not steps, so the limit includes them.
         if time.monotonic() - self.last_step > PATIENCE:
-            raise Failure(f"a hang: nobody has made a step for {PATIENCE} s\n" + self.ends_of_logs())
+            raise Failure(f"a hang: no worker made a step for {PATIENCE} s\n" + self.ends_of_logs())
 
     def check_end(self, process):
         if process.child is None or process.running() or process.absent:
@@ -335,18 +335,18 @@ class Cluster:
     def ends_of_logs(self):
         return "\n".join(f"--- {p.log}\n{tail(p.log)}" for p in self.processes() if p.lives)
 
-    # ---- what happens ----
+    # ---- faults ----
 
     def newest_view(self):
-        """The names of its replicas."""
+        """The names of the replicas in the newest view."""
         views = [("0", ", ".join(w.name for w in self.workers[:-1]))]
         for log in self.folder.glob("coordinator.*.log"):
             views += re.findall(r"^view (\d+) begins with \d+ replicas: (.*)$", log.read_text(errors="replace"), re.M)
         return max(views, key=lambda numbered: int(numbered[0]))[1].split(", ")
 
     def can_do_without(self, worker):
-        """Whether outer.min_replicas of the newest view remain, with the state and awake: else the run stands still until
-        an operator lowers it."""
+        """Whether outer.min_replicas of the newest view remain, awake and with the state: otherwise the run would stop
+        until an operator lowers this setting."""
         view = self.newest_view()
         remain = [w for w in self.workers if w is not worker and w.name in view and w.takes_part() and not w.stopped]
         return len(remain) >= MIN_REPLICAS
@@ -392,7 +392,7 @@ class Cluster:
             self.turn()
 
     def come_back(self):
-        """Who is away comes back now."""
+        """Restarts absent processes now."""
         self.hurry = True
         self.later = [(0, action) for _, action in self.later]
 
@@ -404,14 +404,14 @@ class Cluster:
             self.turn()
             for worker in self.workers:
                 if self.coordinator_is_done() and worker.running() and worker.data_step is None:
-                    self.note(f"{worker.name} has come too late for this run")
+                    self.note(f"{worker.name} joined too late for this run")
                     worker.kill()
         for worker in self.workers:
             if worker.lives and worker.child.returncode == REFUSED and "nothing left to join" not in worker.log.read_text():
                 raise Failure(f"{worker.name} was refused; the end of {worker.log}:\n{tail(worker.log)}")
 
     def run_to_stop(self):
-        """The agreed stop: Ctrl-C at the coordinator."""
+        """Performs an agreed stop: Ctrl-C at the coordinator."""
         self.coordinator.expected = {130}
         self.coordinator.child.send_signal(signal.SIGINT)
         self.let_end()
@@ -420,11 +420,11 @@ class Cluster:
         end = time.monotonic() + seconds
         while not ready():
             if time.monotonic() > end:
-                raise Failure(f"{what} did not come in {seconds} s\n" + self.ends_of_logs())
+                raise Failure(f"{what} did not happen within {seconds} s\n" + self.ends_of_logs())
             self.turn()
 
     def global_hashes(self):
-        """Of those that have ended well, by name; checks that they are equal."""
+        """Global hashes of the workers that ended without an error, by name; checks that they are equal."""
         hashes, ended = {}, []
         for worker in self.workers:
             if not worker.lives or worker.child.returncode != 0:
@@ -433,7 +433,7 @@ class Cluster:
             found = re.search(r"done: global hash ([0-9a-f]{64})", worker.log.read_text())
             hashes[worker.name] = found[1] if found else "none"
         if len(ended) < 2:
-            raise Failure(f"only {ended} were there at the end; with nobody else there is nothing to compare")
+            raise Failure(f"only {ended} reached the end; at least two are needed for a comparison")
         if len(set(hashes.values())) != 1 or "none" in hashes.values():
             raise Failure(f"global hashes at the end differ or are missing: {hashes}")
         return hashes
@@ -446,13 +446,13 @@ class Cluster:
                     raise Failure(f"{log}: {line}")
         summary = json.loads((self.run_folder / "summary.json").read_text())
         if set(summary["global_hash"].values()) != set(hashes.values()):
-            raise Failure(f"summary.json has other hashes than the workers: {summary['global_hash']}, {hashes}")
+            raise Failure(f"summary.json and the workers have different hashes: {summary['global_hash']}, {hashes}")
         if summary["steps"] != self.steps:
             raise Failure(f"the run ended at step {summary['steps']}, not {self.steps}")
         return summary
 
     def longest_gap_after_kills(self):
-        """Seconds between two inner steps of one that nothing happened to, in the 10 s after another was killed."""
+        """Longest time between two inner steps of an undisturbed worker, within 10 s after another was killed."""
         longest = 0.0
         for at, text in self.events:
             if not text.startswith("kill -9 w"):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The line between two sites is cut, and mended: cut_sites.py LAB FORWARDER ISTHMUS
+"""Cuts and heals the link between two sites: cut_sites.py LAB FORWARDER ISTHMUS
 
-Four workers and a coordinator in network namespaces, two workers at each of two sites, 40 ms apart. The site with the
-coordinator goes on alone; the other one trains on locally, and comes back when the line is there again. Then all stop,
-with equal hashes. Exits with 77 and the reason where there can be no lab.
+Four workers and a coordinator run in network namespaces, with two workers at each of two sites, 40 ms apart. The site
+with the coordinator continues alone; the other one trains locally and comes back when the link is healed. Then all stop
+with equal hashes. Exits with 77 and the reason if this machine cannot have a lab.
 """
 
 import importlib.machinery
@@ -18,7 +18,7 @@ import tempfile
 from cluster import Cluster, Failure
 
 LAB, FORWARDER, BINARY = sys.argv[1:4]
-STEPS = 60  # that show that somebody goes on
+STEPS = 60  # number of steps that proves that a worker continues
 SITE = {"coordinator": "site-1", "w0": "site-1", "w1": "site-1", "w2": "site-2", "w3": "site-2", "w4": "site-2"}
 
 spec = importlib.util.spec_from_loader("lab", importlib.machinery.SourceFileLoader("lab", LAB))
@@ -50,7 +50,7 @@ class Sites(Cluster):
         return ["--insecure", "--listen", f"{here}:0", "--coordinator", f"{self.address['site-1']}:7000"]
 
     def go_on(self, workers):
-        """These make steps in rounds of their own."""
+        """Waits until these workers have made STEPS more steps."""
         marks = {w: len(w.times) for w in workers}
         self.wait_for(f"steps of {', '.join(w.name for w in workers)}",
                       lambda: all(len(w.times) >= marks[w] + STEPS for w in workers))
@@ -63,20 +63,20 @@ class Sites(Cluster):
         self.wait_for_begin()
         self.go_on([*here, *there])
         lab("cut", "--name", self.name, "site-1", "site-2")
-        self.note("the line is cut")
+        self.note("the link is cut")
         self.says(self.coordinator, "begins with 2 replicas: w0, w1")
         self.go_on(here)
         for worker in there:
             self.says(worker, "ROUNDS DO NOT COMMIT")
         self.go_on(there)  # locally
         lab("heal", "--name", self.name, "site-1", "site-2")
-        self.note("the line is mended")
+        self.note("the link is healed")
         self.says(self.coordinator, "begins with 4 replicas: w0, w1, w2, w3")
         self.go_on([*here, *there])
         self.run_to_stop()
         hashes = self.global_hashes()
         if len(hashes) != 4:
-            raise Failure(f"not all were there at the end: {hashes}")
+            raise Failure(f"workers are missing at the end: {hashes}")
 
 
 def main():

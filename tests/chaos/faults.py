@@ -1,6 +1,6 @@
-"""Means to hurt processes of a run from outside: cut connections, full disks, wrong clocks, strangers, an ssh that can be
-cut. Nothing here needs more than this machine, and nothing changes it: mounts are in a namespace of this process, a
-clock is wrong for the processes that are started with it.
+"""Faults that can be caused in the processes of a run: cut connections, full disks, wrong clocks, connections of
+strangers, and an ssh that can be cut. They need only this machine and do not change it: mounts are in a namespace of
+this process, and a clock is wrong only for the processes started with it.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Network:
-    """TCP relays between a run's processes, whose connections can be cut or held up, and strangers. All of it happens in
-    a thread of its own; the calls come from any."""
+    """TCP relays between the processes of a run, with connections that can be cut or held up, and connections of
+    strangers. It has its own thread; any thread may call its functions."""
 
     def __init__(self):
         self.loop = asyncio.new_event_loop()
@@ -32,13 +32,14 @@ class Network:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def relay(self, port, target):
-        """Connections to `port` go to `target`, both on loopback."""
+        """Relays connections from `port` to `target`, both on loopback."""
         relay = Relay(self, target)
         self.run(relay.listen(port))
         return relay
 
     def strangers(self, port, messages):
-        """So many connections at once, from another loopback address than the members'; each says its bytes and goes."""
+        """Opens a connection for each message, all at once, from a loopback address that no member uses. Each sends its
+        message and closes."""
         async def call(message):
             try:
                 reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
@@ -61,7 +62,7 @@ class Network:
 class Relay:
     def __init__(self, network, target):
         self.network, self.target = network, target
-        self.transports = {}  # the transport of each end, and that of the other end
+        self.transports = {}  # maps the transport of each end to that of the other end
         self.flows = asyncio.Event()
         self.flows.set()
 
@@ -91,7 +92,7 @@ class Relay:
                 writer.write(data)
                 await writer.drain()
             writer.write_eof()
-        except OSError:  # an end has broken off, or was cut
+        except OSError:  # an end disconnected or was cut
             self._break(writer.transport)
 
     def _break(self, transport):
@@ -100,7 +101,7 @@ class Relay:
                 end.abort()
 
     def cut(self, share, rng):
-        """That part of its connections, at least one if there is any. How many."""
+        """Cuts this share of the ends of connections, but at least one if any exists. Returns the number."""
         async def abort():
             ends = sorted(self.transports, key=id)
             chosen = rng.sample(ends, min(len(ends), max(1, round(share * len(ends)))))
@@ -110,7 +111,7 @@ class Relay:
         return self.network.run(abort())
 
     def hold(self):
-        """Nothing goes through, and nobody hears of it."""
+        """Stops all traffic without closing connections."""
         self.network.loop.call_soon_threadsafe(self.flows.clear)
 
     def release(self):
@@ -118,10 +119,10 @@ class Relay:
 
 
 class Disks:
-    """Small file systems of this process and its children. Works as root, and where user namespaces are allowed."""
+    """Small file systems for this process and its children. Needs root or user namespaces."""
 
     def __init__(self):
-        """Throws OSError where that is not so. Before any thread is started."""
+        """Raises OSError if neither is available. Call before any thread is started."""
         self.mounted = []
         uid, gid = os.getuid(), os.getgid()
         flags = CLONE_NEWNS if uid == 0 else CLONE_NEWNS | CLONE_NEWUSER
@@ -146,7 +147,7 @@ class Disks:
         self._check(libc.mount(b"soak", str(folder).encode(), b"tmpfs", MS_REMOUNT, f"size={size}".encode()))
 
     def fill(self, folder):
-        """Not a block is left. False where it grew too fast to be caught."""
+        """Leaves no free block. Returns False if the disk's use grew too fast."""
         for _ in range(10):
             usage = os.statvfs(folder)
             try:
@@ -157,14 +158,14 @@ class Disks:
         return False
 
     def keep(self, to):
-        """A copy of what is on them, which ends with this process otherwise."""
+        """Copies the disks' contents, which would otherwise disappear with this process."""
         for folder in self.mounted:
             shutil.copytree(folder, to / f"disk-{folder.name}", dirs_exist_ok=True)
 
 
 class Clock:
-    """CLOCK_REALTIME of the processes that are started with its environment: off by what this says, from one call to the
-    next. Other clocks are the machine's."""
+    """Shifts CLOCK_REALTIME of the processes that are started with its environment. Changes take effect at once. Other
+    clocks are not shifted."""
 
     SHIM = """\
 #include <dlfcn.h>
@@ -216,12 +217,12 @@ time_t time(time_t* out) {
 
     def set(self, seconds):
         self.seconds = seconds
-        with open(self.file, "r+b") as file:  # in place: it is mapped
+        with open(self.file, "r+b") as file:  # in place, since the file is mapped
             file.write(struct.pack("<q", seconds))
 
     @classmethod
     def build(cls, folder):
-        """The library; throws OSError or CalledProcessError where there is no compiler."""
+        """Builds the library. Raises OSError or CalledProcessError without a compiler."""
         source, library = folder / "clock.c", folder / "clock.so"
         source.write_text(cls.SHIM)
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source)], check=True,
@@ -231,7 +232,7 @@ time_t time(time_t* out) {
 
 FAKE_SSH = """\
 #!{python}
-# Runs the last of its arguments here, as ssh would there: when it is killed the other end's pipes end.
+# Runs its last argument locally, like ssh on the remote machine: if it is killed, the pipes of the other end close.
 import os, subprocess, sys, threading
 child = subprocess.Popen(["/bin/sh", "-c", sys.argv[-1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                          start_new_session=True)
@@ -253,7 +254,7 @@ os._exit(child.wait() % 256)
 
 
 def write_fake_ssh(folder, python):
-    """A folder for the head of PATH."""
+    """Writes the fake ssh to a folder, which must be put first in PATH."""
     folder.mkdir()
     (folder / "ssh").write_text(FAKE_SSH.format(python=python))
     (folder / "ssh").chmod(0o755)
@@ -261,7 +262,7 @@ def write_fake_ssh(folder, python):
 
 
 def processes_with(*words):
-    """Ids of those that have all these words in their command line, and the command lines."""
+    """Ids and command lines of the processes with all these words in their command line."""
     found = {}
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -286,9 +287,9 @@ def tensors_of(file):
 
 
 def flip_a_bit(pid, candidates, rng):
-    """Flips a bit in the memory of a process that stands still: in each place that holds the first of these candidates
-    that is found at all. A candidate is the bytes of some floats; the bit is one of the seven highest of the first
-    mantissa, as the next round may round the others away. Returns the candidate and the number of places, or None."""
+    """Flips a bit in the memory of a suspended process, in each place with the first candidate that is found. A
+    candidate is the bytes of some floats; the bit is one of the seven highest of the first mantissa, since the next
+    round may round lower bits away. Returns the candidate and the number of places, or None."""
     bit = rng.randrange(16, 23)
     maps = pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()
     regions = []

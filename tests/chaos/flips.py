@@ -1,4 +1,4 @@
-"""Bits that a soak flips in the memory of running workers, one at a time, until the run finds each of them."""
+"""Flips bits in the memory of running workers, one at a time; the run must find each of them."""
 
 import dataclasses
 import random
@@ -11,10 +11,10 @@ from cluster import Failure, Worker, die_with_parent
 from faults import flip_a_bit, tensors_of
 
 OBSERVE_WITHIN = 5  # seconds
-VALUES = 16  # floats that are looked for, of each tensor that is tried
-MOST_TENSORS = 6  # that are tried, while the worker stands still
+VALUES = 16  # number of floats of a tensor to search for
+MOST_TENSORS = 6  # to try while the worker is suspended
 AUDITED_WITHIN = 600  # steps: each fragment is compared every 16 of its rounds, which are 30 steps apart
-MOST_TRIES = 12  # if a round was faster, a try hits only old copies, which nobody reads again
+MOST_TRIES = 12  # a try can hit only old copies, which are not read again, if a round was faster
 LOOK_EVERY = 0.5  # seconds
 
 
@@ -27,22 +27,22 @@ class Flip:
 
 
 class Flips:
-    EVENT = re.compile(r"^(\w+) (?:(takes the state from \d)|must take the state from others: its global parameters differ)", re.M)
+    EVENT = re.compile(r"^(\w+) (?:(copies the state from \d)|must copy the state from others: its global parameters differ)", re.M)
 
     def __init__(self, cluster):
         self.cluster = cluster
-        self.pending = None  # the Flip that the run has not found yet
-        self.read = 0  # events so far
-        # Workers that have taken the state while another had a flipped bit, or from one of those: they may have copied it,
-        # and a later comparison finds them too. With the step then.
+        self.pending = None  # the Flip that the run has not yet found
+        self.read = 0  # number of events read so far
+        # Workers that copied the state while another worker had a flipped bit, or from such a worker: they may have
+        # copied the bit, and a later comparison finds them, too. The value is the step at which they copied.
         self.exposed = {}
-        self.unexplained = []  # workers that the coordinator named without a flip in their memory
+        self.unexplained = []  # workers that the coordinator named although their memory has no flip
         self.found_after = []  # seconds
         self.next_look = 0.0
 
     def flip(self, worker, rng):
-        """Lets an observer write the global parameters, suspends the worker, and changes a bit of some of them in its
-        memory. False if too much else was going on, or if a round had changed them meanwhile."""
+        """Has an observer write the global parameters, suspends the worker, and flips a bit of some of them in its
+        memory. Returns False if other faults are active, or if a round has changed the parameters meanwhile."""
         cluster = self.cluster
         others = [w for w in cluster.workers if w is not worker and w.takes_part() and not w.stopped
                   and w.name not in cluster.troubled]
@@ -80,8 +80,8 @@ class Flips:
 
     @staticmethod
     def _names_by_values(file):
-        """The name of each tensor, by some bytes from its middle. Without tensors whose values are alike there: their
-        bytes could be anything's."""
+        """Maps some bytes from the middle of each tensor to its name. Omits tensors with repeated values there, since
+        their bytes could be those of other data."""
         names = {}
         for name, data in tensors_of(file).items():
             size = VALUES * struct.calcsize("f")
@@ -92,8 +92,8 @@ class Flips:
         return names
 
     def _events(self):
-        """The coordinators' lines, in order, as (worker, differs): True where they evict it for its parameters, False where
-        it takes the state from others."""
+        """The coordinators' lines in order as (worker, differs): True if the worker is evicted because of its
+        parameters, False if it copies the state from others."""
         logs = sorted(self.cluster.folder.glob("coordinator.*.log"), key=lambda log: int(log.name.split(".")[1]))
         return [(match[1], not match[2]) for log in logs for match in self.EVENT.finditer(log.read_text(errors="replace"))]
 
@@ -107,21 +107,22 @@ class Flips:
                     self.exposed[name] = step
             elif flip and name == flip.worker.name:
                 self.found_after.append(time.monotonic() - flip.at)
-                self.cluster.note(f"it was found after {self.found_after[-1]:.1f} s")
+                self.cluster.note(f"the flip was found after {self.found_after[-1]:.1f} s")
                 self.pending = None
             elif self.exposed.pop(name, None) is not None:
-                self.cluster.note(f"{name} had copied the flipped bit; it was found too")
+                self.cluster.note(f"{name} had copied the flipped bit; this was also found")
             else:
                 self.unexplained.append(name)
         self.read = len(events)
 
     def explain(self, difference):
-        """Whether that line of a log is about a flip, and the run has found nothing but flips."""
+        """Whether the line of a log is about a flip; False if the run has reported a worker without a flip."""
         self._read_events()
         return "global parameters differ from those of the majority" in difference and not self.unexplained
 
     def watch(self):
-        """Called often: takes note when the run has found the flip, and tries again when it has had time for that."""
+        """Called often. Notes when the run has found the flip, and flips again if the run had enough time to find
+        it."""
         if time.monotonic() < self.next_look:
             return
         self.next_look = time.monotonic() + LOOK_EVERY

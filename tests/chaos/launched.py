@@ -1,4 +1,4 @@
-"""The run of a soak that `launch` starts, and what can be done to it."""
+"""The run of a soak that `launch` starts, and the faults that can be caused in it."""
 
 import collections
 import json
@@ -12,20 +12,20 @@ import time
 from cluster import Failure, GrowingFile, die_with_parent, free_port, tail
 from faults import processes_with, write_fake_ssh
 
-LAUNCHED_PATIENCE = 150  # seconds; `launch` waits longer from time to time for what dies again
-STEPS_OF_EACH = 15  # by everybody, before it counts as back
+LAUNCHED_PATIENCE = 150  # seconds; `launch` increases its delays for processes that die again
+STEPS_OF_EACH = 15  # steps of each worker before the run counts as recovered
 
-# What happens, and how often in proportion.
+# Kinds of faults and their weights.
 LAUNCHED_KINDS = {"kill a launched worker": 2, "kill the launched coordinator": 1, "suspend a launched worker": 1,
                   "cut ssh": 2, "kill the launcher": 1}
 
 
 class Launched:
-    """The run that `launch` starts: two sites by ssh, which is a fake one that can be killed, and a worker beside it."""
+    """The run that `launch` starts: two sites over a fake ssh, which can be killed, and a local worker."""
 
     SITES = ("eu", "us")
     WORKERS = ("ap", "eu", "us")
-    COORDINATOR_RESTARTS = 3  # of one launch
+    COORDINATOR_RESTARTS = 3  # limit of one launch
 
     def __init__(self, binary, folder, cluster):
         self.binary, self.folder, self.note = binary, folder, cluster.note
@@ -47,12 +47,12 @@ class Launched:
         self.folders = {name: place / name for name, place in places.items()}
         self.metrics = {name: GrowingFile(place / "metrics.jsonl") for name, place in self.folders.items()}
         self.steps = collections.Counter()
-        self.newest = {name: 0.0 for name in self.WORKERS}  # when its last step was seen
+        self.newest = {name: 0.0 for name in self.WORKERS}  # time at which the last step was read
         self.lives = self.restarts = 0
         self.launcher = None
         self.ended = False
         self.takes_up_at = None
-        self.stopped = {}  # a process's id: when it is to go on
+        self.stopped = {}  # process id -> time at which it resumes
         self.last_step = time.monotonic()
 
     def start(self, *words):
@@ -102,26 +102,26 @@ class Launched:
             raise Failure(f"launch ended with status {self.launcher.returncode}; the end of {self.log}:\n"
                           f"{tail(self.log, 20)}")
         if self.launcher and not self.ended and now - self.last_step > LAUNCHED_PATIENCE:
-            raise Failure(f"a hang: no worker of the launched run has made a step for {LAUNCHED_PATIENCE} s; "
+            raise Failure(f"a hang: no worker of the launched run made a step for {LAUNCHED_PATIENCE} s; "
                           f"the end of {self.log}:\n{tail(self.log, 20)}")
 
     def take_up(self):
-        """After the launcher was killed: with those who are still there, or from their checkpoints."""
+        """Resumes the run after the launcher was killed, with the remaining processes or from their checkpoints."""
         self.takes_up_at = None
-        self.note("the launched run is taken up")
+        self.note("the launched run is resumed")
         self.restarts += 1
         self.last_step = time.monotonic()
         self.start("--resume", str(self.run_folder))
 
-    # ---- what happens ----
+    # ---- faults ----
 
     def all_train(self):
         now = time.monotonic()
         return self.takes_up_at is None and all(now - at < 3 for at in self.newest.values())
 
     def have_a_checkpoint(self):
-        """The same one. Whoever was started again has none for a while that the others still have, and a run whose
-        launcher is lost then would have to be resumed by hand."""
+        """Whether all workers have a common checkpoint. After a restart a worker has none for a while; if the launcher
+        died then, the run would have to be resumed by hand."""
         kept = [{file.name for file in (folder / "checkpoints").glob("*.ckpt")} for folder in self.folders.values()]
         return bool(set.intersection(*kept))
 
@@ -145,7 +145,7 @@ class Launched:
         if kind == "cut ssh":
             return self.kill(f"ssh to {site}", self.processes(f" {site}@127.0.0.1 "))
         if kind == "kill the launcher" and self.have_a_checkpoint():
-            self.note(f"kill -9 launch; taken up in {pause:.1f} s")
+            self.note(f"kill -9 launch; resumed in {pause:.1f} s")
             self.launcher.kill()
             self.launcher.wait()
             self.takes_up_at = time.monotonic() + pause
@@ -181,7 +181,7 @@ class Launched:
             raise Failure(f"launch ended with status {self.launcher.returncode}, expected 130; the end of {self.log}:\n"
                           f"{tail(self.log, 20)}")
         if left := processes_with(str(self.folder)):
-            raise Failure(f"left by launch: {left}")
+            raise Failure(f"processes that launch has left running: {left}")
         hashes = json.loads((self.run_folder / "summary.json").read_text())["global_hash"]
         if set(hashes) != set(self.WORKERS) or len(set(hashes.values())) != 1:
             raise Failure(f"global hashes of the launched run: {hashes}")

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""A long run of real processes to which something happens every few seconds, whatever can happen to a run.
+"""A long run of real processes with faults of all kinds, one every few seconds.
 
     tests/chaos/soak.py build/release/isthmus [--minutes 60] [--seed N] [--keep]
 
-Two runs at once. One is started process by process, each with a disk, a clock and addresses of its own; workers and the
-coordinator are killed and suspended, connections are cut and held up, disks fill, clocks leap, strangers call. The other
-one is started by `launch`, with two sites by ssh; there the launcher is killed and connections of ssh are cut too. Every
-few minutes all is left alone, and everybody must be back and make steps soon. At the end both must stop in order, and the
-first one is resumed and comes to its end: exit statuses, equal hashes, the ledger. Prints a table of what happened, and
-the figures as JSON. The seed fixes what happens and after which pauses, not the machine's timing.
+It has two runs at once. In the first, the test starts each process with its own disk, clock and addresses; workers and
+the coordinator are killed and suspended, connections are cut and held up, disks fill, clocks jump, and strangers
+connect. `launch` starts the second run, with two sites over ssh; there the launcher is also killed and ssh connections
+are cut. Every few minutes the faults pause, and all workers must soon be back and make steps. At the end both runs must
+stop in order; then the first is resumed and runs to its end. The test checks exit statuses, equal hashes and the
+ledger. Prints a table of faults, and measurements as JSON. The seed fixes the faults and the pauses between them, but
+not the machine's timing.
 """
 
 import argparse
@@ -29,32 +30,33 @@ from faults import Clock, Disks, Network
 from flips import MOST_TRIES, Flips
 from launched import LAUNCHED_KINDS, LAUNCHED_PATIENCE, STEPS_OF_EACH, Launched
 
-BACK_WITHIN = 90  # seconds from the last fault until everybody makes steps again
+BACK_WITHIN = 90  # seconds from the last fault until all workers make steps again
 CALM_EVERY = 300  # seconds
 DISK = 256 << 20  # bytes
-BLOCK = 1024  # sequences of a track without an owner that one trainer is dealt
-RESERVED = 16 * BLOCK  # sequences that a trainer keeps for itself while a view changes (docs/protocol.md)
+BLOCK = 1024  # sequences of a track without an owner that a trainer is dealt at a time
+RESERVED = 16 * BLOCK  # sequences that a trainer reserves during a view change (docs/protocol.md)
 PAUSE, SHORT_PAUSE = (0.3, 3.5), (0.2, 1.2)  # seconds between faults; the latter in runs of less than two minutes
-LONG_RUN = 1800  # seconds; a shorter one need not have seen everything
-MIN_FAULTS_AN_HOUR = 1000  # by a program that the machine does not starve
-AUDITS_SINCE = 10  # the first protocol version whose members compare their global parameters
+LONG_RUN = 1800  # seconds; shorter runs need not have all kinds of faults
+MIN_FAULTS_AN_HOUR = 1000  # reached if the machine is not too busy
+AUDITS_SINCE = 10  # the first protocol version in which members compare their global parameters
 FULL = 3  # exit status of a process that cannot write
 
-# What happens, and how often in proportion.
+# Kinds of faults and their weights.
 KINDS = {"kill a worker": 3, "kill the coordinator": 2, "suspend a worker": 4, "suspend the coordinator": 1,
          "leave and come back": 1, "the fifth comes or goes": 1, "cut lanes": 4, "hold lanes up": 2,
          "cut control": 3, "hold control up": 1, "fill a disk": 2, "set a clock": 3, "strangers": 3, "flip a bit": 1}
 
 
 class Surroundings:
-    """What is around the processes: relays, disks, clocks. What cannot be had here is said, and left out."""
+    """The environment of the processes: relays, disks and clocks. Reports and omits kinds of faults that this machine
+    does not support."""
 
     def __init__(self, binary, folder):
         self.folder = folder
         self.missing = set()
         version = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
         if int(re.search(r"protocol\s+(\d+)", version)[1]) < AUDITS_SINCE:
-            self.leave_out("flip a bit", "this build does not look for it")
+            self.leave_out("flip a bit", "this build does not detect it")
         try:
             self.disks = Disks()  # before the first thread
         except OSError as error:
@@ -68,7 +70,7 @@ class Surroundings:
         self.network = Network()
 
     def leave_out(self, kind, why):
-        print(f"left out: {kind} ({why})", file=sys.stderr)
+        print(f"not tested: {kind} ({why})", file=sys.stderr)
         self.missing.add(kind)
 
     def disk(self, folder):
@@ -80,7 +82,7 @@ class Surroundings:
 
 
 class Soak(Cluster):
-    """The run that is started process by process."""
+    """The run that the test starts process by process."""
 
     WITH_A_DISK = ("coordinator", "w0", "w1")
 
@@ -100,11 +102,11 @@ class Soak(Cluster):
         super().__init__(binary, folder, steps=1_000_000_000, settings=settings)
         self.lanes = {name: around.network.relay(self.advertise[name], self.listen[name]) for name in self.listen}
         self.ways = {name: around.network.relay(self.control[name], self.port) for name in self.listen}
-        self.troubled = {}  # a process's name: what keeps it from its work for a while
+        self.troubled = {}  # process name -> the fault that currently affects it
         self.restarts = 0
         self.flips = Flips(self)
         for process in self.processes():
-            process.disk_was_full = False  # in this life
+            process.disk_was_full = False  # during this life
 
     def out(self, name):
         return self.folder.with_name(self.folder.name + "-out") / name
@@ -113,7 +115,7 @@ class Soak(Cluster):
         return self.out(name) / "chaos"
 
     def settings_of(self, name):
-        # Each has a run folder of its own, and all know one secret.
+        # Each process has its own run folder; all share one secret.
         settings = [f"run.out={self.out(name)}", f"network.secret={self.folder / 'run.secret'}"]
         if name != "coordinator":
             settings += [f"network.listen=127.0.0.1:{self.listen[name]}",
@@ -138,26 +140,26 @@ class Soak(Cluster):
         return self.troubled.get(name) == "fill a disk"
 
     def check_end(self, process):
-        """Who cannot write when it begins, or must, ends, and is started again."""
+        """A process that cannot write to a full disk may end, and is restarted."""
         if process.child is None or process.running() or process.absent:
             return
         if process.child.returncode == FULL and process.disk_was_full:
             process.absent = True
-            self.note(f"{process.name} has ended, since its disk is full")
+            self.note(f"{process.name} ended because its disk is full")
             return self.after(1, lambda: self.start_again(process))
         super().check_end(process)
 
     def can_do_without(self, worker):
-        if self.flips.pending:  # nobody could tell who is right if there were two left
+        if self.flips.pending:  # with only two left, the majority would be unknown
             return False
         awake = [w for w in self.workers if w.name not in self.troubled and w is not worker]
         return len(awake) > MIN_REPLICAS and super().can_do_without(worker)
 
-    # ---- what happens ----
+    # ---- faults ----
 
     def happens(self, kind, rng):
-        """One thing of this kind, if it can happen to anybody now. The draws do not depend on what is possible, so that
-        a seed means something."""
+        """Causes a fault of this kind if it is possible for any process now. The random draws do not depend on what is
+        possible, so that a seed is reproducible."""
         workers = rng.sample(self.workers, len(self.workers))
         process = rng.choice(self.processes())
         short = rng.choice([rng.uniform(0.1, 1), rng.uniform(1, 6)])
@@ -180,7 +182,7 @@ class Soak(Cluster):
             return False
         if kind == "fill a disk":
             return self.fill(rng.choice(self.WITH_A_DISK), short)
-        if kind == "flip a bit":  # all would be held up if it were tried with one after another
+        if kind == "flip a bit":  # only one worker, since trying several would hold the run up
             return self.happens_to(workers[0], kind, short, share, own)
         return any(self.happens_to(worker, kind, short, share, own) for worker in workers)
 
@@ -256,7 +258,7 @@ class Soak(Cluster):
     def set_clock(self, process, seconds):
         if seconds == self.clocks[process.name].seconds:
             seconds += 3600
-        self.note(f"the clock of {process.name} is {seconds} s off, in place of {self.clocks[process.name].seconds}")
+        self.note(f"the clock of {process.name} is {seconds} s off, instead of {self.clocks[process.name].seconds} s")
         self.clocks[process.name].set(seconds)
         return True
 
@@ -267,20 +269,21 @@ class Soak(Cluster):
         def message():
             head = rng.choice([b"", b"ISTH", b"ISTH\x01\x00", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00"])
             return head + rng.randbytes(rng.choice([0, 3, 12, 100, 4096, 70_000]))
-        self.note(f"{count} strangers call at port {port}")
+        self.note(f"{count} strangers connect to port {port}")
         self.around.network.strangers(port, [message() for _ in range(count)])
         return True
 
     # ---- its end ----
 
     def heal(self):
-        """Everything that was done to anybody ends now."""
+        """Ends all faults now."""
         self.come_back()
         for clock in filter(None, self.clocks.values()):
             clock.set(0)
 
     def everybody_is_back(self):
-        """Each of the four, and the fifth if it is here, has made steps since and is in the newest view."""
+        """Returns a function: whether each of the four workers, and the fifth if it runs, has made steps since now and
+        is in the newest view."""
         marks = {w.name: len(w.times) for w in self.workers}
 
         def back():
@@ -293,13 +296,13 @@ class Soak(Cluster):
         return back
 
     def forget_old_folders(self):
-        """What they move away when they come back would fill their disks in an hour."""
+        """Removes the old folders that returning workers have moved, which would fill the disks within an hour."""
         for worker in self.workers:
             for old in self.run_folder_of(worker.name).glob(f"{worker.name}.*"):
                 shutil.rmtree(old, ignore_errors=True)
 
     def resume_to_the_end(self):
-        """After the stop: so that the last rounds are made, and every step that was made is in them."""
+        """Resumes the run after the stop, so that the final rounds contain every step."""
         stopped_at = json.loads((self.run_folder / "summary.json").read_text())["steps"]
         self.steps = self.resumes_to = stopped_at + 60
         here = [w for w in self.workers if w.lives and w.child.returncode == 0]
@@ -312,7 +315,8 @@ class Soak(Cluster):
         self.let_end()
 
     def check_ledger(self):
-        """Of all that were there at the end; `data ledger` compares those with the same rounds."""
+        """Checks the ledgers of all workers that reached the end; `data ledger` compares ledgers with the same
+        rounds."""
         together = self.folder / "ledgers"
         together.mkdir()
         for worker in self.workers:
@@ -322,15 +326,15 @@ class Soak(Cluster):
         if found.returncode != 0:
             raise Failure(f"data ledger ended with status {found.returncode}: {found.stderr}")
         ledger = json.loads(found.stdout)
-        most = RESERVED + BLOCK * len(self.workers)  # each may have begun one
+        most = RESERVED + BLOCK * len(self.workers)  # each may have begun a block
         for track in ledger["tracks"]:
             if track["gaps"] + track["not_whole"] > most:
-                raise Failure(f"of track {track['track']} more is missing than can be under way, {most}: {track}")
+                raise Failure(f"track {track['track']} lacks more sequences than can be in progress, {most}: {track}")
         return ledger
 
 
 class Course:
-    """Of the whole: both runs, in one loop."""
+    """Runs the whole test: both runs in one loop."""
 
     def __init__(self, arguments, folder):
         self.rng = random.Random(arguments.seed)
@@ -340,7 +344,7 @@ class Course:
         self.cluster = Soak(binary, folder / "chaos", self.around)
         self.launched = Launched(binary, folder / "launched", self.cluster)
         self.counts = collections.Counter()
-        self.recoveries = []  # seconds until everybody was back
+        self.recoveries = []  # seconds until all workers were back
         weights = {**KINDS, **LAUNCHED_KINDS}
         self.weights = {kind: weight for kind, weight in weights.items() if kind not in self.around.missing}
 
@@ -352,34 +356,34 @@ class Course:
         end = time.monotonic() + seconds
         while not ready():
             if time.monotonic() > end:
-                raise Failure(f"{what} did not come within {seconds} s\n{self.cluster.ends_of_logs()}\n"
+                raise Failure(f"{what} did not happen within {seconds} s\n{self.cluster.ends_of_logs()}\n"
                               f"--- {self.launched.log}\n{tail(self.launched.log)}")
             self.turn()
 
     def rate(self, seconds):
-        """Inner steps per second of all in the first run, while nothing happens."""
+        """Inner steps per second of all workers of the first run, without faults."""
         begin, before = time.monotonic(), self.cluster.inner_steps()
         self.wait_for("the end of a pause", lambda: time.monotonic() > begin + seconds, 10 * seconds + 60)
         return (self.cluster.inner_steps() - before) / (time.monotonic() - begin)
 
     def calm(self):
-        self.cluster.note("nothing happens from here on until everybody is back")
+        self.cluster.note("no faults until all workers are back")
         begin = time.monotonic()
         self.cluster.heal()
         self.launched.heal()
-        self.wait_for("the finding of a flipped bit", lambda: not self.cluster.flips.pending, MOST_TRIES * BACK_WITHIN)
+        self.wait_for("finding the flipped bit", lambda: not self.cluster.flips.pending, MOST_TRIES * BACK_WITHIN)
         back, launched_back = self.cluster.everybody_is_back(), self.launched.everybody_is_back()
-        self.wait_for("everybody's return", back)
-        self.wait_for("everybody's return to the launched run", launched_back, LAUNCHED_PATIENCE)
+        self.wait_for("the return of all workers", back)
+        self.wait_for("the return of all workers to the launched run", launched_back, LAUNCHED_PATIENCE)
         self.recoveries.append(time.monotonic() - begin)
         self.cluster.hurry = False
         self.cluster.forget_old_folders()
-        self.cluster.note(f"everybody is back after {self.recoveries[-1]:.1f} s")
+        self.cluster.note(f"all workers are back after {self.recoveries[-1]:.1f} s")
 
     def run(self):
         self.launched.begin()
         self.cluster.wait_for_begin()
-        self.wait_for("the launched run's begin", self.launched.everybody_is_back())
+        self.wait_for("the beginning of the launched run", self.launched.everybody_is_back())
         quiet = self.rate(min(60, self.seconds / 10))
         begin, before = time.monotonic(), self.cluster.inner_steps()
         end, calm_at = begin + self.seconds, begin + CALM_EVERY
@@ -388,7 +392,7 @@ class Course:
             pause = time.monotonic() + self.rng.uniform(*(PAUSE if self.seconds >= 120 else SHORT_PAUSE))
             while time.monotonic() < pause:
                 self.turn()
-            # Half of what happens is of a kind that has not happened yet, as soon as it can be.
+            # Half of the faults are of a kind that has not happened yet, as soon as it is possible.
             (by_chance,) = self.rng.choices(list(self.weights), list(self.weights.values()))
             kind = missing[0] if missing and self.rng.random() < 0.5 else by_chance
             target = self.launched if kind in LAUNCHED_KINDS else self.cluster
@@ -413,9 +417,9 @@ class Course:
         faults = sum(self.counts.values())
         if faults < MIN_FAULTS_AN_HOUR * seconds / 3600:
             raise Failure(f"only {faults} faults in {seconds:.0f} s, fewer than {MIN_FAULTS_AN_HOUR} an hour: "
-                          "this machine is too busy for this test; end what else runs on it and start again")
+                          "this machine is too busy for this test; end other programs and start again")
         if missing:
-            raise Failure(f"in {seconds:.0f} s these never happened: {', '.join(missing)}")
+            raise Failure(f"within {seconds:.0f} s these never happened: {', '.join(missing)}")
 
     def end(self):
         cluster, launched = self.cluster, self.launched
@@ -442,10 +446,10 @@ class Course:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary", type=pathlib.Path, help="the isthmus binary")
-    parser.add_argument("--minutes", type=float, default=60, help="how long things happen")
+    parser.add_argument("--minutes", type=float, default=60, help="duration of the faults")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31),
-                        help="of what happens; a fresh one if not given")
-    parser.add_argument("--keep", action="store_true", help="keep the folder of logs of a run that was all right too")
+                        help="seed of the faults (default: a new one)")
+    parser.add_argument("--keep", action="store_true", help="keep the folder of logs also after success")
     arguments = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="isthmus-soak-"))
     print(f"--seed {arguments.seed}", file=sys.stderr, flush=True)
@@ -459,7 +463,7 @@ def main():
                 course.launched.__exit__()
     except Failure as problem:
         failure = str(problem)
-    except Exception:  # a mistake of this program's: its logs are wanted too
+    except Exception:  # an error of this program; the logs are needed, too
         failure = traceback.format_exc()
     print(course.table(), file=sys.stderr)
     if failure is None:
@@ -467,7 +471,7 @@ def main():
     if (failure or arguments.keep) and course.around.disks:
         course.around.disks.keep(folder)
     if failure:
-        print(f"FAILED: {failure}\nAll logs are in {folder}; to see it again: {sys.argv[0]} {arguments.binary} "
+        print(f"FAILED: {failure}\nAll logs are in {folder}; to repeat: {sys.argv[0]} {arguments.binary} "
               f"--minutes {arguments.minutes:g} --seed {arguments.seed}", file=sys.stderr)
         return 1
     if not arguments.keep:

@@ -1,4 +1,4 @@
-// `compare --certify` on recorded runs: verdicts of gates, what a certificate says, and plain experiments.
+// `compare --certify` on recorded runs: verdicts of gates, certificates, and plain comparisons.
 
 #include "compare/certificate.h"
 
@@ -31,12 +31,12 @@ gates:
   parity: {arm: two, against: data_parallel, at_most: 1.0, bits: 0.44}
 )";
 
-/// That a replica of `Recorded` sends in all for so many payload bits per parameter and step.
+/// Bytes that a replica of `Recorded` sends in total at this many payload bits per parameter and step.
 constexpr double bytes_of(double bits) { return bits * 1e4; }
 
 class Certificate : public ::testing::Test {
  protected:
-  /// The verdict on `two`, whose runs have these losses; the baseline's are 1.0, 1.1 and 1.2.
+  /// The verdict on `two` with these losses of its runs; the baseline's are 1.0, 1.1 and 1.2.
   app::GateVerdict verdict(const std::vector<double>& losses, double bits = 0.4) {
     folder.finish_arm(comparison, 0, {1.0, 1.1, 1.2}, bytes_of(20));
     folder.finish_arm(comparison, 1, losses, bytes_of(bits));
@@ -79,7 +79,7 @@ TEST_F(Certificate, FailsWhereTheWholeIntervalIsAboveTheBound) {
 }
 
 TEST_F(Certificate, SaysHowManySeedsWouldShowIt) {
-  // Mean .27 %, deviation .48 %: half of the interval is .77 % with 4 seeds and .60 % with 5, and .73 % are
+  // Mean .27 %, deviation .48 %: half of the interval is .77 % with 4 seeds and .60 % with 5, while .73 % are
   // left.
   const auto above = verdict({1.001, 1.109, 1.199});
   EXPECT_EQ(above.outcome, Outcome::not_shown);
@@ -116,8 +116,10 @@ TEST_F(Certificate, FewerThanThreeSeedsShowNothing) {
   const auto two = verdict({1.001, 1.101});
   EXPECT_EQ(two.outcome, Outcome::not_shown);
   EXPECT_EQ(two.more_seeds, 1U);
-  EXPECT_EQ(verdict({1.1, 1.2}, 4).outcome, Outcome::not_shown) << "nor that it is worse and sends more";
-  EXPECT_GT(verdict({1.0, 1.15}).more_seeds, 1U) << "two seeds that are far apart ask for more than a third";
+  EXPECT_EQ(verdict({1.1, 1.2}, 4).outcome, Outcome::not_shown)
+      << "nor may it be shown to be worse and to send more";
+  EXPECT_GT(verdict({1.0, 1.15}).more_seeds, 1U)
+      << "two seeds that differ a lot must require more than one further seed";
 }
 
 TEST_F(Certificate, ARunThatDivergedFailsIt) {
@@ -153,7 +155,7 @@ TEST_F(Certificate, SaysWhatItWasMadeOf) {
   std::ofstream(file) << summary.dump();
   const auto older = certificate();
   EXPECT_TRUE(older["runs"][0]["global_hash"].is_null());
-  EXPECT_THAT(older["notes"].dump(), HasSubstr("an unknown one"));
+  EXPECT_THAT(older["notes"].dump(), HasSubstr("an unknown commit"));
 }
 
 TEST_F(Certificate, StandsInThePageAndOnTheTerminal) {
@@ -185,8 +187,8 @@ TEST(Gates, BadOnesAreRefusedByName) {
            gates;
   };
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"{x: {arm: c}}", "comparison.yaml:3: gates.x.arm is c, which is no arm; did you mean"},
-      {"{x: {arm: b, against: c}}", "gates.x.against is c, which is no arm; did you mean"},
+      {"{x: {arm: c}}", "comparison.yaml:3: gates.x.arm is c, which is not an arm; did you mean"},
+      {"{x: {arm: b, against: c}}", "gates.x.against is c, which is not an arm; did you mean"},
       {"{x: {at_most: 1}}", "gates.x.arm is empty; expected the name of the arm"},
       {"{x: {arm: a}}", "compares a with itself"},
       {"{x: {arm: b}, y: {arm: b, against: a}}", "the gates x and y both judge b against a"},
@@ -289,7 +291,7 @@ TEST_F(PlainExperiment, TakesAssignmentsAsAComparisonDoes) {
   EXPECT_DOUBLE_EQ(comparison.gates.at(0).at_most, 0.02);
   EXPECT_EQ(comparison.gates.at(0).bits, 0.44);
   EXPECT_THAT(error_of([&] { static_cast<void>(certified({"base=other.yaml"})); }),
-              HasSubstr("expected no other base"));
+              HasSubstr("--set base: leave it out"));
 }
 
 TEST_F(PlainExperiment, OneReplicaIsNotComparedWithItself) {
@@ -319,7 +321,7 @@ TEST(Certify, AComparisonNeedsGates) {
   const Recorded folder;
   folder.write("comparison.yaml", "base: base.yaml\narms: {a: {inner.lr: 1}, b: {inner.lr: 2}}");
   EXPECT_THAT(error_of([&] { static_cast<void>(app::load_certified(folder.file(), {}, {})); }),
-              HasSubstr("gates is missing; expected what --certify is to judge"));
+              HasSubstr("gates is missing; expected the gates that --certify judges"));
   folder.write("comparison.yaml", "base: base.yaml\nseeds: [1]");
   EXPECT_THAT(error_of([&] { static_cast<void>(app::load_certified(folder.file(), {}, {})); }),
               HasSubstr("has none of the arms"));

@@ -1,4 +1,4 @@
-// `compare --no-run` on recorded runs: the files that it writes, and what it refuses.
+// `compare --no-run` on recorded runs: the files it writes and the input it refuses.
 
 #include "compare/command.h"
 
@@ -40,7 +40,7 @@ TEST_F(Compare, WritesAllFormsOfOneReport) {
   const auto result = compare({"--no-run", "--json"});
   ASSERT_EQ(result.status, 0) << result.report();
   const auto shown = nlohmann::json::parse(result.output, nullptr, false);
-  ASSERT_TRUE(shown.is_object()) << "with --json there is one document and nothing else: " << result.output;
+  ASSERT_TRUE(shown.is_object()) << "--json must print one document and nothing else: " << result.output;
   EXPECT_EQ(shown, nlohmann::json::parse(read_all(comparison.folder / "report.json")));
   EXPECT_NEAR(shown["arms"][1]["difference"]["relative"], -0.1 / 1.05, 1e-9);
   for (const auto* file : {"report.html", "runs.csv", "curves.csv"})
@@ -58,12 +58,12 @@ TEST_F(Compare, RunsThatAreThereAreComparedWhereverTheyAre) {
       fmt::format("name: made\narms:\n  a: {{runs: [first/, second]}}\n  b: {{runs: [{}, {}]}}\n",
                   comparison.runs[1].folder().string(), comparison.runs[3].folder().string());
   static_cast<void>(folder.write("comparison.yaml", text));
-  const auto result = compare({});  // there is nothing to run, so nothing that trains is asked for
+  const auto result = compare({});  // with nothing to run, no program that trains is needed
   ASSERT_EQ(result.status, 0) << result.report();
   EXPECT_THAT(result.output, HasSubstr("b: 9.5 % better than a (noise below 0.01 %, 2 seeds)"));
   const auto report = nlohmann::json::parse(read_all(folder / "out/made/report.json"));
   EXPECT_EQ(report["seeds"], nlohmann::json::parse("[1, 2]"));
-  EXPECT_EQ(report["differences"].size(), 1U) << report["differences"] << ": expected inner.lr alone";
+  EXPECT_EQ(report["differences"].size(), 1U) << report["differences"] << ": expected only inner.lr";
 
   std::filesystem::remove(folder / "second/summary.json");
   const auto unfinished = compare({});
@@ -85,27 +85,27 @@ TEST_F(Compare, AFolderOfSomethingElseIsLeftAlone) {
   std::filesystem::remove(comparison.folder / "comparison.json");
   const auto unclaimed = compare({});
   EXPECT_EQ(unclaimed.status, 2);
-  EXPECT_THAT(unclaimed.output, HasSubstr("holds something else than a comparison"));
+  EXPECT_THAT(unclaimed.output, HasSubstr("is not the folder of a comparison"));
   EXPECT_FALSE(std::filesystem::exists(comparison.folder / "report.json"));
 }
 
 TEST_F(Compare, WithoutAProgramThatTrainsItSaysSo) {
   std::filesystem::remove_all(comparison.runs[0].folder());
-  // Beside this copy there is no isthmus.
+  // The folder of this copy does not contain isthmus.
   std::filesystem::create_directory(folder / "bin");
   std::filesystem::copy(coordinator_program, folder / "bin/isthmus-coordinator");
   const auto result = run_command({folder / "bin/isthmus-coordinator", "compare", folder.file(), "--set",
                                    "out=" + (folder / "out").string()},
                                   folder / "command.log");
   EXPECT_EQ(result.status, 2);
-  EXPECT_THAT(result.output, HasSubstr("--no-run writes the report of the runs that are there"));
+  EXPECT_THAT(result.output, HasSubstr("pass --no-run to report on the existing runs"));
 }
 
 TEST_F(Compare, NothingThereYetIsSaid) {
   std::filesystem::remove_all(comparison.folder);
   const auto result = compare();
   EXPECT_EQ(result.status, 3);
-  EXPECT_THAT(result.output, HasSubstr("nothing was run yet"));
+  EXPECT_THAT(result.output, HasSubstr("nothing has been run yet"));
   EXPECT_FALSE(std::filesystem::exists(comparison.folder));
 }
 

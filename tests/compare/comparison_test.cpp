@@ -1,4 +1,4 @@
-// The file of a comparison: what it becomes, and what is refused.
+// The file of a comparison: how it is read, and invalid files.
 
 #include <algorithm>
 
@@ -45,7 +45,7 @@ TEST(Comparison, ArmsGoOverSettingsAndSettingsOverTheBase) {
     EXPECT_EQ(run.folder(), comparison.folder / run.name());
   }
   EXPECT_THAT(names, ElementsAre("plain-seed-3", "often-seed-3", "plain-seed-1", "often-seed-1"))
-      << "seed by seed, so that a part of them can be compared already";
+      << "ordered by seed, so that the first seeds can be compared early";
   EXPECT_EQ(comparison.runs[0].experiment.outer.sync_every, config::Stepped(20));
   EXPECT_EQ(comparison.runs[1].experiment.outer.sync_every, config::Stepped(5));
 }
@@ -92,7 +92,8 @@ TEST(Comparison, WhatIsShippedIsSound) {
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(compare_configs())) {
     const auto name = entry.path().filename().string();
-    if (name == "gpu.yaml" || name.starts_with("gate_")) continue;  // the base of the others; those below
+    if (name == "gpu.yaml" || name.starts_with("gate_"))
+      continue;  // the base of the others; the gates are checked below
     ++files;
     for (const auto* size : {"small", "gpu"})
       EXPECT_NO_THROW(static_cast<void>(load_comparison(entry.path(), size, {})))
@@ -145,13 +146,13 @@ TEST(Comparison, BadFilesAreRefusedByName) {
       {"base: base.yaml\narms: {a: {inner.lr: 1}, b: 3}", "the arm b is a plain value"},
       {"base: base.yaml\narms: {a: {inner.lr: 1}, \"../b\": {inner.lr: 2}}", "it names a folder"},
       {"base: base.yaml\nseeds: []\n" + arms, "seeds is []"},
-      {"base: base.yaml\nseeds: [1, 1]\n" + arms, "seeds has one of its elements twice"},
+      {"base: base.yaml\nseeds: [1, 1]\n" + arms, "seeds contains an element twice"},
       {"base: base.yaml\nseeds: [-1]\n" + arms, "seeds is [-1]"},
-      {"base: base.yaml\nbaseline: c\n" + arms, "baseline is c, which is no arm; did you mean"},
+      {"base: base.yaml\nbaseline: c\n" + arms, "baseline is c, which is not an arm; did you mean"},
       {"base: base.yaml\nseed: 1\n" + arms, "unknown key seed"},
       {"base: base.yaml\nbudget: {tokens: 1, time: 1s}\n" + arms, "budget.tokens and budget.time"},
       {"base: base.yaml\nbudget.tokens: 1\nsettings.run.steps: 3\n" + arms,
-       "run.steps is given and budget.tokens"},
+       "run.steps is given, and so is budget.tokens"},
       {"base: base.yaml\nsettings.run.seed: 3\n" + arms, "run.seed is the comparison's"},
       {"base: base.yaml\narms: {a: {run.out: /tmp}, b: {inner.lr: 2}}", "run.out is the comparison's"},
       {"base: base.yaml\nname: a/b\n" + arms, "name is 'a/b'"},
@@ -163,7 +164,7 @@ TEST(Comparison, BadFilesAreRefusedByName) {
        "the run has 40 steps"},
       {"base: base.yaml\narms: {a: {faults: kill replica-1 at step 4, outer.method: data_parallel}, b: "
        "{inner.lr: 2}}",
-       "which ends when it loses anybody"},
+       "which ends when it loses a member"},
       {"base: base.yaml\narms: {a: {faults: kill replica-1}, b: {inner.lr: 2}}",
        "comparison.yaml:2: the fault is 'kill replica-1'; expected 'kill NAME at step N'"},
   };

@@ -1,4 +1,4 @@
-// What is read of runs and of strangers' curves.
+// Reading the curves of runs and of foreign files.
 
 #include "compare/run_record.h"
 #include "recorded.h"
@@ -39,7 +39,7 @@ TEST(RunRecord, OfARunThatWentBackToACheckpointTokensCountOnceAndBytesTwice) {
   folder.finish(run, {{0, 3}, {20, 2}, {40, 1}}, 8000);
   for (const auto* name : {"replica-0", "replica-1"}) {
     const auto file = run.folder() / name / "metrics.jsonl";
-    const auto text = read_all(file);  // 30 steps, then from step 11 on with counters that begin again
+    const auto text = read_all(file);  // 30 steps, then from step 11 on with restarted counters
     std::string first, second;
     std::size_t lines = 0;
     std::istringstream in(text);
@@ -57,7 +57,7 @@ TEST(RunRecord, OfARunThatWentBackToACheckpointTokensCountOnceAndBytesTwice) {
   const auto record = read_run(run);
   EXPECT_EQ(record.tokens(), 40 * 256);
   EXPECT_NEAR(*record.curve.back().seconds, 6.0, 1e-9);
-  // 6,000 before; the summary's 8,000 are those of the last life.
+  // 6,000 before; the summary's 8,000 belong to the last part only.
   EXPECT_NEAR(*record.curve.back().bytes, 14000, 1e-9);
 }
 

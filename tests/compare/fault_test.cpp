@@ -1,4 +1,4 @@
-// What is done to runs on purpose, on processes that stand for a run's.
+// Deliberate faults, on processes that play a run's workers.
 
 #include "compare/faults.h"
 
@@ -18,14 +18,14 @@ using app::process_of;
 using app::Saboteur;
 using ::testing::SizeIs;
 
-/// 'T' for a process that stands still.
+/// State of a process; 'T' if it is suspended.
 char state_of(pid_t pid) {
   const auto stat = read_all("/proc/" + std::to_string(pid) + "/stat");
   const auto end = stat.rfind(") ");
   return end == std::string::npos ? '-' : stat[end + 2];
 }
 
-/// `bash -c CODE worker --name NAME`: the words behind the code are its own.
+/// Runs `bash -c CODE worker --name NAME`; the words after the code only name the process.
 Command worker(const TemporaryFolder& folder, const std::string& name) {
   return {{"/bin/bash", "-c", "while :; do sleep 1; done", "worker", "--name", name},
           folder / (name + ".log")};
@@ -50,7 +50,7 @@ TEST(Faults, StrikeTheChildOfThatNameAtItsStep) {
   ASSERT_TRUE(eventually([&] { return process_of("eu-1", getpid()) == eu.pid(); }));
   ASSERT_TRUE(eventually([&] { return process_of("us-1", getpid()) == us.pid(); }));
   EXPECT_EQ(process_of("eu", getpid()), std::nullopt);
-  EXPECT_EQ(process_of("eu-1", us.pid()), std::nullopt) << "a child of somebody else";
+  EXPECT_EQ(process_of("eu-1", us.pid()), std::nullopt) << "a child of another process";
 
   Saboteur saboteur(
       {parse_fault("suspend us-1 at step 5 for 200ms", ""), parse_fault("kill eu-1 at step 10", "")});

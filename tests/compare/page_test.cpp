@@ -1,4 +1,4 @@
-// report.html: what strangers wrote stays text, and a browser draws the report's figures.
+// report.html: foreign text stays text, and a browser draws the report's figures.
 
 #include "compare/page.h"
 
@@ -48,7 +48,7 @@ gates:
   std::string page;
 };
 
-/// How often a tag begins.
+/// Number of times a tag begins.
 std::ptrdiff_t count(const std::string& text, const std::string& what) {
   std::ptrdiff_t n = 0;
   for (auto at = text.find(what); at != text.npos; at = text.find(what, at + 1)) ++n;
@@ -59,7 +59,7 @@ TEST_F(Page, WhatStrangersWroteStaysText) {
   ASSERT_EQ(report["arms"][1]["about"], hostile);
   EXPECT_EQ(count(page, "<script>alert"), 0);
   EXPECT_EQ(count(page, "<img"), 0);
-  EXPECT_EQ(count(page, "</script>"), 3) << "the report, Chart.js, and the page's own";
+  EXPECT_EQ(count(page, "</script>"), 3) << "the report, Chart.js, and the page's own script";
   EXPECT_THAT(page, HasSubstr("&lt;/script&gt;&lt;script&gt;alert(1)"));
   EXPECT_EQ(app::html_text("a<b>&\"'\x01"), "a&lt;b&gt;&amp;&quot;&#39; ");
 }
@@ -73,7 +73,7 @@ TEST_F(Page, LoadsNothingAndKeepsTheLicence) {
     EXPECT_THAT(own, Not(HasSubstr(loads)));
 }
 
-/// Looks at the page from inside when it is done, and leaves what it has seen for --dump-dom.
+/// Inspects the finished page from inside and leaves the result for --dump-dom.
 constexpr const char* probe = R"(<script>
 addEventListener("load", () => {
   const seen = {charts: []};
@@ -113,7 +113,7 @@ std::string from_base64(const std::string& text) {
   return out;
 }
 
-/// What the probe has seen in a window of this width. The console must have been silent.
+/// The probe's result in a window of this width. Fails the test if the browser's console is not silent.
 nlohmann::json seen_in_browser(const TemporaryFolder& folder, std::string page, int width) {
   page.insert(page.rfind("</body>"), probe);
   const auto file = folder.write("page.html", page);
@@ -123,11 +123,11 @@ nlohmann::json seen_in_browser(const TemporaryFolder& folder, std::string page, 
        "--window-size=" + std::to_string(width) + ",2000", "--dump-dom", "file://" + file.string()},
       folder / "chromium.log");
   EXPECT_EQ(result.status, 0) << result.report() << "\nno Chromium? scripts/setup.sh --tests installs it";
-  EXPECT_THAT(result.output, Not(HasSubstr("CONSOLE"))) << "something was said on the browser's console";
+  EXPECT_THAT(result.output, Not(HasSubstr("CONSOLE"))) << "the browser's console has messages";
   const std::string mark = "<pre id=\"seen\">";
   const auto at = result.output.find(mark);
   if (at == std::string::npos) {
-    ADD_FAILURE() << "the page's scripts did not come to their end" << result.report();
+    ADD_FAILURE() << "the page's scripts did not finish" << result.report();
     return {};
   }
   return nlohmann::json::parse(from_base64(result.output.substr(at + mark.size())));
@@ -175,7 +175,7 @@ TEST_F(Page, ABrowserDrawsTheFiguresOfTheReport) {
 
 TEST_F(Page, ANarrowScreenDoesNotScrollSideways) {
   const TemporaryFolder work;
-  const auto seen = seen_in_browser(work, page, 500);  // the narrowest that a headless window can be
+  const auto seen = seen_in_browser(work, page, 500);  // the narrowest possible headless window
   ASSERT_TRUE(seen.is_object());
   EXPECT_FALSE(seen["wide"]);
   for (const auto& chart : seen["charts"]) EXPECT_GT(chart["drawn"], 1000) << chart["id"] << " is empty";

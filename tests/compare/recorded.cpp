@@ -9,7 +9,7 @@ namespace isthmus {
 
 namespace {
 
-constexpr double tokens_per_replica = 4 * 32;  // in a step
+constexpr double tokens_per_replica = 4 * 32;  // per step
 
 constexpr std::string_view base_text = R"(
 run: {name: base, steps: 40, eval_every: 20}
@@ -50,7 +50,7 @@ void Recorded::finish(const app::RunPlan& run, const Losses& losses, double byte
     std::ofstream(run.folder() / name, std::ios::binary) << text;
   };
   auto experiment = run.experiment;
-  experiment.trainer.threads = 1;  // as `launch` fills in
+  experiment.trainer.threads = 1;  // as `launch` fills it in
   put("config.yaml", app::to_yaml(experiment));
   std::string evaluations;
   for (const auto& [step, loss] : losses)
@@ -84,7 +84,7 @@ std::string error_of(const std::function<void()>& act) {
   } catch (const Error& error) {
     return error.what();
   }
-  ADD_FAILURE() << "expected an Error, and none was thrown";
+  ADD_FAILURE() << "expected an Error, but none was thrown";
   return {};
 }
 

@@ -52,11 +52,11 @@ TEST_F(Report, SaysWhatIsWithinNoiseAndWhatIsWorse) {
   EXPECT_TRUE(json["arms"][2]["difference"]["resolved"]);
   EXPECT_FALSE(json["arms"][1]["difference"]["resolved"]);
   EXPECT_NEAR(json["target_loss"], 1.05 * 1.1, 1e-9);
-  // Between 2 at step 20 (2 s) and its end at step 40 (4 s).
+  // Between loss 2 at step 20 (2 s) and the end at step 40 (4 s).
   const double second = (2 - 1.155) / (2 - 1.1), first = (2 - 1.155) / (2 - 1.0);
   EXPECT_NEAR(json["arms"][0]["runs"][1]["seconds_to_target"], 2 + 2 * second, 1e-9);
   EXPECT_NEAR(json["arms"][0]["runs"][0]["seconds_to_target"], 2 + 2 * first, 1e-9);
-  EXPECT_TRUE(json["arms"][0]["seconds_to_target"].is_null()) << "one seed did not come so far";
+  EXPECT_TRUE(json["arms"][0]["seconds_to_target"].is_null()) << "one seed did not reach the target";
   const auto& band = json["arms"][0]["band"].back();
   EXPECT_NEAR(band["loss"], 1.1, 1e-12);
   EXPECT_EQ(band["low"], 1.0);
@@ -74,7 +74,7 @@ TEST_F(Report, WithOneSeedNoiseIsUnknown) {
   EXPECT_THAT(verdict(json, 0), HasSubstr("with 1 seed, so its noise is unknown"));
   EXPECT_EQ(
       verdict(json, 1),
-      "10 % better than a with one seed with as many bytes; the noise is unknown: give two seeds or more");
+      "10 % better than a with one seed with as many bytes; the noise is unknown: use two seeds or more");
 }
 
 TEST_F(Report, EqualToTheBitIsSaid) {
@@ -89,7 +89,7 @@ TEST_F(Report, OnlyPairsOfFinishedRunsCount) {
   folder.finish_arm(comparison, 1, {1.01, 1.11}, 1000);
   const auto json = report();
   EXPECT_EQ(json["arms"][1]["difference"]["seeds"], 2);
-  EXPECT_EQ(verdict(json, 2), "no run has come to its end");
+  EXPECT_EQ(verdict(json, 2), "no run has finished");
   EXPECT_THAT(json["missing_runs"], SizeIs(4));
   EXPECT_THAT(json["notes"][0], HasSubstr("4 of 9 runs are not finished"));
 }
@@ -117,14 +117,14 @@ TEST_F(Report, AStrangersCurveIsComparedAtEqualTokens) {
   EXPECT_FALSE(json["arms"][1]["difference"]["paired"]);
   EXPECT_THAT(verdict(json, 1), HasSubstr("within noise of ours (difference "));
   EXPECT_THAT(json["notes"].dump(), HasSubstr("short.csv ends after 5120 tokens"));
-  EXPECT_EQ(verdict(json, 2), "no run has come to its end");
+  EXPECT_EQ(verdict(json, 2), "no run has finished");
 }
 
 TEST_F(Report, UnequalTokensAreSaid) {
   take("base: base.yaml\narms: {a: {inner.lr: 1}, b: {replicas: 4}}");
   folder.finish_arm(comparison, 0, {1.0}, 1000);
   folder.finish_arm(comparison, 1, {0.9}, 1000);
-  EXPECT_THAT(report()["notes"].dump(), HasSubstr("not trained on equally many tokens"));
+  EXPECT_THAT(report()["notes"].dump(), HasSubstr("trained on different numbers of tokens"));
 }
 
 TEST_F(Report, FitsATerminalAndASpreadsheet) {
@@ -210,7 +210,8 @@ TEST(RunState, AStoppedRunGoesOnAndADamagedOneIsNamed) {
   std::filesystem::remove(run.folder() / "ended.json");
   for (const auto* bad : {"", "{", "[]", "{\"stopped\": 1}", "{\"stopped\": false, \"parameters\": -1}"}) {
     std::ofstream(summary) << bad;
-    EXPECT_THAT(error_of([&] { static_cast<void>(app::state_of(run)); }), HasSubstr("is no summary of a run"))
+    EXPECT_THAT(error_of([&] { static_cast<void>(app::state_of(run)); }),
+                HasSubstr("is not the summary of a run"))
         << bad;
   }
 }

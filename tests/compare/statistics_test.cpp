@@ -1,4 +1,4 @@
-// Intervals against values worked out by hand and against tables of Student's t.
+// Compares intervals with values worked out by hand and with tables of Student's t.
 
 #include "compare/statistics.h"
 
@@ -21,7 +21,7 @@ TEST(Statistics, QuantilesAreThoseOfTheTables) {
                                                                              {100, 1.9840},
                                                                              {1000, 1.9623}})
     EXPECT_NEAR(t_quantile(freedom), value, 2e-4) << freedom << " degrees of freedom";
-  // Welch's are not whole: 2.5 by R's qt(.975, 2.5).
+  // Welch's degrees of freedom are not whole numbers: 2.5, with R's qt(.975, 2.5).
   EXPECT_NEAR(t_quantile(2.5), 3.5580, 0.1);
   EXPECT_GT(t_quantile(2), t_quantile(2.5));
   EXPECT_LT(t_quantile(3), t_quantile(2.5));
@@ -42,7 +42,7 @@ TEST(Statistics, AnIntervalWorkedOutByHand) {
 }
 
 TEST(Statistics, PairsTakeOutWhatSeedsHaveInCommon) {
-  // Seeds differ by much and the arm is 1 % of the baseline's mean worse at each.
+  // Seeds differ a lot, and the arm is worse by 1 % of the baseline's mean at each seed.
   const std::array baseline = {1.0, 2.0, 3.0}, arm = {1.02, 2.02, 3.02};
   const auto paired = paired_difference(arm, baseline);
   EXPECT_NEAR(paired.relative, 0.01, 1e-12);

@@ -27,7 +27,7 @@ std::string utf8(unsigned character) {
   return {static_cast<char>(0xC0 | character >> 6), static_cast<char>(0x80 | (character & 63))};
 }
 
-/// Byte-level text as a vocabulary has it.
+/// Bytes in the byte-level alphabet of a vocabulary.
 std::string spelled(std::string_view bytes) {
   std::string out;
   for (const char c : bytes) {
@@ -47,7 +47,7 @@ Json added(std::uint32_t id, const std::string& content) {
           {"rstrip", false}, {"normalized", false}, {"special", true}};
 }
 
-/// GPT-2's kind, with the ids of bytes being the bytes, and 256 on for what `merges` make.
+/// A tokenizer like GPT-2's, in which a byte's id is the byte; ids from 256 on are the results of `merges`.
 Json small_tokenizer(const std::vector<std::pair<std::string, std::string>>& merges = {
                          {"t", "h"}, {"th", "e"}, {" ", "the"}, {"a", "a"}, {"aa", "aa"}, {"\xC3", "\xA9"}}) {
   Json vocab, list = Json::array();
@@ -80,7 +80,7 @@ Ids encoded(const Tokenizer& tokenizer, std::string_view text) {
   return ids;
 }
 
-/// What is wrong with the small tokenizer once `change` was at it.
+/// The message with which the small tokenizer is refused after `change`.
 template <class Change>
 std::string refusal(Change change) {
   auto document = small_tokenizer();
@@ -205,7 +205,7 @@ TEST(BpeTokenizer, MergesAsStringsAreTheSame) {
   EXPECT_EQ(encoded(*make(other), everything()), encoded(*make(document), everything()));
 }
 
-/// The same merges by the definition: the first rule that fits anywhere, at its first place.
+/// The same merges straight from the definition: applies the first applicable rule at its first position.
 Ids merged_plainly(std::string_view word, const std::vector<MergeRule>& rules) {
   Ids ids;
   for (const char c : word) ids.push_back(static_cast<unsigned char>(c));
@@ -245,7 +245,7 @@ TEST(BpeTokenizer, LongWordsTakeNoQuadraticTime) {
   auto document = small_tokenizer({{"a", "a"}, {"aa", "aa"}, {"aaaa", "aaaa"}});
   document["pre_tokenizer"]["use_regex"] = false;
   const auto tokenizer = make(document);
-  const std::string text(3'000'000, 'a');  // quadratic: an hour
+  const std::string text(3'000'000, 'a');  // would take an hour in quadratic time
   EXPECT_EQ(encoded(*tokenizer, text).size(), text.size() / 8);
 }
 
@@ -325,7 +325,7 @@ TEST(Corpus, TheLimitDividesNoCharacterThatATokenizerReads) {
 struct Bad {
   const char* what;
   void (*change)(Json&);
-  std::vector<std::string> said;  ///< place, value and what was expected
+  std::vector<std::string> said;  ///< place, value and expected value
 };
 
 void PrintTo(const Bad& bad, std::ostream* out) { *out << bad.what; }
@@ -451,7 +451,7 @@ INSTANTIATE_TEST_SUITE_P(
             [](Json& d) {
               use_split(d, {{"Regex", "a*"}});
             },
-            {"\"a*\"", "may match nothing"}},
+            {"\"a*\"", "may match the empty string"}},
         Bad{"post",
             [](Json& d) {
               d["post_processor"] = {{"type", "Mystery"}};
@@ -500,7 +500,7 @@ TEST(BadJson, DeepNestingIsRefused) {
   EXPECT_THAT(
       error_of(ErrorKind::config,
                [] { static_cast<void>(parse_bpe_tokenizer(std::string(10'000'000, '['), "t.json")); }),
-      HasSubstr("nested over"));
+      HasSubstr("nested deeper than"));
 }
 
 TEST(BadJson, LargeFilesAreNotRead) {
@@ -559,10 +559,10 @@ TEST(CutPattern, CatastrophesEnd) {
                 AllOf(HasSubstr("place"), HasSubstr("limit")))
         << pattern;
   };
-  refused("(?:a+)+b", std::string(60, 'a') + "c b");  // exponential
+  refused("(?:a+)+b", std::string(60, 'a') + "c b");  // exponential backtracking
   refused("(?:[ab]|ab)+[0-9]",
-          std::string(300'000, 'a') + "c 5");  // quadratic: place after place, all to the end
-  refused("(?:[ab]|ab)+d", std::string(3'000'000, 'a') + " d");  // deep
+          std::string(300'000, 'a') + "c 5");  // quadratic: each position searches to the end
+  refused("(?:[ab]|ab)+d", std::string(3'000'000, 'a') + " d");  // deep recursion
 }
 
 TEST(CutPattern, LongRunsAreNone) {

@@ -70,7 +70,7 @@ TEST(Corpus, WholeFilesOfAFolderAreHeldOut) {
   EXPECT_EQ(corpus.tokens(Split::heldout), 10U * 101);
   EXPECT_EQ(corpus.tokens(Split::train), 90U * 101);
   EXPECT_EQ(tokens_of(corpus, Split::heldout)[100], 0);
-  // Not simply the first or the last ones.
+  // Held-out files are not simply the first or the last files.
   const auto text = text_of(corpus, Split::heldout);
   EXPECT_NE(text[0], text[101]);
 }
@@ -151,8 +151,8 @@ TEST(Corpus, ALinkThatLeadsNowhereIsNamed) {
   EXPECT_THAT(refusal(config_of(folder / "c")), AllOf(HasSubstr("link.txt"), HasSubstr("nowhere")));
 }
 
-/// For as long as this lives, root is somebody else when this thread opens and makes files: root reads
-/// everything.
+/// While it lives, root opens and creates files of this thread as another user, since root may read all
+/// files.
 class NotRoot {
  public:
   NotRoot() : before_(::setfsuid(::geteuid() == 0 ? 65534 : ::geteuid())) {}
@@ -198,8 +198,8 @@ TEST(Corpus, TheLimitCutsInOrderAndSaysSo) {
 
 TEST(Corpus, TheLimitDividesNoLineOfJsonl) {
   const TemporaryFolder folder;
-  const std::string line = "{\"text\": \"abcd\"}\n";  // of 17 bytes
-  const std::string far(200'000, ' ');                // no line ends anywhere near
+  const std::string line = "{\"text\": \"abcd\"}\n";  // 17 bytes
+  const std::string far(200'000, ' ');                // no line ends near the limit
   auto config = config_of(folder.write("a.jsonl", line + line + far + line + line), 4, 0);
   for (const std::size_t limit :
        {2 * line.size(), 2 * line.size() + far.size() + 1, 3 * line.size() + far.size() - 1}) {
@@ -291,7 +291,7 @@ TEST(Corpus, AStoreIsReadWithTheTokenizerThatMadeItOrAsIds) {
   spec.block_tokens = 64;
   write_store(folder / "store", spec, ids, starts);
   const Corpus corpus(config_of(folder / "store", 7, 0.05));
-  EXPECT_EQ(corpus.tokens(Split::heldout), 300U) << "250, and to the border of a document";
+  EXPECT_EQ(corpus.tokens(Split::heldout), 300U) << "250, extended to a document boundary";
   EXPECT_EQ(tokens_of(corpus, Split::train)[4699], 0);
   auto as_ids = config_of(folder / "store", 7, 0.05);
   as_ids.tokenizer = "vocab:300";
@@ -332,7 +332,7 @@ TEST(Corpus, AStoreThatIsNotCompleteIsNotTakenForText) {
   folder.write("store.partial/entries", std::string(100, 'x'));
   folder.write("store.partial/journal", std::string(100, 'x'));
   EXPECT_THAT(refusal(config_of(folder / "store.partial")),
-              AllOf(HasSubstr("store.partial"), HasSubstr("not complete")));
+              AllOf(HasSubstr("store.partial"), HasSubstr("incomplete")));
 }
 
 TEST(Corpus, ABorderOfDocumentsLeavesSomethingToTrainOn) {
@@ -399,7 +399,7 @@ TEST(Corpus, FingerprintsAreOfNamesAndContents) {
   EXPECT_EQ(fingerprint("one"), fingerprint("same"));
   EXPECT_NE(fingerprint("one"), fingerprint("renamed"));
   EXPECT_NE(fingerprint("one"), fingerprint("moved"));
-  // A file that was named itself may have another name on each machine.
+  // A file given by its own path may have a different name on each machine.
   EXPECT_EQ(fingerprint("one/b"), fingerprint("renamed/c"));
   folder.write("x.bin", counting_ids(60));
   folder.write("y.bin", counting_ids(60));

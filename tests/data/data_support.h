@@ -1,5 +1,5 @@
 #pragma once
-// What the data tests share.
+// Helpers shared by the data tests.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,21 +41,21 @@ inline DataConfig config_of(const std::filesystem::path& path, std::int64_t seq_
   return config;
 }
 
-/// A whole part of a corpus.
+/// All ids of one split.
 inline std::vector<std::int64_t> tokens_of(const Corpus& corpus, Split split) {
   std::vector<std::int64_t> out(corpus.tokens(split));
   corpus.read(split, 0, out);
   return out;
 }
 
-/// As text, separators as '|'.
+/// The ids as text, separators as '|'.
 inline std::string text_of(const Corpus& corpus, Split split) {
   std::string text;
   for (const auto id : tokens_of(corpus, split)) text += id == 0 ? '|' : static_cast<char>(id);
   return text;
 }
 
-/// Runs that were decided before, given in pieces of at most `piece`; behind the last, its track without end.
+/// Runs fixed in advance, given in pieces of at most `piece`; after the last run its track continues forever.
 class ListedRuns : public SampleSource {
  public:
   explicit ListedRuns(std::vector<SampleRange> runs, std::uint64_t piece = 1U << 30)
@@ -70,7 +70,7 @@ class ListedRuns : public SampleSource {
     given_ += given.size();
     return given;
   }
-  /// Sequences so far. Any thread.
+  /// Number of sequences given so far. Any thread.
   [[nodiscard]] std::uint64_t given() const { return given_; }
 
  private:
@@ -80,8 +80,8 @@ class ListedRuns : public SampleSource {
   std::atomic<std::uint64_t> given_ = 0;
 };
 
-/// Runs of up to `longest` sequences, of tracks below `tracks`, each of which goes on where it was; now and
-/// then one begins anew elsewhere.
+/// Runs of up to `longest` sequences, of tracks below `tracks`. A track's run continues its previous run;
+/// occasionally it starts at another sequence.
 inline std::vector<SampleRange> random_runs(std::uint64_t seed, std::uint64_t tracks, std::uint64_t longest,
                                             std::uint64_t sequences) {
   std::mt19937_64 random(seed);
@@ -110,7 +110,7 @@ inline std::vector<std::int64_t> row_of(const Batch& batch, std::int64_t index) 
   return row;
 }
 
-/// The inputs of all its rows.
+/// The inputs of all rows of a batch.
 inline std::vector<std::int64_t> inputs_of(const Batch& batch) {
   std::vector<std::int64_t> inputs;
   for (std::int64_t b = 0; b < batch.sequences(); ++b) {
@@ -120,7 +120,7 @@ inline std::vector<std::int64_t> inputs_of(const Batch& batch) {
   return inputs;
 }
 
-/// Little-endian uint16 ids 0, 1, 2, ... as a .bin file has them.
+/// Little-endian uint16 ids 0, 1, 2, ..., as in a .bin file.
 inline std::string counting_ids(std::size_t count) {
   std::string bytes;
   for (std::size_t i = 0; i < count; ++i) {

@@ -1,4 +1,4 @@
-// The CUDA device, where there is a GPU.
+// The CUDA device. Needs a GPU.
 
 #include <cuda_runtime_api.h>
 
@@ -20,7 +20,7 @@ std::vector<std::byte> from_device(const Batch& batch) {
 
 TEST(CudaDevice, LoadsTheSameBatchesAsTheCpu) {
   int gpus = 0;
-  if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) GTEST_SKIP() << "no GPU here";
+  if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) GTEST_SKIP() << "this machine has no GPU";
   const TemporaryFolder folder;
   auto config = config_of(folder.write("ids.bin", counting_ids(1000)));
   config.tokenizer = "vocab:1000";
@@ -47,7 +47,7 @@ TEST(CudaDevice, LoadsTheSameBatchesAsTheCpu) {
 
 TEST(CudaDevice, ItsTimerTellsWhenWorkRan) {
   int gpus = 0;
-  if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) GTEST_SKIP() << "no GPU here";
+  if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) GTEST_SKIP() << "this machine has no GPU";
   using Clock = std::chrono::steady_clock;
   constexpr std::size_t bytes = 1 << 28;
   void* memory = nullptr;
@@ -71,7 +71,7 @@ TEST(CudaDevice, ItsTimerTellsWhenWorkRan) {
   }
   ASSERT_EQ(told.size(), 20U);
   EXPECT_TRUE(std::ranges::is_sorted(told));
-  // The two clocks are told apart by tens of microseconds at most.
+  // The clocks of host and GPU are matched to within tens of microseconds.
   EXPECT_GT(told.front(), begin - std::chrono::milliseconds(1));
   EXPECT_LT(told.back(), end + std::chrono::milliseconds(1));
   cudaFree(memory);

@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::microseconds;
 
-/// What it tells is what a test gives it.
+/// A scripted timer: it returns the spans that a test has put into `over`.
 struct Script {
   std::queue<DeviceSpan> over;
   int begun = 0, ended = 0;
@@ -31,7 +31,7 @@ class ScriptedTimer : public DeviceTimer {
   }
   void end() override { ++script_.ended; }
   std::optional<DeviceSpan> next() override {
-    EXPECT_EQ(script_.begun, script_.ended) << "asked within a span";
+    EXPECT_EQ(script_.begun, script_.ended) << "asked for a result while a span is open";
     if (script_.over.empty()) return std::nullopt;
     const auto span = script_.over.front();
     script_.over.pop();
@@ -42,7 +42,7 @@ class ScriptedTimer : public DeviceTimer {
   Script& script_;
 };
 
-/// A GPU by its timer, of the host's memory.
+/// A GPU in host memory with a scripted timer.
 class ScriptedGpu : public Device {
  public:
   Script script;
@@ -64,7 +64,7 @@ DeviceSpan span(int begin, int end) {
 
 class DeviceTimelineTest : public testing::Test {
  protected:
-  /// Names of one row's intervals, in the order in which they were written.
+  /// Names of one row's intervals, in order of writing.
   std::vector<std::string> names(const std::string& row) {
     trace.close();
     std::map<int, std::string> rows;
@@ -94,10 +94,10 @@ TEST_F(DeviceTimelineTest, WhatTheDeviceDidIsWrittenWhenItIsThrough) {
   EXPECT_EQ(gpu.script.ended, 1);
   {
     const DeviceTimeline::Scope scope(timeline, "inner_step");
-    gpu.script.over.push(span(1'000, 31'000));  // the first one, while the second is being submitted
+    gpu.script.over.push(span(1'000, 31'000));  // the first span, while the second is being submitted
   }
   EXPECT_EQ(names("train"), (Names{"train", "inner_step"}));
-  EXPECT_EQ(names("gpu"), Names{"train"}) << "the second is not over";
+  EXPECT_EQ(names("gpu"), Names{"train"}) << "the second span has not finished";
   for (const auto& event : events()) {
     if (event["ph"] != "X" || event["tid"] != static_cast<int>(Trace::Row::gpu)) continue;
     EXPECT_EQ(event["ts"], 1'000.0);
@@ -132,7 +132,7 @@ TEST_F(DeviceTimelineTest, ADeviceThatFailsEndsItsRowOnly) {
   { const DeviceTimeline::Scope scope(timeline, "train"); }
   gpu.script.broken = false;
   { const DeviceTimeline::Scope scope(timeline, "train"); }
-  EXPECT_EQ(gpu.script.begun, 1) << "its timer is not asked again";
+  EXPECT_EQ(gpu.script.begun, 1) << "a broken timer must not be used again";
   EXPECT_EQ(names("train"), (Names{"train", "train", "train"}));
 }
 

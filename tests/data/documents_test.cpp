@@ -1,4 +1,4 @@
-// Documents out of files, folders and lines of JSON, with bad ones among them.
+// Reading documents from files, folders and JSON lines, some of them bad.
 
 #include "documents.h"
 
@@ -49,7 +49,7 @@ std::string message_of(const std::vector<std::string>& paths, const DocumentOpti
   return error_of(ErrorKind::data, [&] { (void)read(paths, Policy::fail, options); });
 }
 
-/// Text of many lines and characters of every length.
+/// Text with many lines and UTF-8 characters of every length.
 std::string some_text(std::size_t bytes) {
   std::string text;
   for (int i = 0; text.size() < bytes; ++i)
@@ -94,7 +94,7 @@ TEST(Documents, AreCutAtLineEndsTheSameWayAsTextAndAsAFieldOfJson) {
     auto text = some_text(bytes);
     text.resize(bytes);
     const auto plain = folder.write("plain.txt", text);
-    // Only characters that JSON takes as they are, but for the line's ends.
+    // Only the line ends need escaping in JSON.
     std::string escaped;
     while ((static_cast<unsigned char>(text.back()) & 0x80) != 0) text.pop_back();
     folder.write("plain.txt", text);
@@ -110,7 +110,8 @@ TEST(Documents, AreCutAtLineEndsTheSameWayAsTextAndAsAFieldOfJson) {
 TEST(Documents, WithoutLinesAreCutBetweenCharacters) {
   const TemporaryFolder folder;
   std::string text = "x";
-  while (text.size() < 3 * piece_bytes) text += "\xE2\x82\xAC";  // three bytes, so that cuts fall inside
+  while (text.size() < 3 * piece_bytes)
+    text += "\xE2\x82\xAC";  // three bytes per character, so that cuts fall inside characters
   DocumentFile file{folder.write("text", text).string(), "text", text.size(), DocumentFormat::text};
   BadDocuments bad(BadDocuments::Policy::fail);
   std::string together;
@@ -202,7 +203,7 @@ TEST(Documents, OfAFolderWithOneBadFileAmongMany) {
   const auto link = folder / "d" / "10500x";
   fs::create_symlink("nowhere", link);
   const std::string path = (folder / "d").string();
-  EXPECT_THAT(message_of({path}), HasSubstr(link.string() + ": a link that leads nowhere"));
+  EXPECT_THAT(message_of({path}), HasSubstr(link.string() + ": broken symbolic link"));
   auto found = read({path}, Policy::skip);
   EXPECT_EQ(found.documents.size(), 2000U);
   EXPECT_THAT(found.bad.first(), ElementsAre(HasSubstr(link.string())));
@@ -220,7 +221,7 @@ TEST(Documents, OfAFolderWithOneBadFileAmongMany) {
 TEST(Documents, ThatCannotBeReadAreNamedOrSkipped) {
   const TemporaryFolder folder;
   EXPECT_THAT(message_of({(folder / "missing").string()}),
-              HasSubstr((folder / "missing").string() + ": is not there"));
+              HasSubstr((folder / "missing").string() + ": does not exist"));
   folder.write("d/a", "a");
   const auto gone = folder.write("d/b", "b");
   folder.write("d/c", "c");
@@ -271,7 +272,7 @@ TEST(Documents, ThatShrinkWhileTheyAreReadAreNamedOrEnd) {
       bool said = false;
       for (const auto& message : bad.first()) said |= message.find("has become shorter") != std::string::npos;
       EXPECT_TRUE(said || bad.count() > bad.first().size()) << bad.first()[0];
-      // Of a piece that was not there as a whole nothing is used.
+      // A piece that could not be read completely is not used.
       EXPECT_TRUE(text.starts_with(all)) << all.size();
       EXPECT_EQ(all.empty(), size < 1 << 20 || file.extension() == ".jsonl");
     }
@@ -298,13 +299,14 @@ TEST(Documents, OfTextThatIsNotUtf8AreBadForWhoNeedsIt) {
   for (const std::size_t at : {0U, 1U, 7U, 1'200'000U, 2'999'998U}) {
     auto text = some_text(3'000'000);
     text[at] = '\xff';
-    // The first bad byte may be one of a character that has lost its begin.
+    // The first bad byte may belong to a character with an overwritten first byte.
     const auto file = folder.write("d/b.txt", text);
     folder.write("d/a.txt", "a");
     folder.write("d/c.txt", "c");
     DocumentOptions options;
     const std::string path = (folder / "d").string();
-    EXPECT_THAT(read({path}).documents, ElementsAre("a", text, "c")) << "bytes are bytes";
+    EXPECT_THAT(read({path}).documents, ElementsAre("a", text, "c"))
+        << "without require_utf8, any bytes are accepted";
     options.require_utf8 = true;
     EXPECT_THAT(message_of({path}, options),
                 AllOf(HasSubstr(file.string() + ", offset "), HasSubstr("not UTF-8")));

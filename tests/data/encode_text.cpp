@@ -1,7 +1,6 @@
-// encode_text TOKENIZER TEXT [PIECE_BYTES [IDS]]: encodes a file once for every line that comes in on
-// standard input, and answers each with a line of JSON. The file is given to the tokenizer in pieces of at
-// most PIECE_BYTES that end at a line's end where there is one (0: all of it at once). IDS gets the ids of
-// the last time, as little-endian uint32.
+// encode_text TOKENIZER TEXT [PIECE_BYTES [IDS]]: encodes a file once per line on standard input and answers
+// each with a line of JSON. The tokenizer receives the file in pieces of at most PIECE_BYTES (0: the whole
+// file), which end at a line end if possible. IDS receives the ids of the last pass as little-endian uint32.
 
 #include <chrono>
 #include <cstdio>
@@ -18,7 +17,7 @@ using namespace isthmus;
 
 namespace {
 
-/// The same as pieces_of in tokenizers_test.py.
+/// Must match pieces_of in tokenizers_test.py.
 std::vector<std::string_view> pieces_of(std::string_view text, std::size_t piece_bytes) {
   std::vector<std::string_view> pieces;
   while (piece_bytes > 0 && text.size() > piece_bytes) {

@@ -88,18 +88,19 @@ TEST(IdFiles, AFolderOfShardsIsTheirIdsInTheOrderOfTheirNames) {
 TEST(IdFiles, TheHeldOutPartBeginsWithADocumentWhereTheSeparatorIsKnown) {
   const TemporaryFolder folder;
   auto bytes = counting_ids(1000);
-  bytes[2 * 850] = 0;  // ids 850 and 3 are separators now
+  bytes[2 * 850] = 0;  // ids 850 and 3 become separators
   bytes[2 * 850 + 1] = 0;
   const auto file = folder.write("ids.bin", bytes);
   EXPECT_EQ(corpus_of(file, "vocab:1000", 0.1, 0).tokens(Split::train), 851U);
   EXPECT_EQ(corpus_of(file, "vocab:1000", 0.1).tokens(Split::train), 900U);
-  EXPECT_EQ(corpus_of(file, "vocab:1000", 0.1, 999).tokens(Split::train), 900U) << "it is not there";
+  EXPECT_EQ(corpus_of(file, "vocab:1000", 0.1, 999).tokens(Split::train), 900U)
+      << "the separator does not occur";
 }
 
 TEST(IdFiles, TheHeldOutPartOfShardsBeginsWithADocumentOfAnyOfThem) {
   const TemporaryFolder folder;
   const auto bytes = counting_ids(1000);
-  // 900 would be the begin: 50 ids before the end of the first shard, and none of these is a separator.
+  // The first choice is 900. The last 50 ids of the first shard follow, and none of them is a separator.
   folder.write("shards/0.bin", bytes.substr(0, 1900));
   folder.write("shards/1.bin", bytes.substr(1900));
   EXPECT_EQ(corpus_of(folder / "shards", "vocab:1000", 0.1, 820).tokens(Split::train), 821U);

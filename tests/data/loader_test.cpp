@@ -20,7 +20,7 @@ using Row = std::vector<std::int64_t>;
 
 constexpr std::int64_t seq_len = 4;
 
-/// 1,000 counting ids, of which 900 (224 windows of 4) are for training.
+/// 1,000 counting ids; 900 of them (224 windows of 4) are for training.
 class LoaderTest : public testing::Test {
  protected:
   static Corpus make_corpus(const TemporaryFolder& folder, const std::string& tokenizer) {
@@ -35,7 +35,7 @@ class LoaderTest : public testing::Test {
     out.seed = 7;
     return out;
   }
-  /// Inputs of `count` batches, one row for each batch.
+  /// Inputs of `count` batches, one row per batch.
   std::vector<Row> inputs(const LoaderOptions& of, int count, OneTrack from = OneTrack()) {
     Loader loader(corpus, of, from, *device, trace);
     std::vector<Row> rows;
@@ -53,7 +53,7 @@ class LoaderTest : public testing::Test {
   Trace trace;
 };
 
-/// A CPU device whose copies take a while or fail at one of them.
+/// A CPU device. Copies take `delay`; copy number `fails_at` fails.
 class StrangeDevice : public Device {
  public:
   std::chrono::milliseconds delay{0};
@@ -129,7 +129,7 @@ TEST_F(LoaderTest, ReplicasTogetherSeeWhatOneWouldSee) {
   const auto one = inputs(options(4), 20);
   std::vector<Row> of_replica;
   for (const int replica : {0, 1}) {
-    auto half = options(1 + replica);  // batches need not be equal
+    auto half = options(1 + replica);  // batch sizes may differ
     half.replicas = 2;
     Row sequences;
     const OneTrack own(static_cast<std::uint64_t>(replica));
@@ -147,16 +147,16 @@ TEST_F(LoaderTest, ReplicasTogetherSeeWhatOneWouldSee) {
   EXPECT_EQ(joined, expected);
 }
 
-/// All that a source has to give is an error.
+/// A source that only throws.
 class FailingSource : public SampleSource {
  public:
-  [[nodiscard]] SampleRange next(std::uint64_t) override { throw Error(ErrorKind::network, "nobody knows"); }
+  [[nodiscard]] SampleRange next(std::uint64_t) override { throw Error(ErrorKind::network, "no answer"); }
 };
 
 TEST_F(LoaderTest, AFaultOfTheSourceIsThrown) {
   FailingSource failing;
   Loader loader(corpus, options(), failing, *device, trace);
-  EXPECT_THAT(error_of(ErrorKind::network, [&] { loader.next(); }), testing::HasSubstr("nobody knows"));
+  EXPECT_THAT(error_of(ErrorKind::network, [&] { loader.next(); }), testing::HasSubstr("no answer"));
 }
 
 TEST_F(LoaderTest, WhereNothingIsReadAheadTheSourceIsAskedForBatchesAlone) {
@@ -177,7 +177,7 @@ TEST_F(LoaderTest, SequencesOfOneTokenWork) {
 }
 
 TEST_F(LoaderTest, ABatchLargerThanTheCorpusGoesRoundIt) {
-  auto large = options(500);  // of 224 windows
+  auto large = options(500);  // the corpus has 224 windows
   Loader loader(corpus, large, source, *device, trace);
   EXPECT_EQ(loader.next().epoch, 0U);
   EXPECT_EQ(loader.next().epoch, 2U);
@@ -206,7 +206,7 @@ TEST_F(LoaderTest, NoStageRunsFurtherAheadThanPrefetch) {
   Loader loader(corpus, options(), source, counting, trace);
   loader.next();
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
-  EXPECT_EQ(counting.fills, 3) << "one in the consumer's hands and two ahead";
+  EXPECT_EQ(counting.fills, 3) << "one held by the consumer and two prefetched";
 }
 
 TEST_F(LoaderTest, TheBatchInHandStaysAsItIs) {
@@ -268,7 +268,7 @@ TEST_F(LoaderTest, TheTraceShowsTheStagesOfTheFirstEpochsAndEveryBorder) {
   const auto file = folder / "trace.json";
   {
     Trace recording(file, "replica 0");
-    auto epochs = options(56);  // four batches make an epoch
+    auto epochs = options(56);  // four batches per epoch
     epochs.traced_epochs = 2;
     OneTrack later(0, 4 * 56);
     Loader loader(corpus, epochs, later, *device, recording);
@@ -278,7 +278,7 @@ TEST_F(LoaderTest, TheTraceShowsTheStagesOfTheFirstEpochsAndEveryBorder) {
   for (const auto& event : nlohmann::json::parse(read_all(file))) ++count[event.value("name", "")];
   EXPECT_EQ(count["gpu_queue_wait"], 8);
   EXPECT_EQ(count["disk_load"], 8);
-  EXPECT_EQ(count["gpu_transfer"], 0) << "on a CPU there is nothing to transfer";
+  EXPECT_EQ(count["gpu_transfer"], 0) << "a CPU needs no transfer";
   EXPECT_GE(count["chunk"], 8);
   EXPECT_EQ(count["epoch"], 4);
 }
@@ -394,7 +394,8 @@ TEST_F(BlocksTest, RunsOfSeveralTracksAreWhatALoaderOfEachGives) {
 }
 
 TEST_F(BlocksTest, TheSourceIsAskedForWhatIsReadAheadMoreThanBatches) {
-  // Two threads have four blocks each in four groups; of three blocks, as an epoch's last one may be.
+  // Two threads read ahead four blocks each, in four groups; the last group of an epoch may have three
+  // blocks.
   constexpr std::uint64_t ahead = 5 * 3 * 32;
   ListedRuns counting({{0, 0, 1}}, 50);
   Loader loader(corpus, options(), counting, *device, trace);
@@ -411,7 +412,7 @@ TEST_F(BlocksTest, AStoreGivesTheSameBatchesAsTheIdsThatItWasMadeOf) {
   const std::vector<std::uint64_t> starts = {0};
   StoreSpec spec;
   spec.vocab_size = ids;
-  // As many windows as the file's blocks have; and a number that is none of windows at all.
+  // Blocks with as many windows as the file's; then a block size that is not a multiple of the window.
   for (const std::uint32_t block : {32768U, 32500U}) {
     spec.block_tokens = block;
     const auto store = folder / ("store" + std::to_string(block));

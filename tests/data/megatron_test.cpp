@@ -10,7 +10,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// What a Megatron data set is made of; the parts can be wrong.
+/// The contents of a Megatron data set; tests damage its parts.
 struct MegatronFiles {
   std::string magic{"MMIDIDX\0\0", 9};
   std::uint64_t version = 1;
@@ -22,7 +22,7 @@ struct MegatronFiles {
   std::string ids;
   std::string rest;
 
-  /// Sequences of these lengths, a document each, of counting ids.
+  /// Counting ids in sequences of these lengths, one document per sequence.
   explicit MegatronFiles(std::vector<std::int32_t> of) : lengths(std::move(of)) {
     std::int64_t ids_so_far = 0;
     for (const auto length : lengths) {
@@ -84,7 +84,7 @@ TEST(Megatron, WholeDocumentsAreHeldOut) {
   EXPECT_EQ(corpus_of(prefix, 0.1).tokens(Split::heldout), 100U);
   EXPECT_EQ(corpus_of(prefix, 0.16).tokens(Split::heldout), 300U);
   EXPECT_EQ(corpus_of(prefix, 0.11).tokens(Split::heldout), 110U)
-      << "a document more would be thrice as much";
+      << "a further document would triple the held-out part";
   EXPECT_EQ(corpus_of(prefix, 0.4).tokens(Split::heldout), 600U);
 }
 
@@ -143,10 +143,10 @@ TEST(Megatron, CountsThatCannotBeTrueAllocateNothing) {
   for (const auto count : {std::uint64_t{8}, ~std::uint64_t{0}, std::uint64_t{1} << 62}) {
     auto files = MegatronFiles(lengths);
     files.sequence_count = count;
-    EXPECT_THAT(refusal(files), HasSubstr("cut off")) << count;
+    EXPECT_THAT(refusal(files), HasSubstr("truncated")) << count;
     files.sequence_count.reset();
     files.document_count = count + 1;
-    EXPECT_THAT(refusal(files), testing::AnyOf(HasSubstr("cut off"), HasSubstr("follow"))) << count;
+    EXPECT_THAT(refusal(files), testing::AnyOf(HasSubstr("truncated"), HasSubstr("follow"))) << count;
   }
 }
 

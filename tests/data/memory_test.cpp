@@ -1,4 +1,4 @@
-// Memory does not grow with the corpus.
+// Memory use does not grow with the corpus.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -21,13 +21,13 @@ std::uint64_t status_of(const std::string& wanted) {
   return 0;
 }
 
-/// The kernel counts the peak anew from here on.
+/// Resets the kernel's peak counter.
 void forget_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
 
 TEST(Memory, A64GigabyteFileTakesAsLittleAsASmallOne) {
   const TemporaryFolder folder;
   const auto file = folder.write("ids.bin", "");
-  std::filesystem::resize_file(file, std::uint64_t{64} << 30);  // sparse: ids 0
+  std::filesystem::resize_file(file, std::uint64_t{64} << 30);  // sparse: all ids are 0
   const auto before = status_of("VmRSS");
   forget_peak();
   auto config = config_of(file, 1024, 0.01);

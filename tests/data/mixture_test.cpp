@@ -73,7 +73,7 @@ TEST(MixtureConfig, ReadsPathsAndWeights) {
   EXPECT_EQ(config.parts()[1].weight, 0.75);
 }
 
-/// 100 ids from `first` on for each data set; sequences of 4.
+/// Two data sets of 1,000 ids each; sequences of 4.
 class MixedCorpus : public testing::Test {
  protected:
   Corpus make() {
@@ -130,7 +130,7 @@ TEST_F(MixedCorpus, IsReadAsItsDataSetsOneAfterAnother) {
   EXPECT_EQ(tokens_of(corpus, Split::heldout)[200], 1800);
 }
 
-/// Runs that follow one another are one.
+/// Adds a run and merges it with the previous run if it continues that one.
 void append(std::vector<SampleRange>& runs, const SampleRange& run) {
   if (!runs.empty() && runs.back().track == run.track && runs.back().end == run.begin)
     runs.back().end = run.end;
@@ -138,7 +138,7 @@ void append(std::vector<SampleRange>& runs, const SampleRange& run) {
     runs.push_back(run);
 }
 
-/// The first `count` sequences of runs.
+/// The first `count` sequences of the runs.
 std::vector<SampleRange> front_of(const std::vector<SampleRange>& runs, std::uint64_t count) {
   std::vector<SampleRange> out;
   for (const auto& run : runs) {
@@ -149,7 +149,7 @@ std::vector<SampleRange> front_of(const std::vector<SampleRange>& runs, std::uin
   return out;
 }
 
-// Groups of blocks, of a store and of a file, beside text, whose windows are drawn one by one.
+// Mixes a store and a file, read in groups of blocks, with text, of which each window is drawn separately.
 RC_GTEST_PROP(MixtureProperty, BatchesAreTheWindowsThatTheNumbersSay, ()) {
   static const TemporaryFolder folder;
   static const auto mixture = [] {
@@ -180,7 +180,7 @@ RC_GTEST_PROP(MixtureProperty, BatchesAreTheWindowsThatTheNumbersSay, ()) {
   options.shuffle_blocks = *rc::gen::element(1, 2, 7);
   constexpr int batches = 20;
   const auto sequences = batches * static_cast<std::uint64_t>(options.batch);
-  // More tracks than shares, so that some have another seed.
+  // More tracks than replicas, so that some tracks use another seed.
   const auto runs = random_runs(*rc::gen::arbitrary<std::uint32_t>(), *rc::gen::element(1, 3, 10),
                                 *rc::gen::element(1, 20, 1000), sequences);
 

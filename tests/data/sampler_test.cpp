@@ -14,7 +14,8 @@ namespace {
 
 using Windows = std::vector<std::uint64_t>;
 
-/// What all replicas together see at one step with equal batches, in the order of the run's numbers.
+/// The windows that all replicas together read at one step with equal batches, in the order of the run's
+/// sequences.
 Windows union_at(std::uint64_t step, std::uint64_t windows, std::uint64_t batch, std::uint64_t replicas) {
   Windows out;
   for (std::uint64_t b = 0; b < batch; ++b) {
@@ -60,7 +61,7 @@ TEST(Sampler, SeedsGiveOrdersOfTheirOwn) {
   EXPECT_LT(equal, 10);
 }
 
-// Whatever batches they make, and however many steps each has made: what counts is how far each has counted.
+// Batch sizes and steps may differ between replicas: only the number of sequences that each has used counts.
 RC_GTEST_PROP(SamplerProperty, ReplicasShareNoWindowInAnEpoch, ()) {
   const auto replicas = *rc::gen::inRange<std::uint64_t>(1, 6);
   const auto windows = *rc::gen::inRange<std::uint64_t>(1, 200);
@@ -85,7 +86,7 @@ RC_GTEST_PROP(SamplerProperty, WhatAllSeeDependsOnTheTotalBatchAlone, ()) {
   }
 }
 
-// Whatever the sizes, with groups or without.
+// For all sizes, with groups and without.
 RC_GTEST_PROP(SamplerProperty, WithGroupsAnEpochTakesEveryWindowOnceTheyStandWhereBlocksAre, ()) {
   const auto windows = *rc::gen::inRange<std::uint64_t>(1, 400);
   const Shuffle shuffle{*rc::gen::inRange<std::uint64_t>(1, 20), *rc::gen::inRange<std::uint64_t>(1, 6)};

@@ -1,5 +1,4 @@
-// The chunk store: what is written is read, by whatever ranges; and damage of any kind is an error that names
-// the place.
+// The chunk store: all ranges read back what was written, and an error about damage names the place.
 
 #include "isthmus/data/store.h"
 
@@ -39,7 +38,7 @@ StoreSpec spec_of(std::uint32_t vocab_size, StoreCodec codec, std::uint32_t bloc
   return spec;
 }
 
-/// Some that repeat, so that they can be compressed, and that use the whole vocabulary.
+/// Repetitive ids, so that they compress; they use the whole vocabulary.
 Ids some_ids(std::size_t count, std::uint32_t vocab_size) {
   Ids ids(count);
   std::mt19937 random(count);
@@ -70,7 +69,7 @@ void write_file(const fs::path& file, const std::string& bytes) {
   out << bytes;
 }
 
-/// Opens it and reads all of it; the first thing that is wrong.
+/// Opens the store and reads all of it. Returns the first error message.
 std::string problem_with(const fs::path& folder) {
   try {
     const auto reader = open_store(folder);
@@ -112,7 +111,7 @@ RC_GTEST_PROP(Store, GivesWhatWasWrittenInAnyRange, ()) {
   if (wanted >= count) {
     RC_ASSERT(at == 0U);
   } else {
-    // By the rule, told again over all starts.
+    // Applies the rule to all document starts.
     std::uint64_t expected = count - wanted;
     for (const auto start : starts) {
       if (start > 0 && start <= count - wanted && start + 2 * wanted >= count) expected = start;
@@ -135,7 +134,7 @@ TEST(Store, ASmallOnesBlocksAreUnpackedOnceHoweverItsWindowsAreDrawn) {
     return read_ids(*reader, begin, 100) == Ids(from, from + 100);
   };
   for (std::size_t block = 0; block < 16; ++block) EXPECT_TRUE(window(block * 1024 + 7));
-  fs::resize_file(folder / "s" / store::blocks_name, 0);  // nothing is there any more
+  fs::resize_file(folder / "s" / store::blocks_name, 0);  // no data left on disk
   for (std::size_t block = 16; block-- > 0;) EXPECT_TRUE(window(block * 1024 + 500));
 }
 
@@ -179,7 +178,7 @@ class DamagedStore : public ::testing::TestWithParam<StoreCodec> {
     for (const auto* name : {"index", "blocks"}) sound_[name] = read_all(path(name));
   }
   fs::path path(const std::string& name) const { return folder_ / "s" / name; }
-  /// Both files as they were.
+  /// Restores both files.
   void mend() const {
     for (const auto& [name, bytes] : sound_) write_file(path(name), bytes);
   }
@@ -223,7 +222,7 @@ TEST_P(DamagedStore, IsNoticedWhereItShrinksWhileItIsOpen) {
   EXPECT_THAT(error_of(ErrorKind::data, [&] { (void)read_ids(*reader, 130, 10); }),
               ::testing::AllOf(::testing::HasSubstr(path("blocks").string() + ", offset "),
                                ::testing::HasSubstr("block 2"), ::testing::HasSubstr("shorter")));
-  EXPECT_EQ(read_ids(*reader, 0, 64).size(), 64U) << "the blocks before are there";
+  EXPECT_EQ(read_ids(*reader, 0, 64).size(), 64U) << "earlier blocks are still readable";
   fs::resize_file(path("index"), 3);
   EXPECT_THAT(error_of(ErrorKind::data, [&] { (void)read_ids(*reader, 0, 64); }),
               ::testing::HasSubstr("shorter"));
@@ -235,7 +234,7 @@ INSTANTIATE_TEST_SUITE_P(Codecs, DamagedStore,
                            return std::string(store_codec_names[static_cast<int>(test.param)]);
                          });
 
-/// A header whose checksum is right, whatever it says.
+/// The error for a header with a correct checksum after `change`.
 template <class Change>
 std::string header_problem(Change change) {
   const TemporaryFolder folder(memory());
@@ -258,15 +257,15 @@ TEST(Store, BelievesNoCountsOfAHeaderThatWasMadeToFit) {
               HasSubstr("number of blocks"));
   EXPECT_THAT(header_problem([&](StoreInfo& info) { info.tokens = 0; }),
               HasSubstr("more documents than ids"));
-  EXPECT_THAT(header_problem([&](StoreInfo& info) { info.tokens += 64; }), HasSubstr("cut off"));
+  EXPECT_THAT(header_problem([&](StoreInfo& info) { info.tokens += 64; }), HasSubstr("truncated"));
   EXPECT_THAT(header_problem([&](StoreInfo& info) { info.tokens += 1; }), HasSubstr("do not decompress"));
   EXPECT_THAT(header_problem([&](StoreInfo& info) { info.documents = 2; }),
               HasSubstr("counts in the header"));
-  EXPECT_THAT(header_problem([&](StoreInfo& info) { info.documents = 0; }), HasSubstr("of no document"));
-  EXPECT_THAT(header_problem([&](StoreInfo& info) { info.data_bytes += 1; }), HasSubstr("cut off"));
+  EXPECT_THAT(header_problem([&](StoreInfo& info) { info.documents = 0; }), HasSubstr("but no document"));
+  EXPECT_THAT(header_problem([&](StoreInfo& info) { info.data_bytes += 1; }), HasSubstr("truncated"));
   EXPECT_THAT(header_problem([&](StoreInfo& info) { info.largest_record = 0xFFFF'FFFF; }),
               HasSubstr("at most"));
-  EXPECT_THAT(header_problem([&](StoreInfo& info) { info.largest_record = 5; }), HasSubstr("does not fit"));
+  EXPECT_THAT(header_problem([&](StoreInfo& info) { info.largest_record = 5; }), HasSubstr("does not match"));
   EXPECT_THAT(header_problem([&](StoreInfo& info) { info.spec.block_tokens = 0; }),
               HasSubstr("expected 16 to"));
   EXPECT_THAT(header_problem([&](StoreInfo& info) { info.spec.block_tokens = 1U << 30; }),
@@ -291,7 +290,7 @@ TEST(Store, TakesNoFirstIdThatDoesNotFitItsWidth) {
   for (const std::uint64_t beyond : {std::uint64_t{300}, std::uint64_t{1} << 16, std::uint64_t{1} << 32}) {
     auto info = store_info(folder / "s");
     auto bytes = read_all(folder / "s" / "index");
-    // Its low bytes are still those that the block begins with.
+    // The low bytes still match the first id of the block.
     const auto at = store::header_bytes + store::entry_bytes + offsetof(store::Entry, first);
     std::uint64_t first = 0;
     std::memcpy(&first, bytes.data() + at, sizeof first);
@@ -333,10 +332,10 @@ TEST(Store, KeepsItsNameForWhatIsComplete) {
   write_store(folder / "s", spec, some_ids(40, 300), Starts{0});
   EXPECT_FALSE(fs::exists(folder / "s.partial"));
   EXPECT_THAT(error_of(ErrorKind::data, [&] { const StoreWriter again(folder / "s", spec, {}); }),
-              ::testing::HasSubstr("is there already"));
+              ::testing::HasSubstr("already exists"));
 }
 
-/// Appends the blocks [from, to) of `ids`, committing behind each one of which `commits` says so.
+/// Appends the blocks of `ids` up to `to`, and commits when `commit_at` blocks are written.
 void append(StoreWriter& writer, const StoreSpec& spec, const Ids& ids, std::uint64_t to,
             std::uint64_t commit_at) {
   store::BlockEncoder encoder(spec);
@@ -408,11 +407,11 @@ TEST(Store, RefusesADamagedJournal) {
   write_file(journal, sound);
   fs::resize_file(folder / "s.partial" / "store" / "blocks", 3);
   EXPECT_THAT(error_of(ErrorKind::data, [&] { const StoreWriter writer(folder / "s", spec, {}); }),
-              ::testing::HasSubstr("less than it says"));
+              ::testing::HasSubstr("less data than it records"));
 }
 
 RC_GTEST_PROP(BlockDecoder, BelievesNothingOfARecord, ()) {
-  // Sound records with arbitrary damage, without the checksum that keeps them out of the decoder.
+  // Valid records with arbitrary damage, without the checksum that protects the decoder.
   const auto spec = spec_of(300, *rc::gen::element(StoreCodec::none, StoreCodec::zstd, StoreCodec::lz4), 64);
   store::BlockEncoder encoder(spec);
   store::BlockDecoder decoder(spec);

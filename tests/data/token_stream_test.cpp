@@ -1,5 +1,5 @@
-// A live stream of documents: real sockets and pipes, and who gives it too slowly, breaks off, or sends what
-// is none.
+// A live stream of documents over real sockets and pipes, with senders that are slow, disconnect, or send
+// something else.
 
 #include "token_stream.h"
 
@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 constexpr std::int64_t window = 16, batch = 3;
 constexpr std::uint64_t heldout = 5 * window + 1;
 
-/// What a stream says, from any of its threads.
+/// Messages of a stream, from any of its threads.
 class Said {
  public:
   void operator()(const std::string& text) {
@@ -44,7 +44,7 @@ class Said {
   std::string text_;
 };
 
-/// One worker's stream and loader.
+/// The stream and loader of one worker.
 class Reader {
  public:
   Reader(const std::string& path, const fs::path& store, std::uint64_t first = 0, std::int64_t threads = 2,
@@ -74,7 +74,7 @@ class Reader {
     options.threads = threads;
     return options;
   }
-  /// The ids of the next batches, one behind the other.
+  /// The ids of the next batches, concatenated.
   std::vector<std::int64_t> next(std::size_t batches) {
     std::vector<std::int64_t> ids;
     for (std::size_t i = 0; i < batches; ++i) {
@@ -96,7 +96,7 @@ std::function<std::string(const std::string&)> gives(std::string stream) {
   return [stream = std::move(stream)](const std::string&) { return stream; };
 }
 
-/// The ids of a stream as `isthmus data tokenize` puts them into a store.
+/// The ids that `isthmus data tokenize` stores for the same stream.
 struct Expected {
   explicit Expected(const TemporaryFolder& folder, const std::string& lines) {
     TokenizeOptions options;
@@ -116,7 +116,7 @@ struct Expected {
   }
   [[nodiscard]] std::uint64_t windows() const { return window_count(ids.size() - begin, window); }
   std::vector<std::int64_t> ids;
-  std::uint64_t begin = 0;  ///< of what is trained on
+  std::uint64_t begin = 0;  ///< begin of the training part
 };
 
 std::string bytes_of(const fs::path& file) {
@@ -137,7 +137,7 @@ TEST(TokenStream, GivesTheSameBatchesAndStoreWhateverBecomesOfItsConnections) {
       Reader reader(server.address(), own / "store", 0, threads);
       EXPECT_EQ(reader.corpus.tokens(Split::heldout), expected.begin);
       ASSERT_EQ(reader.next(batches), expected.inputs(0, batches)) << break_after << ", " << threads;
-      reader.next(1);  // which asks for what there is no more of
+      reader.next(1);  // asks for more than the stream has
       EXPECT_THAT(reader.said.text(), HasSubstr("the stream has ended after 2500 documents"));
       EXPECT_GE(server.connections(), break_after > 0 ? 2U : 1U);
       for (const auto* name : {"index", "blocks"})
@@ -168,11 +168,11 @@ TEST(TokenStream, ThatHasEndedIsGoneOverInEpochs) {
   EXPECT_EQ(rows_of(2), rows_of(0));
   EXPECT_FALSE(std::equal(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(windows),
                           rows.begin() + static_cast<std::ptrdiff_t>(windows)))
-      << "an order of its own for each epoch";
+      << "each epoch has its own order";
   EXPECT_EQ(epochs.front(), 0U);
   EXPECT_EQ(epochs.back(), 2U);
 
-  // One that is there already is not asked for again.
+  // A stream that is already stored is not requested again.
   Reader again(server.address(), folder / "store", batch);
   EXPECT_EQ(row_of(again.loader.next(), 0), rows[batch]);
   EXPECT_EQ(server.connections(), 1U);
@@ -193,7 +193,7 @@ TEST(TokenStream, GoesOnWhereItsStoreEnds) {
     reader.corpus.commit();
     done += batches;
   }
-  // And from a checkpoint of long ago.
+  // Also from an old checkpoint.
   Reader reader(server.address(), folder / "store", 600 * batch);
   EXPECT_EQ(reader.next(1000), expected.inputs(600, 1000));
 }
@@ -205,7 +205,7 @@ TEST(TokenStream, GoesOnWithOneLongDocumentToo) {
   const Expected expected(folder, lines);
   StreamServer server(folder / "socket", gives(lines + end_of_stream));
   std::size_t done = 0;
-  for (const std::size_t batches : {30'000, 25'000, 18'000}) {  // which end within it
+  for (const std::size_t batches : {30'000, 25'000, 18'000}) {  // all end within the document
     Reader reader(server.address(), folder / "store", done * batch);
     ASSERT_EQ(reader.next(batches), expected.inputs(done, batches)) << done;
     done += batches;
@@ -273,7 +273,7 @@ TEST(TokenStream, IsStoppedWhileItWaits) {
   options.store = folder / "other";
   Said said;
   options.say = std::ref(said);
-  const Corpus corpus(config, options);  // nothing is held out, so nothing is waited for
+  const Corpus corpus(config, options);  // nothing is held out, so construction does not wait for documents
   while (said.text().find("cannot connect: No such file or directory") == std::string::npos)
     std::this_thread::yield();
 }
@@ -285,10 +285,10 @@ TEST(TokenStream, ThatIsTooShortIsRefused) {
               AllOf(HasSubstr("the stream has ended after "), HasSubstr("but the held-out part has 81")));
   StreamServer empty(folder / "empty", gives(end_of_stream));
   EXPECT_THAT(error_of(ErrorKind::data, [&] { Reader(empty.address(), folder / "none"); }),
-              HasSubstr("has ended without a document"));
+              HasSubstr("has ended without a usable document"));
 }
 
-/// No file gets longer than so many bytes as long as it lives.
+/// While it lives, no file can grow beyond `bytes`.
 class FileLimit {
  public:
   explicit FileLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -320,7 +320,8 @@ TEST(TokenStream, AStoreThatCannotGrowEndsItAndIsGoneOnWith) {
     reader.corpus.commit();
     const FileLimit limit(40'000);
     server.release();
-    // The blocks' file, or the journal, which has the unfinished block and is written every few seconds.
+    // The error is about the file of blocks or about the journal, which is written every few seconds with the
+    // unfinished block.
     EXPECT_THAT(error_of(ErrorKind::data, [&] { reader.next(20'000); }),
                 AllOf(HasSubstr("store.partial/"), HasSubstr("File too large")));
   }
@@ -360,7 +361,7 @@ TEST(TokenStream, SettingsThatCannotBeAreRefusedByName) {
   for (const auto* path : {"-", "tcp://host:7000", "tcp://[::1]:7000", "unix:///run/feed"})
     Reader::config(path, 1, "fail").check();
   EXPECT_THAT(error_of(ErrorKind::config, [] { const Corpus corpus(Reader::config("-", 1, "fail")); }),
-              HasSubstr("a stream is read by the workers of a run alone"));
+              HasSubstr("only the workers of a run can read a stream"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Text to a store: the ids that a corpus of the same text has, whatever the threads; and the same bytes after
-// any number of interruptions.
+// Tokenising text into a store: it has the same ids as a corpus of the text, for any number of threads, and
+// the same bytes after interruptions.
 
 #include "isthmus/data/tokenize.h"
 
@@ -47,7 +47,7 @@ std::string some_text(std::size_t bytes, std::uint32_t seed) {
   return text;
 }
 
-/// Files of many sizes, and lines of JSON.
+/// Files of many sizes, and JSON lines.
 void write_corpus(const TemporaryFolder& folder) {
   folder.write("d/a.txt", some_text(2'300'000, 1));
   for (int i = 0; i < 40; ++i) folder.write("d/b/" + std::to_string(i) + ".txt", some_text(i * 37 % 1500, 2));
@@ -136,7 +136,7 @@ TEST(Tokenize, CountsWhatItHasRead) {
     bytes += entry.is_regular_file() ? entry.file_size() : 0;
   EXPECT_EQ(report.info.source.bytes, bytes);
   EXPECT_EQ(report.bytes_read, bytes);
-  EXPECT_EQ(report.info.source.empty, 10U + 1U);  // 3000 / 300 lines, and 0 * 37
+  EXPECT_EQ(report.info.source.empty, 10U + 1U);  // 3000 / 300 lines, and the file of 0 * 37 bytes
   EXPECT_EQ(report.info.source.skipped, 0U);
   EXPECT_EQ(report.info.documents, 1U + 39U + 3000U - 10U + 1U + 1U);
   EXPECT_EQ(last.tokens, report.info.tokens);
@@ -237,7 +237,7 @@ TEST(Tokenize, NoticesThatTheTextIsNotWhatItWas) {
   const auto file = folder.write("x.txt", text);
   auto options = options_of(file, folder / "s");
   options.commit_every = 0;
-  int left = 500;  // the first half of the first piece
+  int left = 500;  // within the first half of the first piece
   EXPECT_THROW((void)tokenize(options,
                               [&](const TokenizeProgress&) {
                                 if (left-- == 0) throw Interrupted();
@@ -249,7 +249,7 @@ TEST(Tokenize, NoticesThatTheTextIsNotWhatItWas) {
   folder.write("x.txt", other);
   fs::last_write_time(file, time);
   EXPECT_THAT(error_of(ErrorKind::data, [&] { (void)tokenize(options, ignore); }),
-              HasSubstr("the text is not what it was"));
+              HasSubstr("the text differs from what"));
   folder.write("x.txt", text);
   fs::last_write_time(file, time);
   EXPECT_GT(tokenize(options, ignore).resumed_at, 0U);
@@ -269,7 +269,7 @@ TEST(Tokenize, LeavesNothingWhereItFailsBeforeThereIsAnythingToGoOnFrom) {
   EXPECT_EQ(report.info.source.skipped, 1U);
   EXPECT_THAT(report.bad, ElementsAre(HasSubstr("line 2, offset 16")));
   EXPECT_THAT(error_of(ErrorKind::data, [&] { (void)tokenize(options, ignore); }),
-              HasSubstr("is there already"));
+              HasSubstr("already exists"));
 }
 
 TEST(Tokenize, SaysThatThereIsNoText) {
@@ -279,7 +279,7 @@ TEST(Tokenize, SaysThatThereIsNoText) {
   auto options = options_of(folder / "d", folder / "s");
   options.skip_bad = true;
   EXPECT_THAT(error_of(ErrorKind::data, [&] { (void)tokenize(options, ignore); }),
-              HasSubstr("no text in what was named: 2 files, of which 1 documents are empty and 1 are bad"));
+              HasSubstr("the sources contain no text: 2 files, with 1 empty and 1 bad documents"));
 }
 
 TEST(Tokenize, RefusesWhatItCannotMake) {

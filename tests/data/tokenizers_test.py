@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""tokenizers_test.py ENCODE_TEXT [TOKENIZER.json ...]: every id that Isthmus gives for some MB of text, hard text
-included, is the one that the `tokenizers` package gives. Tokenizers of the usual kinds are trained here, since a test
-has no network; files that are named are compared, too."""
+"""tokenizers_test.py ENCODE_TEXT [TOKENIZER.json ...]: Isthmus gives the same ids as the `tokenizers` package for
+several MB of text, including difficult text. It trains tokenizers of the usual kinds, since tests have no network, and
+also compares the given files."""
 
 import array
 import functools
@@ -29,7 +29,7 @@ import case_results  # noqa: E402
 ENCODE_TEXT = None
 FILES = []
 
-# The patterns of published tokenizer.json files.
+# Patterns of published tokenizer.json files.
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
@@ -49,7 +49,7 @@ DEEPSEEK3 = [
 
 
 def hard_text(seed, size):
-    """Runs and mixtures of what patterns and merges may stumble over."""
+    """Runs and mixtures of text that is difficult for patterns and merges."""
     rng = random.Random(seed)
     pieces = (
         ["'s", "'S", "'T", "'re", "'RE", "'Ve", "'ll", "'LL", "'d", "'D", "'m", "'M", "'ſ", "’s", "''", "'"]
@@ -88,7 +88,7 @@ def any_character(rng):
 
 
 def real_text(most_bytes):
-    """Prose, C++ and Python of this machine; what is no UTF-8 is left out."""
+    """Prose, C++ and Python from this machine, only UTF-8 files."""
     folders = [ROOT / "README.md", ROOT / "docs", ROOT / "data", ROOT / "outer_sync", ROOT / "tests"]
     folders += [pathlib.Path(p) for p in ("/usr/share/common-licenses", "/usr/include/c++", "/usr/lib/python3")]
     folders += sorted(pathlib.Path("/usr/lib").glob("python3.*/"))
@@ -110,7 +110,7 @@ def real_text(most_bytes):
 
 
 def pieces_of(text, piece_bytes):
-    """The same as in encode_text.cpp."""
+    """Must match pieces_of in encode_text.cpp."""
     pieces = []
     while piece_bytes > 0 and len(text) > piece_bytes:
         line = text.rfind(b"\n", 0, piece_bytes)
@@ -122,7 +122,7 @@ def pieces_of(text, piece_bytes):
 
 
 class Kinds:
-    """The ways in which published tokenizers are set up. Each is trained on `text` and written to a file."""
+    """Tokenizers configured like published ones. Each is trained on `text` and written to a file."""
 
     def __init__(self, folder, text, vocab=6000):
         self.folder, self.text, self.vocab = folder, text, vocab
@@ -157,7 +157,7 @@ class Kinds:
 
     @functools.cache
     def gpt2(self):
-        """As its file is: merges as strings, no type, "<|endoftext|>" in the vocabulary."""
+        """Like GPT-2's file: merges as strings, no type, "<|endoftext|>" in the vocabulary."""
 
         def old(document):
             model = document["model"]
@@ -172,8 +172,8 @@ class Kinds:
 
     @functools.cache
     def llama3(self):
-        """ignore_merges matters: the last merges are taken away, so that their words are tokens which nothing else
-        makes; special tokens come after the vocabulary."""
+        """Here ignore_merges matters: without the last merges, only ignore_merges yields the tokens of their words.
+        Special tokens follow the vocabulary."""
 
         def fewer(document):
             model = document["model"]
@@ -204,7 +204,7 @@ class Kinds:
 
     @functools.cache
     def roberta(self):
-        """add_prefix_space, and tokens that take whitespace along."""
+        """add_prefix_space, and tokens that include adjacent whitespace."""
         file = self.train("roberta_trained", pre_tokenizers.ByteLevel(add_prefix_space=True), special=("<s>", "</s>"))
         tokenizer = Tokenizer.from_file(str(file))
         tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, rstrip=False, normalized=False)])
@@ -213,12 +213,12 @@ class Kinds:
 
     @functools.cache
     def no_words(self):
-        """No pattern: words as long as the text, which is where quadratic merging would show."""
+        """No pattern: the whole text is one word, so that quadratic merging would be noticed."""
         return self.train("no_words", pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False), vocab=1000)
 
 
 def encode(tokenizer, text_file, piece_bytes, ids_file):
-    """What Isthmus makes of a file: its ids, and what it notes besides."""
+    """The ids that Isthmus gives for a file, and the lines that encode_text prints."""
     out = subprocess.run(
         [ENCODE_TEXT, tokenizer, text_file, str(piece_bytes), ids_file], input="\n", text=True, capture_output=True
     )
@@ -263,7 +263,7 @@ class SameIds(unittest.TestCase):
         return notes
 
     def compare_all(self, file, decoded=lambda text: text, hard=None):
-        """`decoded`: what decoding should give."""
+        """`decoded` returns the text that decoding should give."""
         for text in (self.real, hard or self.hard):
             notes = self.compare(file, text)
             self.assertEqual(len(notes) == 1, decoded(text) == text, notes)
@@ -276,7 +276,7 @@ class SameIds(unittest.TestCase):
         self.compare_all(self.kinds.llama3())
 
     def test_qwen2(self):
-        """`tokenizers` has NFC as of Unicode 9: combining characters that are newer stay where they stand."""
+        """`tokenizers` implements NFC of Unicode 9, which does not reorder newer combining characters."""
         nfc = normalizers.NFC()
         moves = lambda c: not unicodedata.combining(c) or any(
             nfc.normalize_str("a" + pair) != "a" + pair for pair in ("\u0345" + c, c + "\u0334")
@@ -300,7 +300,7 @@ class SameIds(unittest.TestCase):
 
     @case_results.long
     def test_every_character(self):
-        """What is a letter, a number and so on is the same, whatever Unicode the systems' libraries are of."""
+        """Both agree on letters, numbers and so on, independently of the libraries' Unicode versions."""
         characters = [chr(c) for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
         random.Random(4).shuffle(characters)
         text = "".join(characters)
@@ -321,7 +321,7 @@ class SameIds(unittest.TestCase):
             self.compare(file, run * 30_000 + "x")
 
     def test_short_texts(self):
-        """Ends of text are where lookaheads differ."""
+        """Lookaheads could differ at the end of a text."""
         file = self.kinds.gpt2()
         rng = random.Random(3)
         for text in ["a", " ", "\n", "a ", " a", "  ", "a  ", "  a", "'", "'s", "\xa0", "é"] + [

@@ -1,4 +1,4 @@
-// Which setting is taken, and that ids are sampled from whatever they stand in.
+// The choice of settings, and sampling ids from text, stores and files.
 
 #include "isthmus/data/tune.h"
 
@@ -37,10 +37,10 @@ TEST(Tune, TakesTheSmallestThatIsFastEnough) {
 TEST(Tune, TakesSmallerBlocksWhereTheyCostNext) {
   const auto large = row(262144, 4.0, 300, 1000), middle = row(65536, 3.93, 300, 1000),
              small = row(16384, 3.91, 300, 1000);
-  EXPECT_EQ(choice_of({large, middle, small}, "but for 2 %"), 1U);
+  EXPECT_EQ(choice_of({large, middle, small}, "to within 2 %"), 1U);
   const auto slower = row(65536, 3.95, 200, 1000);
   EXPECT_EQ(choice_of({slower, middle, small}, "smallest of those"), 2U) << "3.91 is within 2 % of 3.95";
-  EXPECT_EQ(choice_of({large, slower, middle}, "but for 2 %"), 2U) << "of equal blocks the faster one";
+  EXPECT_EQ(choice_of({large, slower, middle}, "to within 2 %"), 2U) << "of equal blocks the faster setting";
 }
 
 TEST(Tune, TakesTheFastestWhereNoneIsFastEnough) {
@@ -85,7 +85,7 @@ TEST(Tune, SamplesTextBinFilesAndStores) {
   TuneOptions options;
   options.path = folder / "nothing";
   EXPECT_THAT(error_of(ErrorKind::data, [&] { (void)tune(options, [](double) {}); }),
-              HasSubstr("is not there"));
+              HasSubstr("does not exist"));
 }
 
 }  // namespace

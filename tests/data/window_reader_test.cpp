@@ -14,13 +14,13 @@
 namespace isthmus::data {
 namespace {
 
-/// Where reads began, and how many did.
+/// Number of reads, by first token.
 struct Reads {
   std::mutex mutex;
   std::map<std::uint64_t, int> from;
 };
 
-/// Ids that count, in blocks of `block` ids.
+/// Counting ids in blocks of `block` ids.
 class Counting : public TokenSource {
  public:
   Counting(std::uint64_t tokens, std::uint64_t block, Reads* reads = nullptr)
@@ -57,7 +57,7 @@ std::uint32_t id_at(const std::byte* row, std::uint64_t index) {
   return id;
 }
 
-/// A data set of those sizes with its reader, which is told of runs as a loader tells it.
+/// A data set of these sizes and its reader, which receives its runs as a loader gives them.
 class Reading {
  public:
   Reading(const Sizes& sizes, std::vector<SampleRange> runs, Reads* reads = nullptr)
@@ -74,7 +74,7 @@ class Reading {
     const std::byte* tokens;
     WindowGroup* group;
   };
-  /// Of the next sequence.
+  /// The row of the next sequence.
   Row next() {
     for (; told_ < runs_.size() && known_ <= reader_.ahead(); ++told_) {
       reader_.expect(runs_[told_], pool_);
@@ -103,8 +103,8 @@ class Reading {
   std::size_t told_ = 0;
 };
 
-/// Takes the sequences of runs in turn and lets go of each when `in_use` more have been taken: whether each
-/// is then still the window that it was. Those that were copied are looked at once; `copied` counts them.
+/// Takes the sequences of the runs in order and releases each once `in_use` more have been taken. Returns
+/// whether each row is then still its window. Copied rows are checked only when taken; `copied` counts them.
 bool rows_stay(const Sizes& s, const std::vector<SampleRange>& runs, std::uint64_t& copied) {
   Reading reading(s, runs);
   struct Held {
@@ -136,7 +136,7 @@ bool rows_stay(const Sizes& s, const std::vector<SampleRange>& runs, std::uint64
 
 TEST(WindowReader, RowsStayWhereReplicasTurnsAndEpochsEndsAreOutOfStep) {
   std::uint64_t copied = 0;
-  // Groups of 64 windows and of 1 by turns, so that each turn of 64 has parts of three.
+  // Alternates groups of 64 windows and of 1, so that 64 windows in sequence cover parts of three groups.
   for (std::uint64_t replicas = 1; replicas <= 7; ++replicas) {
     for (const std::uint64_t in_use : {0, 1, 2, 32, 62, 63, 64, 127, 200}) {
       EXPECT_TRUE(rows_stay({65, 3, 1, 64, replicas, in_use}, {{replicas - 1, 11, 1011}}, copied))
@@ -183,7 +183,7 @@ RC_GTEST_PROP(WindowReaderProperty, RowsOfAnyRunsStayAsLongAsTheyAreInUse, ()) {
   RC_ASSERT(rows_stay(any_sizes(), runs, copied));
 }
 
-/// Takes all of some runs of so many replicas' tracks, and says how often a block was read at most.
+/// Takes all sequences of the runs, for `replicas` replicas. Returns how often a block was read at most.
 int max_reads(const std::vector<SampleRange>& runs, std::uint64_t replicas) {
   Reads reads;
   {
@@ -199,7 +199,7 @@ int max_reads(const std::vector<SampleRange>& runs, std::uint64_t replicas) {
 }
 
 TEST(WindowReader, NoGroupIsReadTwiceHoweverItsRunIsHandedOut) {
-  // An epoch: 20 groups of 32 windows, which the tracks share.
+  // An epoch has 20 groups of 32 windows, shared by the tracks.
   for (const std::uint64_t tracks : {2, 4}) {
     for (const std::uint64_t piece : {1, 3, 31, 32, 33, 320}) {
       const auto share = 640 / tracks;

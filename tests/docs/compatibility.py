@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""compatibility.py SOURCE_FOLDER [PAGE]: docs/compatibility.md has every version that the sources define, as it is there."""
+"""compatibility.py SOURCE_FOLDER [PAGE]: checks that docs/compatibility.md has every version that the
+sources define."""
 import pathlib
 import re
 import sys
@@ -8,7 +9,7 @@ root = pathlib.Path(sys.argv[1])
 page = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else root / "docs/compatibility.md"
 LAYERS = ("base", "quant", "data", "outer_sync", "trainer", "app", "python")
 CONSTANT = r"\bconstexpr\s+[\w:]+\s+({})\s*=\s*(\d+)\s*;"
-# Every constant of such a name needs a row.
+# Every constant with such a name needs a row.
 ANY_CONSTANT = re.compile(CONSTANT.format(r"\w*(?:version|protocol)"))
 ROW = re.compile(r"^\| (?P<what>[^|]+) \| `(?P<name>\w+)` \| (?P<version>[^|]+) \| `(?P<file>[^`|]+)` \|$", re.M)
 
@@ -21,7 +22,7 @@ for row in rows:
     source = root / file
     found = re.findall(CONSTANT.format(re.escape(name)), source.read_text(encoding="utf-8")) if source.is_file() else []
     if not source.is_file():
-        wrong.append(f"row '{what}': there is no file {file}")
+        wrong.append(f"row '{what}': {file} does not exist")
     elif len(found) != 1:
         wrong.append(f"row '{what}': {file} defines {name} {len(found)} times; expected `constexpr TYPE {name} = N;` once")
     elif found[0][1] != version:
@@ -30,7 +31,7 @@ for row in rows:
 for layer in LAYERS:
     for source in sorted(path for path in (root / layer).rglob("*") if path.suffix in (".h", ".cpp")):
         file = source.relative_to(root).as_posix()
-        wrong += [f"{file} defines {name} = {version}, which has no row in the table: add one"
+        wrong += [f"{file} defines {name} = {version}, but the table has no row for it: add one"
                   for name, version in ANY_CONSTANT.findall(source.read_text(encoding="utf-8"))
                   if (file, name) not in listed]
 

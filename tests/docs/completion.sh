@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# completion.sh BINARY: what a shell offers for lines that people have begun to type.
+# completion.sh BINARY: checks the completions that bash offers for incomplete lines.
 set -euo pipefail
 binary=$1
 script=$(mktemp)
@@ -9,7 +9,7 @@ trap 'rm -f "$script"' EXIT
 source "$script"
 failed=0
 
-# offered "WANTED WORDS" WORD...: what bash would offer for the last word, in order; `=` is a word of its own there.
+# offered "WANTED WORDS" WORD...: checks bash's offers for the last word, in order. For bash, `=` is a separate word.
 offered() {
   local wanted=$1 got
   shift
@@ -19,12 +19,12 @@ offered() {
   _isthmus
   got=${COMPREPLY[*]-}
   [ "$got" != "$wanted" ] || return 0
-  echo "'$*': expected '$wanted', and '$got' is offered" >&2
+  echo "'$*': expected '$wanted', but '$got' is offered" >&2
   failed=1
 }
 
-# Bash knows it while it completes, and not here.
-# shellcheck disable=SC2317 # called by what the binary made
+# bash defines it only during completion.
+# shellcheck disable=SC2317 # called by the binary's script
 compopt() { :; }
 
 offered launch isthmus la
@@ -41,7 +41,7 @@ offered "zsh" isthmus completion z
 offered "" isthmus launch quick
 options=$(COMP_WORDS=(isthmus launch --) COMP_CWORD=2 && _isthmus && echo "${COMPREPLY[*]}")
 for option in $options; do
-  "$binary" launch --help | grep -q -- "$option\b" || { echo "launch --help does not know $option" >&2 && failed=1; }
+  "$binary" launch --help | grep -q -- "$option\b" || { echo "launch --help does not contain $option" >&2 && failed=1; }
 done
-[ "$(wc -w <<<"$options")" -ge 4 ] || { echo "of launch's options only '$options' are offered" >&2 && failed=1; }
+[ "$(wc -w <<<"$options")" -ge 4 ] || { echo "only '$options' of launch's options are offered" >&2 && failed=1; }
 exit $failed

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""dashboard.py BINARY DASHBOARD: every metric that the Grafana dashboard names is one that the binary serves."""
+"""dashboard.py BINARY DASHBOARD: checks that the binary serves every metric in the Grafana dashboard."""
 import json
 import pathlib
 import re
@@ -19,7 +19,7 @@ expressions = []
 
 
 def collect(value):
-    """Every query: of panels and of variables."""
+    """Collects all queries of panels and variables."""
     if isinstance(value, dict):
         expressions.extend(text for key, text in value.items() if key in ("expr", "query") and isinstance(text, str))
         value = list(value.values())
@@ -30,11 +30,11 @@ def collect(value):
 
 collect(panels)
 named = [(name, text) for text in expressions for name in re.findall(r"\bisthmus_\w+", text)]
-assert len(named) > 10, f"{dashboard} names hardly any metric: {expressions}"
+assert len(named) > 10, f"{dashboard} contains hardly any metric:  {expressions}"
 wrong = [f"{name} in: {text}" for name, text in named if name not in served]
-# A counter as it stands only grows: what is looked at is its rate.
+# The value of a counter only grows, so queries must use its rate.
 wrong += [f"{name} is a counter, without rate() or increase(), in: {text}" for name, text in named
           if served.get(name) == "counter" and not re.search(r"(rate|increase)\(" + name, text)]
 if wrong:
-    sys.exit(f"{dashboard} asks for what no process serves (docs/metrics.md has what there is):\n" + "\n".join(wrong))
+    sys.exit(f"{dashboard} has unknown metrics or wrong uses (docs/metrics.md lists all):\n" + "\n".join(wrong))
 print(f"{len(named)} uses of {len(set(name for name, _ in named))} metrics")

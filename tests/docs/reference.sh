@@ -1,7 +1,7 @@
 #!/bin/sh
-# reference.sh BINARY FILE WORD...: fails when FILE is not what `BINARY WORD...` prints.
+# reference.sh BINARY FILE WORD...: fails if FILE differs from the output of `BINARY WORD...`.
 binary=$1 file=$2
 shift 2
 if "$binary" "$@" | diff "$file" -; then exit 0; fi
-echo "$file is not what the build prints; mend it: build/release/isthmus $* > $file" >&2
+echo "$file differs from the build's output; update it: build/release/isthmus $* > $file" >&2
 exit 1

@@ -1,16 +1,16 @@
-# The fuzzers with blind.cpp in libFuzzer's place, by the compiler and with the libraries of the rest of this build.
+# Builds the fuzzers with blind.cpp instead of libFuzzer, with the compiler and the libraries of the normal build.
 
 # fuzz_program(NAME)
 function(fuzz_program name)
   add_executable(${name} ${name}.cpp)
-  if(NOT name MATCHES write_)  # has a main of its own
+  if(NOT name MATCHES write_)  # has its own main
     target_sources(${name} PRIVATE blind.cpp)
     set_source_files_properties(blind.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   endif()
   target_link_libraries(${name} PRIVATE isthmus_options isthmus_fuzzed)
 endfunction()
 
-# What a fuzzer may reach beside the layers: two observers of the coordinator, which have no libtorch and no sockets.
+# Code outside the layers that fuzzers use: two observers of the coordinator without libtorch and sockets.
 add_library(isthmus_fuzzed STATIC ${CMAKE_SOURCE_DIR}/app/coordinator/replan_readings.cpp
   ${CMAKE_SOURCE_DIR}/app/coordinator/round_timeline.cpp)
 target_link_libraries(isthmus_fuzzed PUBLIC isthmus_outer_sync isthmus_data isthmus_quant isthmus_base
@@ -18,8 +18,8 @@ target_link_libraries(isthmus_fuzzed PUBLIC isthmus_outer_sync isthmus_data isth
 target_include_directories(isthmus_fuzzed PUBLIC ${CMAKE_SOURCE_DIR}/app ${CMAKE_SOURCE_DIR}/base
   ${CMAKE_SOURCE_DIR}/quant ${CMAKE_SOURCE_DIR}/data ${CMAKE_SOURCE_DIR}/outer_sync)
 
-# fuzz_test(NAME RUNS MAX_LENGTH MEGABYTES SEEDS ...): RUNS inputs of at most MAX_LENGTH bytes, the same each time. No input
-# may make anybody allocate MEGABYTES at once (0: any).
+# fuzz_test(NAME RUNS MAX_LENGTH MEGABYTES SEEDS ...): RUNS inputs of at most MAX_LENGTH bytes, the same each time. A
+# single allocation of MEGABYTES fails the test (0: no limit).
 function(fuzz_test name runs max_length megabytes)
   add_test(NAME ${name} COMMAND ${name} ${runs} ${max_length} ${ARGN})
   set_tests_properties(${name} PROPERTIES TIMEOUT 300 PROCESSORS 2)

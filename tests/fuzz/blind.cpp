@@ -1,8 +1,7 @@
-// Runs a fuzzer's function on the inputs that it begins from and on mutations of them, the same ones each
-// time:
+// Runs a fuzzer on its seeds and on mutations of them, the same mutations each time:
 //     fuzz_NAME RUNS MAX_LENGTH FOLDER ...
-// Stands in for libFuzzer where the fuzzers are built by the compiler of everything else (libfuzzer.cmake has
-// the guided form). An input that fails is left in the working folder, and its name is printed.
+// Replaces libFuzzer in builds without clang (libfuzzer.cmake builds the guided fuzzers). An input that fails
+// is written to the working folder, and its name is printed.
 
 #include <fcntl.h>
 #include <sanitizer/common_interface_defs.h>
@@ -24,7 +23,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
-/// abort() ends in `save_input` too.
+/// Makes abort() call the death callback, too.
 extern "C" const char* __asan_default_options();  // NOLINT(bugprone-reserved-identifier)
 extern "C" const char* __asan_default_options() { return "handle_abort=1"; }
 
@@ -32,7 +31,7 @@ namespace {
 
 using Input = std::vector<std::uint8_t>;
 
-/// The input under test, for the handler that the sanitizers call before the process dies.
+/// The current input, for save_input, which the sanitizers call before the process ends.
 const Input* current = nullptr;
 
 void save_input() {
@@ -40,9 +39,9 @@ void save_input() {
   constexpr const char* path = "failed-input";
   const int file = ::open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644);
   if (file < 0 || ::write(file, current->data(), current->size()) < 0)
-    std::fprintf(stderr, "the input that failed cannot be written\n");
+    std::fprintf(stderr, "cannot write the failed input\n");
   else
-    std::fprintf(stderr, "the input that failed, %zu bytes, is in %s\n", current->size(), path);
+    std::fprintf(stderr, "the failed input, %zu bytes, is in %s\n", current->size(), path);
   ::close(file);
 }
 
@@ -58,7 +57,7 @@ class Mutator {
   }
 
  private:
-  /// No distribution of the library, whose numbers differ from one to the next.
+  /// Uses no std distribution, since their numbers differ between standard libraries.
   std::size_t below(std::size_t end) {
     return static_cast<std::size_t>(random_() % std::max<std::size_t>(end, 1));
   }
@@ -68,7 +67,7 @@ class Mutator {
     const auto length = std::min(input.size() - std::min(at, input.size()), 1 + below(8));
     const auto place = input.begin() + static_cast<std::ptrdiff_t>(at);
     switch (below(input.empty() ? 2 : 8)) {
-      case 0: {  // what another input has
+      case 0: {  // part of another input
         const auto& other = seeds_[below(seeds_.size())];
         const auto from = below(other.size());
         input.insert(
@@ -85,7 +84,7 @@ class Mutator {
       case 3:
         *place = static_cast<std::uint8_t>(below(256));
         return;
-      case 4: {  // lengths and counts at their limits
+      case 4: {  // extreme lengths and counts
         constexpr std::array<std::uint8_t, 5> limits = {0x00, 0x01, 0x7F, 0x80, 0xFF};
         std::fill_n(place, length, limits.at(below(limits.size())));
         return;
@@ -109,7 +108,7 @@ class Mutator {
   std::mt19937_64 random_{1};
 };
 
-/// In the order of their names: folders list them in an order of their own.
+/// Sorted by name, since folders list files in any order.
 std::vector<Input> read_seeds(const std::vector<std::string>& folders) {
   namespace fs = std::filesystem;
   std::vector<fs::path> files;
@@ -137,12 +136,12 @@ int main(int argc, char** argv) {
   const auto max_length = static_cast<std::size_t>(std::strtoull(argv[2], nullptr, 10));
   const auto seeds = read_seeds({argv + 3, argv + argc});
   if (seeds.empty()) {
-    std::fprintf(stderr, "%s: there is no input to begin from in %s\n", argv[0], argv[3]);
+    std::fprintf(stderr, "%s: %s has no seeds\n", argv[0], argv[3]);
     return 2;
   }
   __sanitizer_set_death_callback(save_input);
   const auto try_one = [](const Input& input) {
-    // A copy of just its size, so that reading past the end is seen.
+    // An exact copy, so that reads past the end are detected.
     const Input exact(input);
     current = &exact;
     LLVMFuzzerTestOneInput(exact.data(), exact.size());
@@ -151,6 +150,6 @@ int main(int argc, char** argv) {
   for (const auto& seed : seeds) try_one(seed);
   Mutator mutator(seeds, max_length);
   for (unsigned long long run = 0; run < runs; ++run) try_one(mutator.next());
-  std::printf("%zu inputs to begin from, %llu mutations of them\n", seeds.size(), runs);
+  std::printf("%zu seeds, %llu mutations\n", seeds.size(), runs);
   return 0;
 }

@@ -1,7 +1,6 @@
 #pragma once
-// How an input of the coordinator's fuzzers is said to it: of each message who says it (a connection of
-// eight; 255: it closes instead, whoever comes next), two bytes of length, the message. A tick comes between
-// two of them.
+// Feeds an input to a coordinator. The input is a sequence of messages: the sender (one of eight connections;
+// 255 closes the next one instead), two bytes of length, and the message. A tick precedes each message.
 
 #include "network_support.h"
 
@@ -29,7 +28,7 @@ void talk(protocol::Coordinator& coordinator, std::span<const std::byte> rest, c
                            coordinator.receive(from, now, *message);
                            return true;
                          }).has_value();
-      if (!taken) coordinator.closed(from);  // as the node does
+      if (!taken) coordinator.closed(from);  // like the node
     } else {
       coordinator.closed(from);
     }

@@ -1,4 +1,4 @@
-// Any bytes, encoded by a small tokenizer: every id is of the vocabulary, and decoding gives the bytes back.
+// Encodes any bytes with a small tokenizer: every id is in the vocabulary, and decoding restores the bytes.
 
 #include "bpe_tokenizer.h"
 #include "fuzz_support.h"

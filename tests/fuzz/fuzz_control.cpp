@@ -1,5 +1,5 @@
-// Arbitrary bytes as a control message, of either direction: refused by an Error(network), or read, and then
-// what was read is written as the same bytes.
+// Decodes arbitrary bytes as a control message: the decoder throws Error(network), or encoding the message
+// gives the same bytes.
 
 #include "network_support.h"
 
@@ -10,9 +10,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto bytes = std::as_bytes(std::span(data, size));
   const auto message = unless_refused([&] { return protocol::decode_control(bytes); });
   if (!message) return 0;
-  // Of a hello of another protocol some is passed over.
+  // The decoder skips part of a hello of another protocol version.
   const auto* hello = std::get_if<protocol::Hello>(&*message);
   if (hello != nullptr && hello->protocol != protocol::protocol_version) return 0;
-  require(std::ranges::equal(protocol::encode(*message), bytes), "a message that has two forms");
+  require(std::ranges::equal(protocol::encode(*message), bytes), "a message with two encodings");
   return 0;
 }

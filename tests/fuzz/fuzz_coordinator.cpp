@@ -1,6 +1,5 @@
-// Arbitrary control messages to a coordinator, beginning with hellos: it refuses by an Error(network) what
-// cannot be read, takes the rest as it comes, and says nothing that a member could not read. An input is a
-// talk (coordinator_talk.h).
+// Arbitrary control messages to a coordinator, with seeds that begin with hellos: it rejects messages only
+// with Error(network), and sends only messages that can be decoded. Inputs: coordinator_talk.h.
 
 #include "coordinator_talk.h"
 
@@ -15,18 +14,18 @@ void check(protocol::Coordinator& coordinator) {
     if (const auto* send = std::get_if<protocol::SendControl>(&action)) {
       const auto bytes = protocol::encode(send->message);
       const auto read = unless_refused([&] { return protocol::decode_control(bytes); });
-      require(read && protocol::encode(*read) == bytes, "it said what nobody can read");
+      require(read && protocol::encode(*read) == bytes, "a sent message cannot be decoded");
     } else if (const auto* store = std::get_if<protocol::Store>(&action)) {
       require(store->view.number <= protocol::highest_view, "a view beyond the last");
     } else if (const auto* gathered = std::get_if<protocol::Gathered>(&action)) {
-      require(coordinator.members().contains(gathered->member), "records of nobody");
+      require(coordinator.members().contains(gathered->member), "records of an unknown member");
       require(!gathered->records.empty() && gathered->left_out <= protocol::max_records,
-              "records that cannot be");
+              "no records, or too many left out");
     }
   }
   require(coordinator.members().size() <= talking_connections, "more members than connections");
   for (const auto& [a, b, by] : coordinator.relays())
-    require(a < b && by != a && by != b, "a relay that is none");
+    require(a < b && by != a && by != b, "an invalid relay");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Arbitrary bytes for decode: refused ones write nothing, others give the reference's finite values.
+// Arbitrary bytes for decode: rejected bytes write nothing, accepted bytes give the reference's finite
+// values.
 
 #include "fuzz_support.h"
 
@@ -6,7 +7,7 @@ using namespace isthmus::quant;
 
 namespace {
 
-/// Positions past the end of a piece, or repeated ones, would leave out values.
+/// Positions past the end of a piece, or repeated positions, would yield fewer values.
 bool has_as_many_as_kept(const Case& c, const Values& out) {
   for (std::size_t begin = 0; begin < out.size(); begin += piece) {
     const auto n = std::min(piece, out.size() - begin);
@@ -28,13 +29,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const bool accepted = decode(c.spec, bytes, out);
   require(accepted == valid(c.spec, bytes, c.elements), "decode and valid disagree");
   if (!accepted) {
-    require(same_bits(out, before), "a refused stream wrote something");
+    require(same_bits(out, before), "a rejected stream wrote something");
     return 0;
   }
-  for (const float value : out) require(std::isfinite(value), "an accepted stream gave what is not finite");
+  for (const float value : out)
+    require(std::isfinite(value), "an accepted stream gave a value that is not finite");
   require(c.spec.kind != CodecKind::topk || has_as_many_as_kept(c, out), "topk: fewer values than positions");
   Values expected(c.elements);
   scalar_passes().decode(c.spec, bytes.data(), expected.data(), c.elements);
-  require(same_bits(out, expected), "not what the scalar pass gives");
+  require(same_bits(out, expected), "result differs from the scalar pass's");
   return 0;
 }

@@ -1,4 +1,5 @@
-// Arbitrary bytes for decode_accumulate: refused ones write nothing, others give the reference's finite sums.
+// Arbitrary bytes for decode_accumulate: rejected bytes write nothing, accepted bytes give the reference's
+// finite sums.
 
 #include "fuzz_support.h"
 
@@ -12,12 +13,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto before = some_values(c.elements, 0.25F);
   auto sum = before;
   if (!decode_accumulate(c.spec, bytes, weight, sum)) {
-    require(same_bits(sum, before), "a refused stream wrote something");
+    require(same_bits(sum, before), "a rejected stream wrote something");
     return 0;
   }
-  for (const float value : sum) require(std::isfinite(value), "an accepted stream gave what is not finite");
+  for (const float value : sum)
+    require(std::isfinite(value), "an accepted stream gave a value that is not finite");
   auto expected = before;
   scalar_passes().accumulate(c.spec, bytes.data(), weight, expected.data(), c.elements);
-  require(same_bits(sum, expected), "not what the scalar pass gives");
+  require(same_bits(sum, expected), "result differs from the scalar pass's");
   return 0;
 }

@@ -1,6 +1,6 @@
-// Arbitrary bytes for decode_apply: refused ones write nothing, others give what the reference gives.
-// Parameters may overflow: lr and momentum are the operator's business, and gradients as large as fp32's
-// largest are accepted.
+// Arbitrary bytes for decode_apply: rejected bytes write nothing, accepted bytes give the reference's
+// results. Parameters may overflow: the operator chooses lr and momentum, and gradients up to fp32's largest
+// value are accepted.
 
 #include "fuzz_support.h"
 
@@ -15,13 +15,14 @@ struct Parameters {
   }
 };
 
-/// Of values that are not so large, since these cannot be sent but in fp32 and bf16.
+/// Skips very large gradients, which only fp32 and bf16 can encode.
 void require_finite(const Parameters& p, const Values& gradient) {
   for (std::size_t i = 0; i < gradient.size(); ++i) {
     if (!(std::abs(gradient[i]) < 0x1p126F)) continue;
     require(std::isfinite(p.theta[i]) && std::isfinite(p.velocity[i]),
-            "an accepted stream gave what is not finite");
-    require(p.local.empty() || std::isfinite(p.local[i]), "an accepted stream gave what is not finite");
+            "an accepted stream gave a value that is not finite");
+    require(p.local.empty() || std::isfinite(p.local[i]),
+            "an accepted stream gave a value that is not finite");
   }
 }
 
@@ -39,15 +40,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                           some_values(merges ? c.elements : 0, 2)};
   auto got = before;
   if (!decode_apply(c.spec, bytes, step, got.theta, got.velocity, got.local)) {
-    require(got == before, "a refused stream wrote something");
+    require(got == before, "a rejected stream wrote something");
     return 0;
   }
   Values gradient(c.elements);
-  require(decode(c.spec, bytes, gradient), "decode refuses what decode_apply takes");
+  require(decode(c.spec, bytes, gradient), "decode rejects a stream that decode_apply accepts");
   require_finite(got, gradient);
   auto expected = before;
   scalar_passes().apply(c.spec, bytes.data(), step, expected.theta.data(), expected.velocity.data(),
                         merges ? expected.local.data() : nullptr, c.elements);
-  require(got == expected, "not what the scalar pass gives");
+  require(got == expected, "result differs from the scalar pass's");
   return 0;
 }

@@ -1,8 +1,8 @@
-// Arbitrary bytes as a file of documents: each is given or is bad, nothing else is given, and reading that
-// goes on from any place gives the rest.
+// Reads arbitrary bytes as a file of documents: each document is returned or counted as bad, nothing else is
+// returned, and reading resumed at any place returns the rest.
 //
-// An input: a byte that says how (bit 0: JSONL, bit 1: only UTF-8, bits 2 to 4: how long a line may be), then
-// the file.
+// Input: a byte of options (bit 0: JSONL, bit 1: only UTF-8, bits 2 to 4: maximum length of a line), then the
+// file.
 
 #include <simdjson.h>
 
@@ -30,13 +30,13 @@ std::vector<Given> read(std::span<const DocumentFile> files, const DocumentOptio
   std::vector<Given> all;
   BadDocuments bad(BadDocuments::Policy::skip);
   end = for_each_document(files, options, bad, from, [&](const Piece& piece) {
-    require(piece.resumable || !piece.first, "a document that cannot be gone on with");
+    require(piece.resumable || !piece.first, "the start of a document is not resumable");
     require(all.empty() ? piece.first || from.inside : piece.first == all.back().last,
             "a piece that belongs to no document");
     all.push_back({std::string(piece.text), piece.first, piece.last, piece.place});
     return true;
   });
-  require(end.bad == from.bad + bad.count(), "bad documents that nobody has counted");
+  require(end.bad == from.bad + bad.count(), "wrong count of bad documents");
   return all;
 }
 
@@ -59,27 +59,28 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   require(all.empty() || all.back().last, "a document without an end");
   require(end.file == 1, "not all was read");
   if (jsonl) {
-    require(end.bytes == content.size(), "bytes that nobody has counted");
+    require(end.bytes == content.size(), "wrong count of bytes");
     for (const auto& piece : all) {
       require(!piece.text.empty() && simdjson::validate_utf8(piece.text.data(), piece.text.size()),
-              "text that no JSON has");
+              "text that JSON cannot contain");
     }
   } else if (end.bad == 0) {
     std::string text;
     for (const auto& piece : all) text += piece.text;
-    require(text == content && end.bytes == content.size(), "text that the file does not have");
-    require(end.empty == (content.empty() ? 1 : 0), "an empty document that nobody has counted");
+    require(text == content && end.bytes == content.size(), "text differs from the file");
+    require(end.empty == (content.empty() ? 1 : 0), "wrong count of empty documents");
   } else {
     require(all.empty() && options.require_utf8 && !simdjson::validate_utf8(content.data(), content.size()),
-            "text that is said to be bad and is not");
+            "valid text was reported as bad");
   }
   if (all.empty()) return 0;
-  // From the piece in the middle on.
+  // Resumes at the middle piece.
   const auto& from = all[all.size() / 2];
   Place again_end;
   const auto again = read(files, options, from.place, again_end);
-  require(again.size() == all.size() - all.size() / 2 && again_end == end, "going on gives something else");
+  require(again.size() == all.size() - all.size() / 2 && again_end == end,
+          "resumed reading gives other pieces");
   for (std::size_t i = 0; i < again.size(); ++i)
-    require(again[i].text == all[all.size() / 2 + i].text, "going on gives other text");
+    require(again[i].text == all[all.size() / 2 + i].text, "resumed reading gives other text");
   return 0;
 }

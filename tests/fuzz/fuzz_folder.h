@@ -1,5 +1,5 @@
 #pragma once
-// A folder for one fuzzer's files.
+// A folder for the files of one fuzzer.
 
 #include <unistd.h>
 
@@ -10,8 +10,8 @@
 
 namespace isthmus {
 
-/// Of this process's own, removed at its end; in memory where there is such a place, since what is tested
-/// syncs.
+/// A folder of this process, removed at the end of its life; on /dev/shm if possible, since the tested code
+/// syncs files.
 class Folder {
  public:
   Folder() {

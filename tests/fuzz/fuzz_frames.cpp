@@ -1,8 +1,8 @@
-// Arbitrary bytes on a connection: what the frame reader takes is what was on the wire and no longer than it
-// may be, and who gets the frames refuses by an Error(network) what does not fit, or has what it asked for.
+// Arbitrary bytes on a connection: the frame reader returns exactly the received bytes within its limits, and
+// the receiver of the frames throws Error(network) or gets the data that it requested.
 //
-// An input: a byte (in its two lowest bits who listens: a peer, a donor, a fetcher that has asked for a
-// fragment, or for a round; bit 7: checksums are made good), then what is on the wire.
+// Input: a byte (lowest two bits: the receiver, which is a peer, a donor, a fetcher of a fragment, or a
+// fetcher of a round; bit 7: checksums are repaired), then the received bytes.
 
 #include "net/rate/arrivals.h"
 #include "network_support.h"
@@ -15,7 +15,7 @@ namespace {
 
 std::size_t longest_chunk() { return quant::encoded_size(fuzz_codecs().of(1), fuzz_layout().chunk(0).size); }
 
-/// Gives frames to `listen`, which says whether it wants more, until something ends the connection.
+/// Passes frames to `listen` until it returns false or an error ends the connection.
 template <class Listen>
 void handle(std::span<const std::byte> bytes, std::size_t limit, Listen listen) {
   bool checked = false;
@@ -29,10 +29,11 @@ void handle(std::span<const std::byte> bytes, std::size_t limit, Listen listen) 
 
 template <class Message>
 void check_form(const Message& message, const ReceivedFrame& frame) {
-  require(to_bytes(message) == *frame.body, "a message that has two forms");
+  require(to_bytes(message) == *frame.body, "a message with two encodings");
 }
 
-/// Whatever is said, no more has arrived than was sent, and no queue is longer than round trips show.
+/// For any message: no more bytes can arrive than were sent, and no queue is longer than the round trips
+/// allow.
 void handle_arrived(const Arrived& said) {
   using namespace std::chrono_literals;
   Arrivals arrivals(2);
@@ -43,7 +44,8 @@ void handle_arrived(const Arrived& said) {
   }
   arrivals.heard(said, 10ms, 3s);
   require(arrivals.bytes() <= 2000, "more has arrived than was sent");
-  require(arrivals.queue().value_or(0s) >= 0s && arrivals.queue().value_or(0s) <= 10ms, "no such queue");
+  require(arrivals.queue().value_or(0s) >= 0s && arrivals.queue().value_or(0s) <= 10ms,
+          "impossible queue time");
 }
 
 void peer(std::span<const std::byte> bytes) {
@@ -52,7 +54,7 @@ void peer(std::span<const std::byte> bytes) {
   handle(bytes, limit, [&](ReceivedFrame frame) {
     if (!std::exchange(known, true)) {
       check_form(hello_of(frame), frame);
-      require(!frame.relay, "a hello by way of somebody else");
+      require(!frame.relay, "a relayed hello");
     } else if (frame.relay && frame.type == FrameType::hail) {
       check_form(from_bytes<Hail>(*frame.body), frame);
     } else if (frame.type == FrameType::begun || frame.type == FrameType::begun_heard) {
@@ -64,14 +66,14 @@ void peer(std::span<const std::byte> bytes) {
     } else if (frame.type == FrameType::chunk) {
       const auto head = frame.head;
       require(!frame.relay || size_of(frame_of(frame)) <= limit + sizeof(FrameFront),
-              "too long to be sent on");
+              "too long to be relayed");
       const auto message = message_of(std::move(frame));
       require(message.contributors.size() <= protocol::max_members &&
                   message.norms.size() <= protocol::max_members &&
                   message.trained_on.size() <= protocol::max_members * protocol::max_trained_on,
-              "more replicas than there can be");
+              "too many replicas");
       require(bytes_of(header_of(message, static_cast<quant::Lossless>(head.packing))) == bytes_of(head),
-              "a chunk header that has two forms");
+              "a chunk header with two encodings");
     }
     return true;
   });
@@ -102,7 +104,7 @@ void fetcher_of_state(std::span<const std::byte> bytes) {
     const auto snapshot = receiver.result();
     if (!snapshot) return false;
     require(snapshot->parts() == agreed_parts && snapshot->fragment == 0 && snapshot->at.round >= 1,
-            "a state that was not asked for");
+            "a state that was not requested");
     for (const auto& values : snapshot->values)
       require(!values || values->size() == fuzz_layout().fragment(0).size, "a state of another size");
     return false;

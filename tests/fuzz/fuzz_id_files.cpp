@@ -1,7 +1,7 @@
-// A hostile .bin file, or Megatron data set, is refused by an Error, or all that it says can be read.
+// A hostile .bin file or Megatron data set is refused with an Error, or can be read completely.
 //
-// An input: a byte; if it is even what follows is a .bin file, else two bytes of how long the .idx file is,
-// that file, and the .bin file.
+// Input: a byte. If it is even, a .bin file follows; if it is odd, two bytes with the length of the .idx
+// file, that file, and the .bin file.
 
 #include <cstring>
 #include <filesystem>
@@ -27,10 +27,10 @@ void write(const fs::path& file, const std::uint8_t* data, std::size_t size) {
 }
 
 void use(const data::TokenSource& source) {
-  require(source.width() == 2 || source.width() == 4, "a width that is none");
+  require(source.width() == 2 || source.width() == 4, "an invalid width");
   for (const std::uint64_t wanted :
        {std::uint64_t{0}, std::uint64_t{5}, source.tokens(), source.tokens() + 9})
-    require(source.heldout_begin(wanted) <= source.tokens(), "a held-out part that begins behind the end");
+    require(source.heldout_begin(wanted) <= source.tokens(), "a held-out part that begins past the end");
   std::vector<std::byte> all(source.tokens() * source.width());
   source.read(0, source.tokens(), all.data());
   require(!source.place(0).empty(), "no place");

@@ -1,9 +1,9 @@
-// A round log with arbitrary damage: replay refuses it, or gives parameters that the run has had; and whoever
-// goes on with it refuses it or goes on.
+// A round log with arbitrary damage: replay refuses it or returns parameters that the run has had, and a
+// writer refuses or continues it.
 //
-// An input: a byte that says which hashes are made good again after the damage (bit 0: the records'
-// checksums, bit 1: the header's too), then edits of four bytes: what (file in the low bits, from bit 6 on
-// whether the file is cut off there), two bytes of place, a byte that is added.
+// Input: a byte that says which hashes are repaired after the damage (bit 0: the checksums of records, bit 1:
+// also the header's), then edits of four bytes: the file (low bits; bit 6: cut the file at the place), two
+// bytes of place, and a byte to add there.
 
 #include <filesystem>
 #include <fstream>
@@ -31,7 +31,7 @@ constexpr FragmentId fragments = 2;
 constexpr protocol::Round rounds = 3;
 constexpr std::uint64_t plenty = 1 << 20;
 
-/// A small log as it should be, and what it gives.
+/// A small undamaged log and the states that it contains.
 struct Sound {
   log::LogHeader header;
   std::map<std::string, File> files;
@@ -52,7 +52,7 @@ struct Sound {
       std::ifstream in(entry.path(), std::ios::binary);
       files[entry.path().filename().string()] = File(std::istreambuf_iterator<char>(in), {});
     }
-    require(files.size() == 1 + fragments, "the log has other files");
+    require(files.size() == 1 + fragments, "the log has unexpected files");
   }
 
   void write(FragmentId p, log::RoundLog& out) {
@@ -89,7 +89,7 @@ struct Sound {
   }
 };
 
-/// Sets the last 32 bytes of `bytes` to the hash of a seed and what is before them.
+/// Sets the last 32 bytes of `bytes` to the hash of a seed and the bytes before them.
 void make_good(std::span<const std::uint8_t> seed, std::span<std::uint8_t> bytes) {
   if (bytes.size() < sizeof(Digest::bytes)) return;
   const auto covered = bytes.first(bytes.size() - sizeof(Digest::bytes));
@@ -97,7 +97,7 @@ void make_good(std::span<const std::uint8_t> seed, std::span<std::uint8_t> bytes
   std::ranges::copy(digest.bytes, bytes.end() - sizeof(Digest::bytes));
 }
 
-/// Records lie where the sound log has them.
+/// Assumes the record positions of the undamaged log.
 void make_good(const Sound& sound, FragmentId p, std::span<const std::uint8_t> seed, File& file) {
   std::size_t at = 0;
   for (auto kind = log::RecordKind::snapshot;; kind = log::RecordKind::round) {
@@ -126,9 +126,9 @@ void put(const fs::path& folder, const std::map<std::string, File>& files) {
   }
 }
 
-/// What the hashes vouch for.
+/// If no hash was repaired, the replayed state must be one of the run's.
 void check(const Sound& sound, const log::Replayed& run) {
-  require(run.header == sound.header, "a header that was not the run's");
+  require(run.header == sound.header, "a header that differs from the run's");
   for (FragmentId p = 0; p < fragments; ++p) {
     const auto& state = run.fragments[p].state;
     require(state.round <= rounds && state == sound.states[p][state.round], "a state that the run never had");

@@ -1,8 +1,8 @@
-// Arbitrary control messages to a coordinator together with those who look at it while it runs: the timeline
-// of rounds and the planner. Whatever members say, these end, and throw nothing; and no step, round or
-// setting that the run does not have reaches anybody.
+// Arbitrary control messages to a coordinator that is observed by the timeline of rounds and the planner. The
+// observers must finish and throw nothing for any messages, and must never receive a step, round or setting
+// that the run does not have.
 //
-// An input: a byte that says what run it is (see `Case`), then a talk (coordinator_talk.h).
+// Input: a byte that selects the run (see `Case`), then messages (coordinator_talk.h).
 
 #include <array>
 #include <cmath>
@@ -48,7 +48,7 @@ struct Case {
                .leases = (choice >> 4) % 2 == 1,
                .last = {},
                .recover = {}};
-    // A coordinator that has come back: from its disk, or without one.
+    // A restarted coordinator: with its state on disk, or without.
     if ((choice >> 5) % 2 == 1)
       options.last = protocol::LastView{1, {{"a", 1, "a:7000"}, {"b", 1, "b:7000"}}, {}};
     else if ((choice >> 6) % 2 == 1)
@@ -62,7 +62,7 @@ struct Case {
 void check_settings(const Case& run, const protocol::Settings& settings) {
   protocol::Settings before;
   for (const auto& change : settings.changes) {
-    require(run.options.judge(before, change.items).problem.empty(), "a change that nobody could ask for");
+    require(run.options.judge(before, change.items).problem.empty(), "a change that must be refused");
     before.changes.push_back(change);
   }
   require(settings.pause_after == protocol::Settings::never || settings.pause_after <= steps,
@@ -81,10 +81,10 @@ class Observers {
     timeline_.look(seconds, coordinator_, run_.outer);
     require(timeline_.json(seconds, max_rounds).size() <= max_rounds, "more rounds than there may be");
     const auto lines = app::replan_readings(coordinator_, {});
-    require(lines.ways.size() == lines.members.size() * lines.members.size(), "paths of nobody");
+    require(lines.ways.size() == lines.members.size() * lines.members.size(), "wrong number of paths");
     for (const auto& member : lines.members)
-      require(std::isfinite(member.step_seconds) && member.step_seconds >= 0, "a time that is none");
-    // It simulates, so not for every word.
+      require(std::isfinite(member.step_seconds) && member.step_seconds >= 0, "an invalid time");
+    // Planning simulates the run, so it is limited to a few calls.
     const auto standing = app::replan_standing(coordinator_, run_.outer, steps);
     if (standing && planned_++ < max_planned) static_cast<void>(replanner_.look(seconds, lines, *standing));
   }
@@ -105,7 +105,7 @@ void check_sent(const Case& run, const protocol::ControlMessage& message) {
   if (const auto* view = std::get_if<protocol::NewView>(&message)) {
     check_step(view->step);
     check_settings(run, view->settings);
-    require(protocol::problem_of(*view, {.steps = steps}).empty(), "a view that no member would take");
+    require(protocol::problem_of(*view, {.steps = steps}).empty(), "a view that members refuse");
   } else if (const auto* stop = std::get_if<protocol::StopAt>(&message)) {
     check_step(stop->step);
   } else if (const auto* seal = std::get_if<protocol::Seal>(&message)) {

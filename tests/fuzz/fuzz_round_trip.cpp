@@ -1,5 +1,5 @@
-// Arbitrary floats for the encoders: what they accept decodes, and the residual is what was lost; what they
-// refuse names an element; and all is as the reference has it.
+// Arbitrary floats for the encoders: accepted values can be decoded, and the residual is the loss; a refusal
+// names an element; all results equal the reference's.
 
 #include "fuzz_support.h"
 
@@ -47,16 +47,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                        : encode_quotient(c.spec, x, 3, feedback, noise, bytes);
   const auto expected = by_reference(
       c, {.input = way, .a = x.data(), .b = y.data(), .divisor = 3, .noise = noise}, before, carries);
-  require(bad.value_or(c.elements) == expected.good, "not the bad element that the scalar pass names");
+  require(bad.value_or(c.elements) == expected.good, "bad element differs from the scalar pass's");
   if (bad) {
-    require(*bad < c.elements, "a bad element that there is not");
+    require(*bad < c.elements, "a bad element out of range");
     return 0;
   }
-  require(same_bits(bytes, expected.bytes), "not the bytes that the scalar pass gives");
-  require(same_bits(residual, expected.residual), "not the residual that the scalar pass gives");
+  require(same_bits(bytes, expected.bytes), "bytes differ from the scalar pass's");
+  require(same_bits(residual, expected.residual), "residual differs from the scalar pass's");
   Values decoded(c.elements);
   require(decode(c.spec, bytes, decoded), "the decoder refuses what the encoder wrote");
-  require_finite(decoded, "decoded to what is not finite");
-  if (carries) require_finite(residual, "a residual that is not finite");
+  require_finite(decoded, "a decoded value is not finite");
+  if (carries) require_finite(residual, "a residual is not finite");
   return 0;
 }

@@ -1,7 +1,7 @@
-// A hostile safetensors file is refused by an Error, or its tensors tile its data and can be read.
+// A hostile safetensors file is refused with an Error, or its tensors tile its data and can be read.
 //
-// An input: a byte, then the file; if the byte is even without the length of its header, which is put before
-// it as far as the first line's end.
+// Input: a byte, then the file. If the byte is even, the file lacks the length of its header; the fuzzer
+// inserts it for a header that ends at the first line end.
 
 #include <cstring>
 #include <fstream>

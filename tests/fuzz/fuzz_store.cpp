@@ -1,8 +1,8 @@
-// A chunk store with arbitrary damage: it is refused, or gives the ids that were written. Where its checksums
-// are made good again, whatever it says is at least bounded, and ids of its vocabulary.
+// A chunk store with arbitrary damage: it is refused, or returns the ids that were written. If its checksums
+// were repaired, its ids are at least bounded in number and within the vocabulary.
 //
-// An input: a byte that says how (bit 0: checksums are made good, bits 1 and 2: the codec), then edits of
-// four bytes: what (bit 0: which file, bit 6: it is cut off there), two bytes of place, a byte that is added.
+// Input: a byte of options (bit 0: repair checksums, bits 1 and 2: the codec), then edits of four bytes: the
+// file (bit 0; bit 6: cut it at the place), two bytes of place, and a byte to add there.
 
 #include <filesystem>
 #include <fstream>
@@ -33,7 +33,7 @@ std::uint32_t id_of(std::uint64_t i) {
   return static_cast<std::uint32_t>(i * i % 7 + (i % 5 == 0 ? 290 : 0));
 }
 
-/// A small store as it should be.
+/// A small undamaged store.
 Files sound_store(StoreCodec codec) {
   const Folder folder;
   StoreSpec spec;
@@ -50,7 +50,7 @@ Files sound_store(StoreCodec codec) {
     std::ifstream in(entry.path(), std::ios::binary);
     files[entry.path().filename().string()] = File(std::istreambuf_iterator<char>(in), {});
   }
-  require(files.size() == 2, "the store has other files");
+  require(files.size() == 2, "the store has unexpected files");
   return files;
 }
 
@@ -68,7 +68,8 @@ void put(File& file, std::size_t at, const void* from, std::size_t size) {
   std::memcpy(file.data() + at, from, size);
 }
 
-/// Entries get the checksums of the bytes that they name, the header that of the entries, and its own.
+/// Recomputes the checksums of the blocks in the entries, and the header's hashes of the entries and of
+/// itself.
 void make_good(Files& files) {
   auto& index = files[store::index_name];
   const auto& blocks = files[store::blocks_name];
@@ -90,12 +91,12 @@ void make_good(Files& files) {
 }
 
 void check(const StoreReader& store, bool made_good) {
-  // More than its files can hold without a codec is believed only as far as a block.
+  // A store with repaired checksums can claim any number of tokens; do not allocate memory for very many.
   if (store.tokens() > std::uint64_t{1} << 24) return;
   std::uint64_t documents = 0;
   for (std::uint64_t block = 0; block < store.info().blocks(); ++block) documents += store.verify(block);
-  require(documents == store.info().documents, "documents that nobody has counted");
-  require(store.heldout_begin(10) <= store.tokens(), "a border behind the end");
+  require(documents == store.info().documents, "wrong count of documents");
+  require(store.heldout_begin(10) <= store.tokens(), "a held-out part that begins past the end");
   std::vector<std::byte> ids(store.tokens() * store.width());
   store.read(0, store.tokens(), ids.data());
   for (std::uint64_t i = 0; i < store.tokens(); ++i) {

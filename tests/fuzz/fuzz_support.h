@@ -1,5 +1,5 @@
 #pragma once
-// What the fuzzers share: inputs read as a codec, a length and a stream, and the reference to compare with.
+// Helpers shared by the fuzzers: inputs as a codec, a length and a stream, and the reference to compare with.
 
 #include <algorithm>
 #include <cmath>
@@ -22,7 +22,7 @@ namespace isthmus::quant {
 using Values = std::vector<float>;
 using Encoded = std::vector<std::byte>;
 
-/// Asserts may be compiled out; this is not.
+/// Unlike assert, never compiled out.
 inline void require(bool holds, const char* what) {
   if (holds) return;
   std::fprintf(stderr, "fuzz: %s\n", what);
@@ -34,13 +34,13 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
-/// The head of an input says what the rest of it is (tests/fuzz/write_corpus.py writes such):
+/// The head of an input describes the rest (tests/fuzz/write_corpus.py writes inputs):
 ///   0     kind
-///   1     scale format, rounding from bit 2 on, whether the stream's size is left as it is from bit 3 on
-///   2     block, as a power of two times 16
+///   1     scale format (bits 0 and 1), stochastic rounding (bit 2), keep the stream's size (bit 3)
+///   2     log2(block / 16)
 ///   3, 4  top_k
 ///   5, 6  elements
-///   7     the clip in 256ths, and what else a fuzzer wants to know
+///   7     the clip in 256ths; fuzzers also use it for their own choices
 struct Case {
   static constexpr std::size_t head_size = 8;
   static constexpr std::size_t max_elements = 2 * piece + 300;
@@ -51,7 +51,7 @@ struct Case {
   bool size_is_exact = true;
   std::span<const std::uint8_t> stream;
 
-  /// False for inputs that are too short.
+  /// False if the input is too short.
   bool read(const std::uint8_t* data, std::size_t size) {
     if (size < head_size) return false;
     const auto two_bytes = [&](std::size_t at) {
@@ -67,11 +67,11 @@ struct Case {
     choice = data[7];
     spec.clip = std::max(0.01F, static_cast<float>(data[7] + 1) / 256.0F);
     stream = {data + head_size, size - head_size};
-    require(problem_of(spec).empty(), "a spec that no codec has");
+    require(problem_of(spec).empty(), "an invalid codec spec");
     return true;
   }
 
-  /// The stream as encoded bytes: mostly cut or filled up to the right size, since a wrong one ends all
+  /// The stream as encoded bytes, normally cut or padded to the right size: a wrong size would end all
   /// checks.
   [[nodiscard]] Encoded encoded() const {
     const auto* begin = reinterpret_cast<const std::byte*>(stream.data());
@@ -81,7 +81,7 @@ struct Case {
     return bytes;
   }
 
-  /// The stream as values, repeated until there are enough.
+  /// The stream as values, repeated as needed.
   [[nodiscard]] Values values(std::size_t skip = 0) const {
     Values out(elements, 0.0F);
     if (stream.size() < sizeof(float)) return out;
@@ -92,7 +92,7 @@ struct Case {
   }
 };
 
-/// Some finite values that have nothing to do with the stream.
+/// Finite values that do not depend on the stream.
 inline Values some_values(std::size_t n, float step) {
   Values out(n);
   for (std::size_t i = 0; i < n; ++i) out[i] = step * static_cast<float>(i % 17) - 1;

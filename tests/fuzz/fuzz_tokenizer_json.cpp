@@ -1,7 +1,7 @@
-// A hostile tokenizer.json is refused by an Error, or is a tokenizer that works.
+// A hostile tokenizer.json is refused with an Error, or gives a working tokenizer.
 //
-// An input: a byte, then JSON. If the byte is odd the JSON is taken for the file; else for what is different
-// from a good one (RFC 7396: objects are merged, null takes out), so that inputs come far.
+// Input: a byte, then JSON. If the byte is odd, the JSON is the file. If it is even, the JSON is a merge
+// patch (RFC 7396) for a valid file, so that inputs pass the first checks.
 
 #include "bpe_tokenizer.h"
 #include "fuzz_support.h"
@@ -14,7 +14,8 @@ using Json = nlohmann::json;
 
 namespace {
 
-/// Discarded if it is none, or nested so deep that merging it would take the stack.
+/// Returns a discarded value if the text is not JSON or is nested so deep that merging would overflow the
+/// stack.
 Json parse(std::string_view text) {
   bool too_deep = false;
   auto json = Json::parse(
@@ -30,9 +31,9 @@ Json parse(std::string_view text) {
 void use(const data::Tokenizer& tokenizer) {
   std::vector<std::uint32_t> ids;
   tokenizer.encode("the baab 'S \xC3\xA9\xCC\x81 123 \n\n <|endoftext|>\xFF", ids);
-  for (const auto id : ids) require(id < tokenizer.vocab_size(), "an id that is none");
+  for (const auto id : ids) require(id < tokenizer.vocab_size(), "an id outside the vocabulary");
   static_cast<void>(tokenizer.decode(ids));
-  require(tokenizer.separator() < tokenizer.vocab_size(), "a separator that is no id");
+  require(tokenizer.separator() < tokenizer.vocab_size(), "a separator outside the vocabulary");
 }
 
 }  // namespace

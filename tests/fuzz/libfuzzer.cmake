@@ -1,4 +1,4 @@
-# The fuzzers with libFuzzer: clang builds them and what they use, whatever compiles the rest.
+# Builds the fuzzers with libFuzzer. clang compiles them and the code under test, independently of the build's compiler.
 find_program(ISTHMUS_CLANG NAMES clang++ clang++-14)
 
 set(fuzz_flags -std=c++20 -O1 -g1 -Wall -Wextra -ffp-contract=off -fno-omit-frame-pointer
@@ -10,7 +10,7 @@ if(ISTHMUS_CLANG)
     WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR} RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
 endif()
 if(NOT ISTHMUS_CLANG OR failed)
-  message(FATAL_ERROR "there is no clang++ with libFuzzer: install it (Debian: clang, libclang-rt-14-dev; "
+  message(FATAL_ERROR "found no clang++ with libFuzzer: install it (Debian: clang, libclang-rt-14-dev; "
     "`scripts/setup.sh --tests fuzz` does) and configure again")
 endif()
 
@@ -27,7 +27,7 @@ foreach(folder base quant data outer_sync)
   list(APPEND includes -I${CMAKE_SOURCE_DIR}/${folder}/include)
 endforeach()
 
-# fuzz_object(SOURCE): one object file; its path is left in `object`.
+# fuzz_object(SOURCE): builds an object file and sets `object` to its path.
 function(fuzz_object source)
   file(RELATIVE_PATH name ${CMAKE_SOURCE_DIR} ${source})
   string(REPLACE "/" "_" name ${name})
@@ -39,8 +39,7 @@ function(fuzz_object source)
   set(object ${object} PARENT_SCOPE)
 endfunction()
 
-# All that a fuzzer may reach, in one archive of which each takes what it needs: a source that is added to one of these
-# folders is there without being named.
+# One archive with all code that fuzzers use; each links what it needs. New sources in these folders are included.
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/base/*.cpp ${CMAKE_SOURCE_DIR}/quant/*.cpp ${CMAKE_SOURCE_DIR}/data/*.cpp
   ${CMAKE_SOURCE_DIR}/outer_sync/core/*.cpp ${CMAKE_SOURCE_DIR}/outer_sync/methods/*.cpp
   ${CMAKE_SOURCE_DIR}/outer_sync/protocol/*.cpp ${CMAKE_SOURCE_DIR}/outer_sync/protocol/coordinator/*.cpp
@@ -57,14 +56,14 @@ foreach(source ${sources})
 endforeach()
 set(archive ${CMAKE_CURRENT_BINARY_DIR}/libfuzzed.a)
 add_custom_command(OUTPUT ${archive} COMMAND ${CMAKE_COMMAND} -E rm -f ${archive} COMMAND ${CMAKE_AR} qcs ${archive} ${objects}
-  DEPENDS ${objects} COMMENT "Archiving what is fuzzed" VERBATIM)
+  DEPENDS ${objects} COMMENT "Archiving the code under test" VERBATIM)
 
 # fuzz_program(NAME)
 function(fuzz_program name)
   fuzz_object(${CMAKE_CURRENT_SOURCE_DIR}/${name}.cpp)
   set(program ${CMAKE_CURRENT_BINARY_DIR}/${name})
   set(flags ${fuzz_flags})
-  if(name MATCHES write_)  # has a main of its own
+  if(name MATCHES write_)  # has its own main
     string(REPLACE "fuzzer," "fuzzer-no-link," flags "${flags}")
   endif()
   add_custom_command(OUTPUT ${program}
@@ -73,9 +72,9 @@ function(fuzz_program name)
   add_custom_target(${name}_program ALL DEPENDS ${program})
 endfunction()
 
-# fuzz_test(NAME RUNS MAX_LENGTH MEGABYTES SEEDS ...): RUNS inputs, the same each time; and NAME.long a minute, other
-# inputs each time. No input may make anybody allocate MEGABYTES at once (0: any). What it finds worth keeping goes to a
-# folder that is new for each run, not to the sources.
+# fuzz_test(NAME RUNS MAX_LENGTH MEGABYTES SEEDS ...): NAME has RUNS inputs, the same each time; NAME.long runs for a
+# minute with other inputs each time. A single allocation of MEGABYTES fails the test (0: no limit). New inputs are kept
+# in a folder that is emptied before each run, not in the sources.
 function(fuzz_test name runs max_length megabytes)
   foreach(entry ${name} ${name}.long)
     set(inputs -runs=${runs} -seed=1)

@@ -1,6 +1,5 @@
 #pragma once
-// What the fuzzers of the network share: the run that messages are of, and how bytes are fed to a reader of
-// frames.
+// Helpers shared by the network's fuzzers: the run of the messages, and feeding bytes to a frame reader.
 
 #include <optional>
 #include <utility>
@@ -26,7 +25,7 @@ inline protocol::CodecPlan fuzz_codecs() {
   return {.codec = {.kind = quant::CodecKind::int8, .block = 16}, .warmup_codec = {}};
 }
 
-/// Whatever they do with what comes in, they may refuse it as the network's, and in no other way.
+/// Calls `read`. It may throw Error(network), which returns nothing; other errors fail.
 template <class Read>
 auto unless_refused(Read read) -> std::optional<decltype(read())> {
   try {
@@ -39,7 +38,7 @@ auto unless_refused(Read read) -> std::optional<decltype(read())> {
 
 namespace transport {
 
-/// What is on the wire of a frame as it was received.
+/// The bytes of a received frame on the wire.
 inline Bytes wire_of(const ReceivedFrame& received, bool checked) {
   auto frame = frame_of(received);
   if (const auto& relay = received.relay)
@@ -51,7 +50,7 @@ inline Bytes wire_of(const ReceivedFrame& received, bool checked) {
   return bytes;
 }
 
-/// Makes the checksums fit whatever has become of the frames: else no fuzzer would come past them.
+/// Repairs the checksums of damaged frames: otherwise no input would pass them.
 inline void make_good(std::span<std::byte> bytes) {
   FrameFront front;
   while (bytes.size() >= sizeof front) {
@@ -68,15 +67,15 @@ inline void make_good(std::span<std::byte> bytes) {
   }
 }
 
-/// The next frame, as a connection takes it, off the front of `bytes`; nothing when they are over. What comes
-/// out is what was on the wire, and no longer than it may be.
+/// Takes the next frame from the front of `bytes` as a connection does; nothing if they are too short. The
+/// frame must equal the bytes on the wire and keep to the limit.
 inline std::optional<ReceivedFrame> next_frame(std::span<const std::byte>& bytes, std::size_t limit,
                                                bool& checked) {
   const auto all = bytes;
   FrameReader reader(limit, checked);
   while (!reader.complete()) {
     for (const auto part : reader.wants()) {
-      require(part.size() <= limit + sizeof(FrameHeader), "room for more than a frame may have");
+      require(part.size() <= limit + sizeof(FrameHeader), "a read beyond the frame limit");
       if (part.size() > bytes.size()) return std::nullopt;
       std::ranges::copy(bytes.first(part.size()), part.begin());
       bytes = bytes.subspan(part.size());
@@ -87,7 +86,7 @@ inline std::optional<ReceivedFrame> next_frame(std::span<const std::byte>& bytes
   auto frame = reader.take();
   const auto wire = wire_of(frame, checked);
   require(std::ranges::equal(wire, all.first(all.size() - bytes.size())),
-          "a frame that is not what was on the wire");
+          "a frame differs from the bytes on the wire");
   return frame;
 }
 

@@ -7,7 +7,7 @@
 
 namespace isthmus::data {
 
-/// GPT-2's kind: 256 bytes and some merges of ASCII, without what it does not need.
+/// A tokenizer like GPT-2's: 256 bytes and some ASCII merges, without optional parts.
 inline nlohmann::json small_tokenizer() {
   nlohmann::json vocab, merges;
   unsigned next = 256;

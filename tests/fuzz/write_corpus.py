@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the inputs that the fuzzers start from: corpus/decode/ has a small valid stream of each codec,
-corpus/round_trip/ some values for each, corpus/log/ some damage to a log, corpus/tokenizer_json/ and corpus/bpe_text/ what their names say. The head of an input is described in
-fuzz_support.h, damage in fuzz_log.cpp."""
+"""Writes the seeds of the fuzzers: in corpus/decode/ a small valid stream of each codec, in corpus/round_trip/ values
+for each codec, in corpus/log/ damage to a log, in corpus/tokenizer_json/ changes to a tokenizer.json, in
+corpus/bpe_text/ texts, in corpus/id_files/ files of ids. fuzz_support.h describes the head of an input, fuzz_log.cpp
+the damage."""
 
 import pathlib
 import struct
@@ -37,7 +38,7 @@ def values():
 
 
 def log_edits(good, *edits):
-    """For fuzz_log: each edit is file, whether it is cut, place, what is added."""
+    """An input of fuzz_log. An edit is (file, 1 to cut it, place, byte to add)."""
     return bytes([good]) + b"".join(struct.pack("<BHB", file | cut << 6, at, add) for file, cut, at, add in edits)
 
 
@@ -53,7 +54,7 @@ LOG_EDITS = {
 }
 
 
-# For fuzz_tokenizer_json: how a file is different from a good one.
+# Merge patches for fuzz_tokenizer_json.
 TOKENIZER_CHANGES = {
     "pattern": """{"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(?i:a|[^\\\\s-x])+?|\\\\p{L}{2,3}"}}}""",
     "sequence": """{"pre_tokenizer": {"pretokenizers": [{"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false}]}}""",

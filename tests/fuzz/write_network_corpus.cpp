@@ -1,4 +1,4 @@
-// Writes what the fuzzers of the network start from, as this version's own encoders have it:
+// Writes the seeds of the network's fuzzers with this version's encoders:
 //
 //     write_network_corpus FOLDER        makes FOLDER/control, FOLDER/frames, FOLDER/coordinator
 //                                    and FOLDER/observed
@@ -62,7 +62,7 @@ protocol::Heartbeat heartbeat() {
   return beat;
 }
 
-/// One of each kind, with something in every field that can be empty.
+/// One message of each kind, with all optional fields filled.
 std::vector<ControlMessage> all_messages() {
   protocol::ChunkSet chunks(3);
   chunks.add(1);
@@ -126,10 +126,10 @@ void write(const fs::path& folder, const std::string& name, std::span<const std:
   fs::create_directories(folder);
   std::ofstream out(folder / name, std::ios::binary);
   out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  require(out.good(), "a seed cannot be written");
+  require(out.good(), "cannot write a seed");
 }
 
-// ---- what is on a connection ----
+// ---- frames ----
 
 transport::ReceivedFrame archived(transport::FrameType type, const auto& message) {
   return {type, {}, {}, std::make_shared<const Bytes>(to_bytes(message)), {}};
@@ -211,7 +211,7 @@ void write_all_frames(const fs::path& folder) {
       archived(FrameType::state_done, transport::StateDone{0})};
   transport::StateReceiver state_receiver(fuzz_layout(), {0, transport::agreed_parts, 1});
   for (const auto& frame : state) state_receiver.take(frame);
-  require(state_receiver.complete(), "a state that is none");
+  require(state_receiver.complete(), "an incomplete state");
   write_frames(folder, "state", 2, state);
   write_frames(folder, "state_gone", 2, {archived(FrameType::state_gone, transport::StateGone{0})});
   std::vector<transport::ReceivedFrame> round;
@@ -220,11 +220,11 @@ void write_all_frames(const fs::path& folder) {
   round.push_back(archived(FrameType::state_done, transport::StateDone{0}));
   transport::RoundReceiver round_receiver(fuzz_layout(), fuzz_codecs(), {0, 1});
   for (const auto& frame : round) round_receiver.take(frame);
-  require(round_receiver.complete(), "a round that is none");
+  require(round_receiver.complete(), "an incomplete round");
   write_frames(folder, "round", 3, round);
 }
 
-// ---- what members say to a coordinator ----
+// ---- messages to a coordinator ----
 
 struct Said {
   std::uint8_t who;
@@ -297,7 +297,7 @@ void write_all_talks(const fs::path& folder) {
               {1, connected}});
 }
 
-// ---- to one with observers (fuzz_observed.cpp) ----
+// ---- messages to an observed coordinator (fuzz_observed.cpp) ----
 
 void write_all_observed(const fs::path& folder) {
   const auto of_run = [&](unsigned choice, const std::string& name, const std::vector<Said>& talk) {
@@ -318,7 +318,7 @@ void write_all_observed(const fs::path& folder) {
     on.insert(on.end(), {{0, beat}, {1, beat}, {0, later}, {1, later}, {0, huge}});
     of_run(method | two_replicas, "steps_" + std::to_string(method), on);
   }
-  // A first view with a reducer that says that it has been in one.
+  // The first view has a reducer that reports an earlier view.
   auto odd = sealed();
   odd.activated = 1;
   odd.history.clear();

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""install_test.py BUILD TORCH: an installed tree, moved, and where it looks for libtorch. No network."""
+"""install_test.py BUILD TORCH: checks a moved installation and where it searches for libtorch. Needs no network."""
 import json
 import os
 import pathlib
@@ -19,14 +19,14 @@ tree = root / "moved tree"
 
 
 def run(*words, env=None):
-    """Status and output of the moved tree's `isthmus`, with no Python in its environment but for `env`."""
+    """Status and output of the moved tree's `isthmus`. Only `env` can add a Python to its environment."""
     done = subprocess.run([tree / "bin/isthmus", *words], capture_output=True, text=True, timeout=120, cwd=root,
                           env={"PATH": "/nonexistent", **(env or {})})
     return done.returncode, done.stdout + done.stderr
 
 
 def fake_torch(name, version, cuda="13.0"):
-    """Has the shape of a torch package, and nothing that could be loaded."""
+    """Makes a folder like a torch package, but with libraries that cannot be loaded."""
     package = root / name / "torch"
     (package / "lib").mkdir(parents=True)
     for library in ("libtorch_cpu.so", "libtorch_cuda.so"):
@@ -72,7 +72,7 @@ class Installed(unittest.TestCase):
             dynamic = subprocess.run(["readelf", "-d", path], capture_output=True, text=True, check=True).stdout
             for entries in re.findall(r"R(?:UN)?PATH\).*\[(.*)\]", dynamic):
                 for entry in entries.split(":"):
-                    self.assertTrue(entry.startswith("$ORIGIN"), f"{path} looks for libraries in '{entry}'")
+                    self.assertTrue(entry.startswith("$ORIGIN"), f"{path} searches libraries in '{entry}'")
         for program in ("isthmus", "isthmus-coordinator"):
             lines = subprocess.run(["ldd", tree / "bin" / program], capture_output=True, text=True, check=True).stdout
             for library in (path.name for path in (tree / "lib").glob("lib*.so*")):
@@ -123,7 +123,7 @@ class Installed(unittest.TestCase):
                                input=f"{build}\nint isthmus_trainer_main(void) {{ return 77; }}\n")
                 status, output = run("eval", "runs/none", "--torch", str(torch))
                 self.assertEqual(status, 2, output)
-                self.assertIn(f"{trainer} is of build {named}; expected ", output)
+                self.assertIn(f"{trainer} is from build {named}; expected ", output)
         finally:
             own.rename(trainer)
 
@@ -146,7 +146,7 @@ class Installed(unittest.TestCase):
         own = tree / "lib/torch"
         own.symlink_to(torch)
         try:
-            self.assertIn("beside the program", run("--version", env=active)[1])
+            self.assertIn("next to the program", run("--version", env=active)[1])
         finally:
             own.unlink()
 

@@ -1,4 +1,4 @@
-// `isthmus doctor` of a run whose sites are elsewhere: one command, one table, and nothing is left running.
+// `isthmus doctor` for a run with remote sites: one command prints one table and leaves no process running.
 
 #include <gmock/gmock.h>
 
@@ -26,7 +26,7 @@ class DoctorOfSites : public ::testing::Test {
   }
   void TearDown() override {
     EXPECT_TRUE(eventually([&] { return processes_with(folder_.path().string()).empty(); }))
-        << "a doctor has outlived its command";
+        << "a doctor process outlived its command";
   }
 
   [[nodiscard]] std::string ssh(const std::string& site, const std::string& more = {}) const {
@@ -45,7 +45,7 @@ class DoctorOfSites : public ::testing::Test {
     words.insert(words.end(), flags.begin(), flags.end());
     return run_command(std::move(words), folder_ / "doctor.log");
   }
-  /// What --json printed, behind what was said on standard error.
+  /// The output of --json, which follows the messages on standard error.
   static nlohmann::json json_of(const Result& result) {
     const auto begin = result.output.find("{\n");
     if (begin == std::string::npos) return {};
@@ -114,7 +114,7 @@ TEST_F(DoctorOfSites, WhoDoesNotGetThroughSaysWhy) {
   const auto json = json_of(result);
   ASSERT_TRUE(json.is_object()) << result.report();
   EXPECT_EQ(finding(json, "us", "certificates").value("level", ""), "FAIL")
-      << "what its own doctor found is shown though the others never heard it\n"
+      << "the site's own result must be shown although the other sites' doctors did not reach it\n"
       << result.report();
 }
 

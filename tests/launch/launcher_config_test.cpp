@@ -1,4 +1,4 @@
-// `sites.NAME.launch` as it is read, printed and refused, and what ssh is told by it.
+// `sites.NAME.launch`: reading, printing, refused values, and the resulting ssh options.
 
 #include "run/launcher_config.h"
 
@@ -54,7 +54,7 @@ TEST(LauncherConfig, StandsBesideASitesSettings) {
 TEST(LauncherConfig, PrintsAsWhatReadsBack) {
   auto experiment = read(three_sites);
   const auto printed = to_yaml(experiment);
-  EXPECT_THAT(printed, HasSubstr("path: corpus\n")) << "a path of another machine stays as it is";
+  EXPECT_THAT(printed, HasSubstr("path: corpus\n")) << "a path of another machine must not be changed";
   auto again = read(printed);
   EXPECT_EQ(to_yaml(again), printed);
 }
@@ -68,7 +68,7 @@ TEST(LauncherConfig, PathsThatASiteSetsStartFromItsFolderAndOthersStay) {
   EXPECT_EQ(there.trainer.init_from, folder / "here");
   EXPECT_EQ(there.folder(), "/home/me/runs/my-run");
   EXPECT_EQ(there.inner.batch, 4);
-  EXPECT_TRUE(there.sites.empty()) << "of the others it learns nothing";
+  EXPECT_TRUE(there.sites.empty()) << "a site must not receive the other sites' settings";
 }
 
 struct Bad {
@@ -80,7 +80,7 @@ class RefusedLauncher : public ::testing::TestWithParam<Bad> {};
 TEST_P(RefusedLauncher, ByPlaceAndWhatWasExpected) {
   try {
     static_cast<void>(read("data.path: /data\nsites:\n  eu: {" + GetParam().site + "}\n"));
-    FAIL() << "expected to be refused: " << GetParam().site;
+    FAIL() << "expected an Error for " << GetParam().site;
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::config);
     EXPECT_THAT(error.what(), HasSubstr(GetParam().words));
@@ -115,7 +115,7 @@ TEST(LauncherConfig, NobodysOptionMakesSshAskOrTrust) {
   launcher.ssh = "me@eu";
   launcher.options = {"StrictHostKeyChecking=no", "BatchMode=no"};
   const auto command = ssh_command(launcher, {"run", "eu"});
-  // ssh takes the first of several.
+  // For repeated options ssh uses the first.
   const auto place = [&](const std::string& word) {
     return std::ranges::find(command, word) - command.begin();
   };

@@ -1,4 +1,4 @@
-// How a run of processes ends: somebody interrupts it, or nobody trains any more.
+// How a run of processes ends: by an interrupt, or because no process trains any more.
 
 #include "launch/local_run.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// A process as a site's link shows it: it ends after so many of the signals that it is sent.
+/// A process at a site as its link represents it: it ends after `needed` signals with `status`.
 class Remote final : public RunProcess {
  public:
   Remote(std::string name, int needed, int status)
@@ -73,27 +73,28 @@ constexpr int stopped = 130, killed = 128 + SIGKILL;
 TEST(Interrupted, AWorkerThatWaitedForItsRestartIsNoFailure) {
   ProcessesOfARun run;
   run.add("coordinator", 1, stopped);
-  run.add("w1", 0, killed);  // it had ended before
+  run.add("w1", 0, killed);  // had ended before the interrupt
   EXPECT_EQ(run.interrupted(), stopped);
 }
 
 TEST(Interrupted, AWorkerThatCannotEndAsAskedIs) {
   ProcessesOfARun run;
   run.add("coordinator", 1, stopped);
-  run.add("w1", 1, 3);  // no checkpoint, say
+  run.add("w1", 1, 3);  // for example because it could not write a checkpoint
   EXPECT_EQ(run.interrupted(), 3);
 }
 
-/// A connection to a site is lost with what was on its way.
+/// A lost connection to a site also loses messages in flight, so signals are repeated.
 TEST(Interrupted, WhatStillRunsIsKilledAgainAndAgain) {
   ProcessesOfARun run;
   run.add("coordinator", 1, stopped);
   auto& worker = run.add("w1", 3, killed);
-  EXPECT_EQ(run.interrupted(), 1) << "one had to be killed";
+  EXPECT_EQ(run.interrupted(), 1) << "one process had to be killed";
   EXPECT_EQ(worker.signals(), 3);
 }
 
-/// One was asked to leave, and the other has no restarts left. The coordinator would wait for others.
+/// One replica was asked to leave and the other has no restarts left. The coordinator alone would wait for
+/// others.
 TEST(NobodyTrains, TheRunEndsWithTheStatusOfTheOneThatFailed) {
   ProcessesOfARun run;
   run.they_come_back = false;

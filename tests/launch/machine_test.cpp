@@ -1,4 +1,4 @@
-// Who gets which GPU and how many cores of a machine.
+// How the GPUs and cores of a machine are assigned to replicas.
 
 #include "run/machine.h"
 
@@ -35,11 +35,11 @@ TEST(Machine, WorkersOfOneRankShareTooFewGpusInTurn) {
 TEST(Machine, RanksCannotShareAGpu) {
   try {
     static_cast<void>(assign_gpus(Names{"0", "1", "2"}, Names{"eu-1", "eu-2"}, Ranks{2, 2}));
-    FAIL() << "expected to be refused: four ranks and three GPUs";
+    FAIL() << "expected an Error for four ranks on three GPUs";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::config);
     EXPECT_THAT(error.what(),
-                HasSubstr("replica.ranks of eu-1 is 2, and 3 GPUs are there for the 4 ranks of the 2"));
+                HasSubstr("replica.ranks of eu-1 is 2, and its machine has 3 GPUs for the 4 ranks of its 2"));
   }
 }
 

@@ -1,4 +1,4 @@
-// Sites that cannot be reached or cannot begin: launch says which and why, and starts nothing.
+// Sites that cannot be reached or cannot start: launch names the site and the reason, and starts nothing.
 
 #include <gmock/gmock.h>
 #include <sys/mount.h>
@@ -25,7 +25,7 @@ sites:
   eu: {SITE}
 )";
 
-/// A disk of 4 kB that is full.
+/// A full disk of 4 kB.
 class FullDisk {
  public:
   explicit FullDisk(std::filesystem::path at) : at_(std::move(at)) {
@@ -71,7 +71,8 @@ class RefusedSites : public ::testing::Test {
     EXPECT_EQ(result.status, status) << result.report();
     EXPECT_THAT(result.output,
                 AllOf(HasSubstr("nothing was started: eu (" + sshd_->user_at_host()), HasSubstr(words)));
-    EXPECT_FALSE(std::filesystem::exists(folder_ / "runs")) << "a launch that starts nothing leaves nothing";
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "runs"))
+        << "a launch that starts nothing must leave no files";
   }
 
   TemporaryFolder folder_;
@@ -125,7 +126,7 @@ TEST_F(RefusedSites, ASetUpLineThatFails) {
 
 TEST_F(RefusedSites, ADiskThatIsFull) {
   const FullDisk disk(there());
-  if (!disk.is_there()) GTEST_SKIP() << "mounting a small disk needs root";
+  if (!disk.is_there()) GTEST_SKIP() << "mounting a tmpfs needs root";
   expect_refused(launch(good_site()), 3, "No space left on device");
 }
 
@@ -156,11 +157,11 @@ TEST_F(RefusedSites, ACoordinatorThatTheyCouldNotReach) {
   EXPECT_EQ(result.status, 2) << result.report();
   EXPECT_THAT(result.output,
               HasSubstr("network.coordinator is '127.0.0.1:0', and site eu is on another machine "
-                        "(me@eu.example); expected HOST:PORT by which"));
+                        "(me@eu.example); expected a HOST:PORT at which"));
 }
 
 TEST_F(RefusedSites, AWorkerThatFailsAtItsBeginEndsTheRunWithItsStatus) {
-  const auto result = launch(good_site());  // which has no trainer
+  const auto result = launch(good_site());  // this binary has no trainer
   EXPECT_EQ(result.status, 2) << result.report();
   EXPECT_THAT(result.output, AllOf(HasSubstr("eu | isthmus: this binary cannot train"),
                                    HasSubstr("eu failed with exit status 2")));

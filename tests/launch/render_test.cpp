@@ -1,4 +1,4 @@
-// What `launch --render` writes, as bash, Slurm's and Kubernetes' own schemas read it.
+// Output of `launch --render`, checked with bash, stand-ins for Slurm's programs and the Kubernetes schemas.
 
 #include <gmock/gmock.h>
 #include <yaml-cpp/yaml.h>
@@ -75,20 +75,20 @@ TEST_F(Render, ABatchScriptForEachSiteOfSlurm) {
   const auto syntax = run({"/bin/bash", "-n", file});
   EXPECT_EQ(syntax.status, 0) << syntax.report();
   if (!std::filesystem::exists("/usr/bin/shellcheck"))
-    GTEST_SKIP() << "install shellcheck to have the script read";
+    GTEST_SKIP() << "install shellcheck to check the script";
   const auto checked = run({"/usr/bin/shellcheck", file});
   EXPECT_EQ(checked.status, 0) << checked.report();
 }
 
 TEST_F(Render, ItsTasksStartAWorkerEach) {
-  // A host is a text to the shell, whatever is in it.
+  // The shell must not interpret any character of a host name.
   const std::string host = R"~(`id`$(id)"$HOME\)~";
   ASSERT_EQ(launch("slurm",
                    {"--set", "sites.eu.launch.program=/bin/echo", "--set", "sites.eu.launch.setup=[\"true\"]",
                     "--set", "sites.eu.network.advertise='" + host + ":7000'"})
                 .status,
             0);
-  // A stand-in for srun that runs what Slurm would, for one of the tasks.
+  // A stand-in for srun that runs the command of one task.
   folder_.write("bin/srun",
                 "#!/bin/sh\nwhile [ \"$1\" != bash ]; do shift; done\nSLURM_PROCID=1 exec \"$@\"\n");
   std::filesystem::permissions(folder_ / "bin/srun", std::filesystem::perms::owner_all);
@@ -101,7 +101,7 @@ TEST_F(Render, ItsTasksStartAWorkerEach) {
               HasSubstr("worker --quiet --config eu.yaml --coordinator third.example:7000 --name eu-2 "
                         "--listen 0.0.0.0:7002 --advertise " +
                         host + ":7001"));
-  // Requeued, with a checkpoint of the time before.
+  // A requeued job, with a checkpoint of its earlier start.
   std::filesystem::create_directories(folder_ / "two_sites/eu-2/checkpoints");
   EXPECT_THAT(run(batch).output, Not(HasSubstr("--resume"))) << "another job of the same name is another run";
   auto requeued = batch;
@@ -109,7 +109,7 @@ TEST_F(Render, ItsTasksStartAWorkerEach) {
   EXPECT_THAT(run(requeued).output, HasSubstr("--name eu-2 --resume --listen "));
 }
 
-/// A job whose one task is a program of the test, under stand-ins for Slurm's.
+/// A job with one task, which is a program of the test, under stand-ins for Slurm's programs.
 class SlurmJob : public Render {
  protected:
   void SetUp() override {
@@ -117,7 +117,7 @@ class SlurmJob : public Render {
                                "--set", "sites.eu.launch.setup=[\"true\"]"})
                   .status,
               0);
-    // Slurm signals the steps' processes; srun itself would kill its tasks.
+    // Slurm signals the processes of the steps; srun itself would kill its tasks.
     program("srun",
             "while [ \"$1\" != bash ]; do shift; done\nSLURM_PROCID=0 \"$@\" &\necho $! > task\nwait $!\n");
     program("scancel", "echo \"scancel $*\" >> calls\nkill -TERM \"$(cat task)\"\n");
@@ -136,7 +136,7 @@ class SlurmJob : public Render {
   [[nodiscard]] bool works() const {
     return eventually([&] { return read_all(folder_ / "job.log").find("works") != std::string::npos; });
   }
-  /// Leaves as a worker does.
+  /// Leaves on SIGTERM like a worker.
   static constexpr auto worker =
       "trap 'echo leaves; exit 143' TERM\necho works\nwhile :; do sleep .05; done\n";
 };
@@ -165,7 +165,7 @@ TEST_F(SlurmJob, WaitsForItsWorkersWhereItIsCancelled) {
   program("worker", worker);
   auto job = start();
   ASSERT_TRUE(works());
-  job.signal(SIGTERM);  // and its workers, which Slurm has told too, are not told twice
+  job.signal(SIGTERM);  // Slurm signals the workers itself, so that the script must not signal them again
   const auto told = run(
       {"/usr/bin/env", "--chdir=" + folder_.path().string(), (folder_ / "bin/scancel").string(), "by-slurm"});
   ASSERT_EQ(told.status, 0) << told.report();
@@ -183,7 +183,7 @@ TEST_F(Render, ManifestsThatReferToSecrets) {
         "secretName: \"two-sites-us-2\"", "claimName: \"corpus\"", "nvidia.com/gpu: \"1\"",
         "path: /data/us.txt\n", "'us.example:7002'", "certs: /certs\n"})
     EXPECT_THAT(text, HasSubstr(part));
-  EXPECT_THAT(text, Not(HasSubstr("coordinator\", \"--config"))) << "it is not at this site";
+  EXPECT_THAT(text, Not(HasSubstr("coordinator\", \"--config"))) << "the coordinator is at another site";
   EXPECT_THAT(result.output, HasSubstr("kubectl create secret generic two-sites-us-1 --namespace train "
                                        "--from-file='certs/two_sites/us-1'"));
 }
@@ -191,7 +191,7 @@ TEST_F(Render, ManifestsThatReferToSecrets) {
 TEST_F(Render, ManifestsOfTheirSchemas) {
   const auto validate = std::string(python_environment) + "/bin/kubernetes-validate";
   if (!std::filesystem::exists(validate))
-    GTEST_SKIP() << "there is no " << validate << ": scripts/setup.sh --tests installs it";
+    GTEST_SKIP() << "there is no " << validate << ": install it with scripts/setup.sh --tests";
   ASSERT_EQ(launch("kubernetes", {"--set", "sites.us.launch.coordinator=true"}).status, 0);
   const auto checked = run({validate, "--strict", (folder_ / "kubernetes/us.manifests.yaml").string()});
   EXPECT_EQ(checked.status, 0) << checked.report();
@@ -227,15 +227,14 @@ TEST_F(Render, APodThatComesAfterAnotherOfItsJobOffersItsCheckpoints) {
   };
   EXPECT_THAT(pod("job-1"), AllOf(HasSubstr("--name us-2"), Not(HasSubstr("--resume"))));
   write_at(-1s);
-  EXPECT_THAT(pod("job-1"), Not(HasSubstr("--resume"))) << "they are of a run before";
+  EXPECT_THAT(pod("job-1"), Not(HasSubstr("--resume"))) << "the checkpoints are of an earlier run";
   write_at(1s);
   EXPECT_THAT(pod("job-1"), HasSubstr("--resume"));
   EXPECT_THAT(pod("job-1"), HasSubstr("--resume"));
   EXPECT_THAT(pod("job-2"), Not(HasSubstr("--resume"))) << "another Job of the same name is another run";
   write_at(-1s);
-  EXPECT_THAT(pod("job-2"), Not(HasSubstr("--resume")))
-      << "the first pod has died before its first checkpoint";
-  EXPECT_THAT(pod(""), Not(HasSubstr("--resume"))) << "a cluster that does not say which Job it is";
+  EXPECT_THAT(pod("job-2"), Not(HasSubstr("--resume"))) << "the first pod died before its first checkpoint";
+  EXPECT_THAT(pod(""), Not(HasSubstr("--resume"))) << "the cluster does not report the Job";
 }
 
 TEST_F(Render, EverythingInOneClusterHasItsCoordinatorThere) {
@@ -259,13 +258,13 @@ TEST_F(Render, SaysWhatItWroteAsJson) {
 TEST_F(Render, RefusesWhatCannotBeWrittenDown) {
   const auto local = launch("slurm", {"--set", "network.coordinator=\"127.0.0.1:0\""});
   EXPECT_EQ(local.status, 2) << local.report();
-  EXPECT_THAT(local.output, HasSubstr("network.coordinator is '127.0.0.1:0'; expected HOST:PORT"));
+  EXPECT_THAT(local.output, HasSubstr("network.coordinator is '127.0.0.1:0'; expected a fixed HOST:PORT"));
   const auto none = launch("kubernetes", {},
                            "data.path: x\nnetwork: {coordinator: \"a:7000\", insecure: true}\n"
                            "sites: {a: {launch: {ssh: a}, network.listen: none}}\n");
   EXPECT_EQ(none.status, 2) << none.report();
   EXPECT_THAT(none.output,
-              HasSubstr("no site has a launcher of kubernetes; expected one with launch: {image: NAME}"));
+              HasSubstr("no site is started by kubernetes; expected a site with launch: {image: NAME}"));
 }
 
 }  // namespace

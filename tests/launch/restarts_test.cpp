@@ -1,4 +1,4 @@
-// How often, and when, a process that has ended is started again.
+// How often and when an ended process is restarted.
 
 #include "launch/restarts.h"
 
@@ -17,8 +17,9 @@ TEST(Restarts, EachProcessHasItsOwn) {
   EXPECT_EQ(restarts.ask("eu", Cause::died, now), Answer::now);
   EXPECT_EQ(restarts.ask("us", Cause::died, now), Answer::now);
   EXPECT_EQ(restarts.ask("eu", Cause::died, now + 1s), Answer::later)
-      << "the second one waits from when it is asked for";
-  EXPECT_EQ(restarts.ask("eu", Cause::died, now + 1500ms), Answer::later) << "and asking again costs none";
+      << "the delay of the second restart begins at its first request";
+  EXPECT_EQ(restarts.ask("eu", Cause::died, now + 1500ms), Answer::later)
+      << "asking again uses no further restart";
   EXPECT_EQ(restarts.ask("eu", Cause::died, now + 2s), Answer::now);
   EXPECT_EQ(restarts.ask("eu", Cause::died, now + 1h), Answer::no);
   EXPECT_EQ(restarts.ask("us", Cause::died, now + 1h), Answer::now);

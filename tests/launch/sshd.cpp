@@ -18,7 +18,8 @@ Sshd::Sshd() {
       throw NoSshd(std::string("there is no ") + program +
                    "; install openssh-server (scripts/setup.sh --tests)");
   }
-  if (geteuid() == 0) std::filesystem::create_directories("/run/sshd");  // where the server drops its rights
+  if (geteuid() == 0)
+    std::filesystem::create_directories("/run/sshd");  // folder for the server's privilege separation
   const auto* entry = getpwuid(geteuid());
   if (entry == nullptr) throw NoSshd("this user has no name");
   user_ = entry->pw_name;

@@ -1,5 +1,5 @@
 #pragma once
-// A real ssh server on loopback with keys of its own, in a folder of its own: nobody's ~/.ssh is touched.
+// A real ssh server on loopback with its own keys and folder. It does not use any ~/.ssh.
 
 #include <cstdint>
 #include <memory>
@@ -13,15 +13,16 @@ namespace isthmus {
 
 class Sshd {
  public:
-  /// Listens when this returns. Throws NoSshd with the reason where there can be none.
+  /// Listens once constructed. Throws NoSshd with the reason if no server can run.
   Sshd();
 
-  /// `launch: {...}` for a site of this server with that program and folder there; `more` goes inside.
+  /// `launch: {...}` for a site on this server, with this program and folder there; adds the entries of
+  /// `more`.
   [[nodiscard]] std::string launcher(const std::string& program, const std::filesystem::path& folder,
                                      const std::string& more = {}) const;
   [[nodiscard]] std::string user_at_host() const { return user_ + "@127.0.0.1"; }
   [[nodiscard]] std::uint16_t port() const { return port_.number(); }
-  /// What a client has noted of another server at this address.
+  /// A known_hosts file with a different key for this address.
   [[nodiscard]] std::filesystem::path wrong_known_hosts() const { return folder_ / "wrong_known_hosts"; }
 
  private:
@@ -38,7 +39,7 @@ class NoSshd : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The one that all tests of a program share. Null where there is none, with `why`.
+/// The server shared by all tests of a program. If it cannot run, returns null and sets `why`.
 [[nodiscard]] const Sshd* shared_sshd(std::string& why);
 
 }  // namespace isthmus

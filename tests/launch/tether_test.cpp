@@ -1,5 +1,5 @@
-// The tether and its agent by themselves: what is written, what outlives a connection, and what does not
-// outlive a launch that has left or is silent for too long.
+// The tether and its agent alone: what they write, what outlives a connection, and what ends when the launch
+// leaves or is silent for too long.
 
 #include <gmock/gmock.h>
 
@@ -23,14 +23,14 @@ using ::testing::Not;
 
 constexpr const char* until_go = "while [ ! -e go ]; do sleep 0.05; done";
 
-/// A tether whose standard input are these messages, and then stays open for as long as `rest` runs.
+/// A tether with these messages on standard input, which stays open while `rest` runs.
 class TetherRun {
  public:
   using Messages = std::function<std::vector<app::Message>(const std::string& there)>;
   TetherRun(const Messages& messages, const std::string& rest, const std::string& flags = {}) {
     connect(messages, rest, flags);
   }
-  /// No agent is left, whatever the test has come to.
+  /// Ends remaining agents, also if the test has failed.
   ~TetherRun() {
     for (const auto& process : processes_with("tether --folder " + there().string()))
       kill(process.pid, SIGTERM);
@@ -39,7 +39,7 @@ class TetherRun {
   TetherRun(const TetherRun&) = delete;
   TetherRun& operator=(const TetherRun&) = delete;
 
-  /// Once more, after what was there before.
+  /// Connects once more to the same folder.
   void connect(const Messages& messages, const std::string& rest, const std::string& flags = {}) {
     std::filesystem::remove(folder_ / "go");
     std::string input;
@@ -52,7 +52,7 @@ class TetherRun {
                                      " --run run --site eu " + flags},
         folder_ / "output.log");
   }
-  /// Ends the rest `until_go`, once the output holds this.
+  /// Ends a `rest` of `until_go` once the output contains `text`.
   [[nodiscard]] bool go_after(const std::string& text) {
     const bool said = eventually([&] { return output().find(text) != std::string::npos; });
     folder_.write("go", "");
@@ -62,7 +62,7 @@ class TetherRun {
   [[nodiscard]] Result wait() { return command_->wait(); }
   [[nodiscard]] std::filesystem::path there() const { return folder_ / "there"; }
   [[nodiscard]] std::filesystem::path file(const std::string& name) const { return folder_ / name; }
-  /// Of the process that it has started.
+  /// Processes of the coordinator that the tether started.
   [[nodiscard]] std::vector<RunningProcess> coordinator_processes() const {
     return processes_with("--config " + there().string());
   }
@@ -117,7 +117,7 @@ TEST(Tether, WritesNowhereElse) {
   }
 }
 
-/// A coordinator that waits for a replica which never comes.
+/// A coordinator that waits for a replica that never connects.
 std::vector<app::Message> waiting_coordinator(const std::string& there) {
   return {config_file(there), start_coordinator(there + "/run/eu.yaml")};
 }
@@ -151,14 +151,15 @@ TEST(Tether, ItsProcessesOutliveAConnectionAndEndWhenTheLaunchLeaves) {
   EXPECT_EQ(hello->at("processes")[0].at("name"), "coordinator");
   EXPECT_EQ(hello->at("processes")[0].at("life"), 1);
   EXPECT_GT(app::number_in(*hello, "port", 0), 0);
-  EXPECT_EQ(run.coordinators(), 0U) << "the tether ends after the agent, and the agent after its processes";
+  EXPECT_EQ(run.coordinators(), 0U)
+      << "the tether must end after the agent, and the agent after its processes";
 }
 
 TEST(Tether, WhatEndedMeanwhileIsLearntByTheNextConnection) {
   TetherRun run(waiting_coordinator, "sleep 0.1");
   EXPECT_EQ(run.wait().status, 0);
   ASSERT_TRUE(eventually([&] { return run.coordinators() == 1; }));
-  kill(run.coordinator_processes().front().pid, SIGINT);  // the run is stopped
+  kill(run.coordinator_processes().front().pid, SIGINT);  // stops the run
   ASSERT_TRUE(eventually([&] { return run.coordinators() == 0; }));
   run.connect(nothing, until_go);
   ASSERT_TRUE(run.go_after("\"ended\":\"coordinator\"")) << run.output();
@@ -168,7 +169,7 @@ TEST(Tether, WhatEndedMeanwhileIsLearntByTheNextConnection) {
   EXPECT_EQ(run.wait().status, 0);
 }
 
-/// A worker whose agent was killed frees its memory before its folder, and may take seconds for that.
+/// After the agent was killed, a worker can take seconds to free its memory and then its folder.
 TEST(Tether, AWorkerIsStartedOnceItsFolderIsFree) {
   std::optional<app::FolderLock> former;
   TetherRun run(
@@ -187,7 +188,7 @@ TEST(Tether, AWorkerIsStartedOnceItsFolderIsFree) {
       until_go);
   ASSERT_TRUE(eventually([&] { return run.output().find("{\"port\":") != std::string::npos; }))
       << run.output();
-  EXPECT_EQ(run.coordinators(), 1U) << "the agent is there, and its other processes with it";
+  EXPECT_EQ(run.coordinators(), 1U) << "the agent and its other processes must be running";
   EXPECT_THAT(run.output(), Not(HasSubstr("\"ended\"")));
   former.reset();
   EXPECT_TRUE(run.go_after(R"("ended":"eu-1","life":1,"status":0})")) << run.output();
@@ -196,7 +197,7 @@ TEST(Tether, AWorkerIsStartedOnceItsFolderIsFree) {
   EXPECT_EQ(run.wait().status, 0);
 }
 
-/// It was killed with the agent before, or with its machine.
+/// The former coordinator was killed with its agent or its machine.
 TEST(Tether, ANewAgentSaysThatTheRunGoesOn) {
   const auto says = [](bool stored) {
     TetherRun run(
@@ -266,7 +267,7 @@ TEST(Tether, GarbageIsPassedOver) {
       "printf '}{\\n\\n[1]\\n{\"do\":\"signal\",\"name\":\"x\",\"number\":9}\\n'; sleep 0.3");
   EXPECT_EQ(run.wait().status, 0) << run.output();
   EXPECT_THAT(run.output(), HasSubstr("'' is not in the folder of runs"))
-      << "what has no name is not started";
+      << "a process without a name must not be started";
 }
 
 TEST(TetherMessages, LinesComeWholeAndFieldsAreWhatTheyMustBe) {

@@ -1,10 +1,10 @@
-"""Checks that the sources under a root keep to the layers: check.py [ROOT]
+"""Checks that the sources under a root follow the layers: check.py [ROOT]
 
-A folder uses only the folders below it, libtorch stays in trainer/, quant/ knows no sockets. outer_sync/ is a stack of
-folders with the same rule, and those that are pure know neither sockets nor threads, clocks or chance. The link graph
-enforces a part of this; the rest (a relative path into another folder, a clock in a state machine) is found here, by
-reading the sources. The stack must be the one that outer_sync/CMakeLists.txt builds.
-Prints file:line and the rule for each breach, and exits 1 if there is any.
+A folder uses only the folders below it, only trainer/ uses libtorch, and quant/ uses no sockets. outer_sync/ is a stack
+of folders with the same rule; its pure folders use no sockets, threads, clocks or random numbers. The link graph
+enforces only a part of this. This check reads the sources and finds the rest, such as a relative path into another
+folder, or a clock in a state machine. The stack must be that of outer_sync/CMakeLists.txt. Prints file:line and the
+rule for each breach, and exits with 1 if it finds any.
 """
 
 import pathlib
@@ -19,7 +19,7 @@ MAY_USE = {
     "trainer": ["base", "quant", "data", "outer_sync"],
     "app": ["base", "quant", "data", "outer_sync", "trainer"],
 }
-# The folders of outer_sync/, from the bottom up; each may use those named here. All of them stand before it in this
+# The folders of outer_sync/ from the bottom up, each with the folders that it may use. These must precede it in the
 # table, so that there is no cycle.
 OUTER_SYNC = {
     "core": [],
@@ -41,9 +41,9 @@ OUTER_SYNC = {
     "net/coordinator": ["core", "protocol", "protocol/coordinator", "config", "tls", "net/wire", "net/link"],
 }
 PURE = ("core", "methods", "protocol", "protocol/coordinator", "config", "plan", "net/wire", "net/rate")
-# An address is parsed by inet_pton; a pool's buffers come back on any thread.
+# Addresses are parsed with inet_pton; buffers return to a pool on any thread.
 EXEMPT = {"core/address.cpp": ("sockets",), "core/buffer_pool.h": ("threads",)}
-# The coordinator, the reduce-only member and replay are built without libtorch too, so app/ keeps out of it as well.
+# The coordinator, the reducer and replay are also built without libtorch, so app/ must not use it either.
 LIBTORCH = re.compile(r"(torch|ATen|c10)/")
 SOCKETS = re.compile(
     r"(boost/)?asio(\.hpp|/)|sys/(socket|epoll|select|un|poll)\.h|(netinet|arpa)/|(poll|netdb)\.h|openssl/ssl\.h"
@@ -60,12 +60,12 @@ SUFFIXES = {".h", ".hpp", ".cpp", ".cc", ".cu", ".cuh", ".inc"}
 
 
 def without_comments(text):
-    """The text with each comment replaced by its line breaks, so that line numbers stay."""
+    """Replaces each comment by its line breaks, which keeps line numbers."""
     return COMMENT.sub(lambda comment: "\n" * comment.group().count("\n"), text)
 
 
 def included_layer(root, path, include):
-    """The layer that an include leads to; None for a system or a third party's header."""
+    """The layer of an included file; None for headers of the system or third parties."""
     layer = path.relative_to(root).parts[0]
     for folder in (path.parent, root / layer):
         target = (folder / include).resolve()
@@ -76,17 +76,17 @@ def included_layer(root, path, include):
 
 
 def in_stack(path):
-    """A path of outer_sync/ without the folders that its public headers are below."""
+    """A path in outer_sync/ without the prefix of public headers."""
     return path.removeprefix("include/isthmus/outer_sync/")
 
 
 def stack_folder(path):
-    """The folder of outer_sync/ that a path in it is of; None if it is of none."""
+    """The folder of the stack that contains a path in outer_sync/, or None."""
     return max((folder for folder in OUTER_SYNC if path.startswith(folder + "/")), key=len, default=None)
 
 
 def included_in_stack(root, path, include):
-    """What a quoted include in outer_sync/ leads to, as a path in outer_sync/; None for what lies elsewhere."""
+    """The file of a quoted include in outer_sync/, as a path in outer_sync/; None if it is elsewhere."""
     beside, here = (path.parent / include).resolve(), root / "outer_sync"
     if beside.exists():
         return in_stack(beside.relative_to(here).as_posix()) if beside.is_relative_to(here) else None
@@ -96,7 +96,7 @@ def included_in_stack(root, path, include):
 
 
 def stack_breaches(root, path, include):
-    """Those of the stack in outer_sync/, for a quoted include."""
+    """Breaches of the stack in outer_sync/ by a quoted include."""
     folder = stack_folder(in_stack(path.relative_to(root / "outer_sync").as_posix()))
     leads_to = included_in_stack(root, path, include)
     if folder is None or leads_to is None:
@@ -110,7 +110,7 @@ def stack_breaches(root, path, include):
 
 
 def pure_folder(root, path):
-    """The pure folder that a file is in; None for all others."""
+    """The pure folder that contains a file, or None."""
     relative = path.relative_to(root)
     if relative.parts[0] != "outer_sync":
         return None
@@ -125,7 +125,7 @@ def include_breaches(root, path, include):
         allowed = ", ".join(MAY_USE[layer]) or "no other folder"
         yield f"{layer}/ may not use {used}/ (it may use {allowed})"
     if LIBTORCH.match(include) and layer != "trainer":
-        yield "libtorch is used in trainer/ alone"
+        yield "only trainer/ may use libtorch"
     pure = pure_folder(root, path)
     exempt = EXEMPT.get(in_stack(path.relative_to(root / layer).as_posix()), ()) if pure else ()
     if SOCKETS.match(include) and (layer == "quant" or (pure and "sockets" not in exempt)):
@@ -133,15 +133,15 @@ def include_breaches(root, path, include):
     if pure and THREADS.match(include) and "threads" not in exempt:
         yield f"no threads in outer_sync/{pure}/"
     if pure and RANDOM.match(include):
-        yield f"no <random> in outer_sync/{pure}/: chance comes in as a seed or a value"
+        yield f"no <random> in outer_sync/{pure}/: pass a seed or a value"
 
 
 def breaches(root, path):
-    """Line number and rule of each breach in one file."""
+    """Line number and rule of each breach in a file."""
     pure = pure_folder(root, path)
     in_outer_sync = path.relative_to(root).parts[0] == "outer_sync"
     if in_outer_sync and stack_folder(in_stack(path.relative_to(root / "outer_sync").as_posix())) is None:
-        yield 1, f"it is in no folder of outer_sync/ (there are {', '.join(OUTER_SYNC)})"
+        yield 1, f"the file is in no folder of outer_sync/ ({', '.join(OUTER_SYNC)})"
     for number, line in enumerate(without_comments(path.read_text(encoding="utf-8")).splitlines(), 1):
         include = INCLUDE.match(line)
         if include:
@@ -151,11 +151,11 @@ def breaches(root, path):
                 for rule in stack_breaches(root, path, include.group(1)):
                     yield number, rule
         elif pure and CLOCK_CALL.search(line):
-            yield number, f"no clock and no chance in outer_sync/{pure}/: they come in as values"
+            yield number, f"no clock and no random numbers in outer_sync/{pure}/: pass values"
 
 
 def listed(arguments, word):
-    """The arguments of isthmus_layer after one of its words."""
+    """The arguments of isthmus_layer after a keyword."""
     found = []
     for argument in arguments.split():
         if argument in ("SOURCES", "USES", "PUBLIC", "PRIVATE"):
@@ -166,7 +166,7 @@ def listed(arguments, word):
 
 
 def build_breaches(root):
-    """Line number and rule of each difference between OUTER_SYNC and what outer_sync/CMakeLists.txt builds."""
+    """Line number and rule of each difference between OUTER_SYNC and outer_sync/CMakeLists.txt."""
     path = root / "outer_sync/CMakeLists.txt"
     if not path.exists():
         return
@@ -205,7 +205,7 @@ def main(root):
         return 1
     found = [f"{path.relative_to(root)}:{number}: {rule}" for path in files for number, rule in breaches(root, path)]
     found += [f"outer_sync/CMakeLists.txt:{number}: {rule}" for number, rule in build_breaches(root)]
-    print("\n".join(found) or f"{len(files)} files keep to the layers")
+    print("\n".join(found) or f"{len(files)} files follow the layers")
     return 1 if found else 0
 
 

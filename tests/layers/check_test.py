@@ -1,4 +1,4 @@
-"""A test of check.py: each breach on a small tree of its own, beside what looks like one and is none."""
+"""Tests of check.py: each breach on a small tree, and similar sources that are allowed."""
 
 import contextlib
 import io
@@ -14,7 +14,7 @@ import check  # noqa: E402
 
 
 def run_on(files):
-    """What check.py says, and its exit status, on a tree of {path: text}."""
+    """Output and exit status of check.py on a tree of {path: text}."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text in files.items():
             path = pathlib.Path(folder, name)

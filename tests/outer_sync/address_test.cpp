@@ -1,4 +1,4 @@
-// HOST:PORT as people write it.
+// HOST:PORT as users write it.
 
 #include "isthmus/outer_sync/core/address.h"
 

@@ -1,7 +1,7 @@
 #pragma once
-// Algorithm 2 of arXiv 2501.18512 once more, and the same with the carry merge (docs/numerics.md), one number
-// at a time and all replicas in one loop: what the real outer loop is measured against. It shares no code
-// with it; its arithmetic is fp32, one rounding per operation.
+// Algorithm 2 of arXiv 2501.18512, and the same with the carry merge (docs/numerics.md), written again one
+// number at a time, with all replicas in one loop. The tests compare the real outer loop with it. It shares
+// no code with the outer loop; its arithmetic is fp32, one rounding per operation.
 
 #include <algorithm>
 #include <cstdint>
@@ -18,8 +18,8 @@ struct Algorithm2 {
   std::vector<std::vector<float>> local;  // by replica
   std::vector<std::vector<float>> sent;   // by replica
   std::vector<std::int64_t> in_flight;    // fragments, in the order they were sent
-  std::int64_t change = 0;                // after this step, if it is one,
-  std::int64_t every_then = 0;            // H is this, and fragments are staggered anew
+  std::int64_t change = 0;                // H changes after this step; 0: never
+  std::int64_t every_then = 0;            // H after the change; fragments are staggered anew
 
   void start(const std::vector<float>& initial, std::size_t replicas) {
     global = initial;
@@ -34,7 +34,7 @@ struct Algorithm2 {
     return t >= 1 && ((t - offset) % every + every) % every == 0;
   }
 
-  /// As due, from the change on; what would overtake the last result is left out.
+  /// Like `due`, after the change of H. A send that would overtake the fragment's last result is left out.
   [[nodiscard]] bool due_then(std::int64_t p, std::int64_t t) const {
     auto last = change;
     while (last > 0 && !due(p, last)) --last;
@@ -76,7 +76,7 @@ struct Algorithm2 {
     std::erase(in_flight, p);
   }
 
-  /// After inner step t, from 1.
+  /// Call after inner step t, counted from 1.
   void after_step(std::int64_t t) {
     for (std::int64_t p = 0; p < fragments; ++p) {
       if (due(p, t)) send(p);

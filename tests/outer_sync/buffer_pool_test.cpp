@@ -1,4 +1,4 @@
-// The pool itself, and that a run in steady state takes no memory for chunks from the system.
+// Tests of the buffer pool, and that a run in steady state allocates no memory for chunks.
 
 #include "isthmus/outer_sync/core/buffer_pool.h"
 #include "isthmus/outer_sync/engine/memory.h"
@@ -78,7 +78,7 @@ TEST(BufferPool, ManyThreadsTakeAndGiveBack) {
           std::ranges::fill(*mine, std::byte{t});
           const auto another = pool.take(8);
           EXPECT_EQ(mine->front(), std::byte{t});
-          EXPECT_EQ(mine->back(), std::byte{t}) << "two threads have the same memory";
+          EXPECT_EQ(mine->back(), std::byte{t}) << "two threads share one buffer";
         }
       });
     }
@@ -94,15 +94,15 @@ TEST(SteadyState, AnOuterLoopTakesNoMoreMemory) {
   config.warmup_steps = 8;
   Replicas replicas(config, layout_of(3), 1, random_step);
   const auto& pool = replicas.network().exchange(0).buffers();
-  replicas.train(7);  // results are kept for a while, for others
+  replicas.train(7);  // the exchange keeps results for a while, for the other members
   const auto warm = pool.made();
   EXPECT_GT(warm, 0U);
   replicas.train(8);
-  EXPECT_EQ(pool.made(), warm) << "a step of the warm-up made buffers of its own";
-  EXPECT_EQ(pool.idle(), 0U) << "what only the warm-up needed is kept";
+  EXPECT_EQ(pool.made(), warm) << "a warm-up step allocated buffers";
+  EXPECT_EQ(pool.idle(), 0U) << "buffers that only the warm-up needed are kept";
   replicas.train(40);
   const auto steady = pool.made();
-  EXPECT_LT(steady - warm, warm) << "fragments in turn need less than all at once";
+  EXPECT_LT(steady - warm, warm) << "sending fragments in turn needs less memory than sending all at once";
   replicas.train(300);
   EXPECT_EQ(pool.made(), steady);
 }
@@ -118,8 +118,9 @@ TEST(SteadyState, NeitherDoesARunOverTheNetwork) {
   };
   run.start();
   run.expect_good_end();
-  // Two fragments, each sent 30 times: our contribution, theirs and the result, packed or not. How many of
-  // these are there at one time depends on who is faster; never more than of two rounds, and of the warm-up.
+  // There are two fragments, each sent 30 times. A chunk needs buffers for our contribution, theirs and the
+  // result, packed or not. How many exist at a time depends on which replica is faster, but never more than
+  // two rounds' worth and the warm-up's.
   const std::size_t chunks = run.layout().chunk_count();
   for (const auto count : made) EXPECT_LE(count, 3 * 6 * chunks) << "of " << 30 * 4 * chunks;
   const protocol::View view{1, std::vector<protocol::MemberInfo>(2),
@@ -127,7 +128,7 @@ TEST(SteadyState, NeitherDoesARunOverTheNetwork) {
   const auto usual = memory_bound(run.outer(), run.layout(), view, 0).usual;
   for (const auto count : most)
     EXPECT_LE(count * largest_encoded_chunk(run.layout(), run.codecs()), usual)
-        << "more than was said at the start";
+        << "more than the bound reported at the start";
 }
 
 TEST(SteadyState, GlobalParametersBeginAtACacheLine) {

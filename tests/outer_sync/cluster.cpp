@@ -23,7 +23,8 @@ Cluster::Cluster(const std::vector<std::string>& names, std::size_t least, Closi
   coordinator_ = std::make_unique<Coordinator>(options_, now_);
   for (const auto& name : reducers) start_reducer(name);
   for (const auto& name : names) start(name);
-  EXPECT_EQ(view().size(), names.size() + reducers.size()) << "the first view must begin when all are here";
+  EXPECT_EQ(view().size(), names.size() + reducers.size())
+      << "the first view must begin when all are present";
 }
 
 std::vector<std::string> Cluster::view() const {
@@ -91,7 +92,7 @@ void Cluster::apply(const std::string& name) {
   }
 }
 
-/// Bytes that only these contributions make.
+/// Bytes that only these contributions produce.
 SharedBytes Cluster::mean_of(const Reduce& job) {
   Hasher hasher;
   for (const auto& bytes : job.contributions) hasher.update(std::span(*bytes));
@@ -166,7 +167,7 @@ void Cluster::dial(Replica& replica) {
 
 void Cluster::learn(const std::string& name, const std::string& donor) {
   auto& replica = at(name);
-  ASSERT_TRUE(replica.admitted) << name << " was not told whom to take the state from";
+  ASSERT_TRUE(replica.admitted) << name << " was not admitted, so it knows no donor";
   replica.member = std::make_unique<Member>(layout_, codecs_, closing_, at(donor).member->fragments());
   replica.order.forget();
   replica.pending = {};
@@ -274,7 +275,7 @@ void Cluster::handle(Replica& replica, const ControlMessage& message) {
 void Cluster::begin(Replica& replica, const NewView& message) {
   const auto& members = message.view.members;
   const auto me = std::ranges::find(members, replica.info.name, &MemberInfo::name);
-  ASSERT_NE(me, members.end()) << "a view came to " << replica.info.name << ", which is not in it";
+  ASSERT_NE(me, members.end()) << "a view came to " << replica.info.name << ", which is not a member of it";
   const auto self = static_cast<MemberIndex>(me - members.begin());
   ASSERT_TRUE(replica.member->fits(message, self));
   replica.token = message.token;
@@ -312,7 +313,8 @@ bool Cluster::act(Replica& replica) {
       replica.rounds[round->round] = std::move(*round);
       if (replica.applies) apply(replica.info.name);
     } else if (auto* retract = std::get_if<Retract>(&action)) {
-      EXPECT_EQ(replica.rounds.erase(retract->round), 1U) << "what is withdrawn must have been delivered";
+      EXPECT_EQ(replica.rounds.erase(retract->round), 1U)
+          << "a retracted round must have been delivered before";
     }
   }
   return !actions.empty();
@@ -332,7 +334,7 @@ void Cluster::send(Replica& from, MemberIndex peer, const std::function<void(Mem
 void expect_equal(Cluster& cluster, const std::vector<std::string>& names, Round round) {
   for (const auto& name : names) {
     EXPECT_EQ(cluster.round_of(name), round) << name;
-    EXPECT_EQ(cluster.chain_of(name), cluster.chain_of(names.front())) << name << " has another history";
+    EXPECT_EQ(cluster.chain_of(name), cluster.chain_of(names.front())) << name << " has a different history";
   }
 }
 

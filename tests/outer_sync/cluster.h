@@ -1,6 +1,6 @@
 #pragma once
-// A few members and their coordinator in one place, for scenes that a test tells step by step: what is sent
-// arrives at once, in order, unless the test has cut the way; time passes when the test says so.
+// Several members and their coordinator in one process, for scenes that a test plays step by step. A message
+// arrives at once and in order unless the test has cut the path; time passes only in `pass`.
 
 #include <gmock/gmock.h>
 
@@ -32,17 +32,17 @@ class Cluster {
     ConnectionId connection = 0;
     std::map<Round, Deliver> rounds;  ///< delivered, applied or not
     WorkOrder order;
-    SampleSet pending;                     ///< trained on since the last contribution
-    std::map<Round, SampleSet> handed_in;  ///< with contributions to rounds that are not applied
+    SampleSet pending;                     ///< samples trained on since the last contribution
+    std::map<Round, SampleSet> handed_in;  ///< samples of contributions to rounds that are not applied yet
     bool takes_part = false, admitted = false, done = false;
-    bool applies = true;  ///< at once, whatever is delivered
-    std::string evicted;  ///< why
-    std::string refused;  ///< why
+    bool applies = true;  ///< whether a delivered round is applied at once
+    std::string evicted;  ///< the reason
+    std::string refused;  ///< the reason
     std::size_t seals = 0;
     Digest token;
   };
 
-  /// `names` in their order are the trainers of the first view, which has begun, and `reducers` are there
+  /// The trainers `names`, in this order, form the first view, which has begun; `reducers` are members of it
   /// too.
   explicit Cluster(const std::vector<std::string>& names, std::size_t least = 1, ClosingRule closing = {},
                    const std::vector<std::string>& reducers = {});
@@ -51,45 +51,47 @@ class Cluster {
   [[nodiscard]] Coordinator& coordinator() { return *coordinator_; }
   [[nodiscard]] Round round_of(const std::string& name) { return at(name).member->fragments()[0].round; }
   [[nodiscard]] Digest chain_of(const std::string& name) { return at(name).member->fragments()[0].chain; }
-  /// Members of the view in force, as the coordinator sees them; empty while rounds do not commit.
+  /// Members of the current view, as the coordinator sees them; empty while rounds do not commit.
   [[nodiscard]] std::vector<std::string> view() const;
   [[nodiscard]] bool was_said(const std::string& part) const;
 
-  /// Each named replica hands in its part of its next round, trained on `samples_per_round` sequences.
+  /// Each named replica contributes to its next round, having trained on `samples_per_round` sequences.
   void contribute(const std::vector<std::string>& names);
-  /// All that take part do, `times` times.
+  /// All participating replicas contribute, `times` times.
   void train(int times = 1);
   void apply(const std::string& name);
-  /// What a replica is given next, trained on with its next contribution.
+  /// The next samples for a replica; they count as trained on with its next contribution.
   SampleRange draw(const std::string& name, std::uint64_t most = samples_per_round);
-  /// Of the run, as one member has it.
+  /// The run's ledger as this member has it.
   [[nodiscard]] Ledger ledger(const std::string& name) { return at(name).member->ledger(); }
 
-  /// One way; "coordinator" is the coordinator, of whom nobody notices a cut before time passes.
+  /// Cuts one direction. "coordinator" names the coordinator; a cut from or to it goes unnoticed until time
+  /// passes.
   void cut(const std::string& from, const std::string& to) { cuts_.insert({from, to}); }
   void isolate(const std::string& name);
   void heal();
-  /// The process is gone, and its connections with it.
+  /// Ends the process and closes its connections.
   void kill(const std::string& name);
-  /// Again, as a process that knows nothing.
+  /// Starts the process anew, without any state.
   void start(const std::string& name);
   void start_reducer(const std::string& name);
-  /// On a new connection, as the one that it was.
+  /// Reconnects as the same replica.
   void reconnect(const std::string& name);
-  /// What an admitted one does: takes a donor's rounds, and says that it is ready.
+  /// Copies the donor's rounds and reports that the member is ready, as an admitted member does.
   void learn(const std::string& name, const std::string& donor);
   void say(const std::string& name, const ControlMessage& message);
   void kill_coordinator() { coordinator_.reset(); }
-  /// From what it had stored, or with nothing and `--recover`; then all reconnect.
+  /// Starts the coordinator with what it had stored, or with nothing and `--recover`; then all members
+  /// reconnect.
   void start_coordinator(std::optional<ViewNumber> recover = {});
   void pass(Time time);
-  /// Until nothing is on its way any more.
+  /// Runs until no message is on its way.
   void settle();
 
-  /// What the coordinator says is dropped if this says so.
+  /// A message of the coordinator is dropped if this returns true.
   std::function<bool(const std::string& to, const ControlMessage&)> lost = [](auto&, auto&) { return false; };
   std::optional<LastView> disk;
-  std::set<std::string> given_up;  ///< by whoever starts a coordinator with `--recover`
+  std::set<std::string> given_up;  ///< members that were given up with `--recover`
   std::optional<Ended> ended;
 
  private:
@@ -104,7 +106,7 @@ class Cluster {
   void send(Replica& from, MemberIndex peer, const std::function<void(Member&, MemberIndex)>& arrive);
   [[nodiscard]] static SharedBytes mean_of(const Reduce& job);
 
-  FragmentLayout layout_{{{0, 32}}, 16};  // of two chunks, so of two owners
+  FragmentLayout layout_{{{0, 32}}, 16};  // two chunks, so two owners
   CodecPlan codecs_{.codec = {quant::CodecKind::fp32}, .warmup_codec = {quant::CodecKind::fp32}};
   ClosingRule closing_;
   CoordinatorOptions options_;
@@ -116,7 +118,7 @@ class Cluster {
   Time now_ = 0s;
 };
 
-/// The same history everywhere, and nobody behind.
+/// Fails the test unless these members have the same history and are all at `round`.
 void expect_equal(Cluster& cluster, const std::vector<std::string>& names, Round round);
 
 }  // namespace isthmus::outer_sync::protocol

@@ -1,5 +1,5 @@
 #pragma once
-// A coordinator's state machine with hand-fed members: what it did is sorted by kind.
+// A coordinator's state machine, with members that a test plays by hand; its actions are sorted by kind.
 
 #include <gmock/gmock.h>
 
@@ -37,7 +37,7 @@ class CoordinatorHarness {
             .last = {},
             .recover = {}};
   }
-  /// Of a run that a loss ends.
+  /// Options of a run that ends at the first loss.
   static CoordinatorOptions rigid(std::size_t replicas) {
     auto options = default_options(replicas);
     options.elastic = false;
@@ -86,14 +86,14 @@ class CoordinatorHarness {
     collect();
   }
 
-  /// Members with connections 1, 2, ... join, report and run.
+  /// Lets members with connections 1, 2, ... join, report and enter the first view.
   void run_all(const std::vector<std::string>& names) {
     for (std::size_t i = 0; i < names.size(); ++i) receive(i + 1, hello(names[i]));
     for (std::size_t i = 0; i < names.size(); ++i) receive(i + 1, sealed());
     ASSERT_TRUE(last<NewView>(1)) << "the view must begin once all have sealed";
   }
 
-  /// These answer the newest Seal, from where they began.
+  /// Lets these connections answer the newest Seal, as replicas at the start.
   void seal_all(const std::vector<ConnectionId>& connections) {
     for (const auto connection : connections) {
       auto answer = sealed();
@@ -120,7 +120,7 @@ class CoordinatorHarness {
     return static_cast<std::size_t>(std::ranges::count_if(
         place->second, [](const auto& message) { return std::holds_alternative<Message>(message); }));
   }
-  /// Why a connection was refused; empty when it was not.
+  /// Why a connection was refused; empty if it was not.
   std::string refusal(ConnectionId to) const {
     const auto refused = last<Refused>(to);
     if (!refused) return {};
@@ -153,7 +153,7 @@ class CoordinatorHarness {
         if (!store->again) said.push_back(store->line);
       }
       if (auto* end = std::get_if<Ended>(&action)) {
-        EXPECT_FALSE(ended) << "a run ends once";
+        EXPECT_FALSE(ended) << "a run must end only once";
         ended = *end;
       }
     }

@@ -1,4 +1,4 @@
-// The outer state in a device's memory against the host's, bit for bit.
+// Compares the outer state in a device's memory with the host's, bit for bit.
 
 #include "isthmus/outer_sync/engine/device_outer_state.h"
 #include "isthmus/outer_sync/config/codec_plan.h"
@@ -22,7 +22,7 @@ using testing::HasSubstr;
 
 /// Two fragments of 3 and 40 chunks; the last ones are short.
 const FragmentLayout chunks_of_64({{0, 160}, {192, 2500}}, 64);
-/// Batches of four chunks, of which two are on their way at once.
+/// Batches of four chunks, two of them under way at a time.
 constexpr Staging small_staging{.batch_elements = 300, .outgoing = 1, .incoming = 1};
 
 OuterConfig config_in(const std::string& codec, bool error_feedback, bool carry = false) {
@@ -48,7 +48,7 @@ class EmulatedState final : private OwnParameters, public DeviceOuterState {
                          std::make_unique<EmulatedDevice>(kernels), staging) {}
 };
 
-/// A replica whose outer state lies on the emulated device.
+/// A replica with its outer state on the emulated device.
 class OnDevice final : public LoneReplica {
  public:
   OnDevice(const OuterConfig& its_config, quant::EmulatedPasses& kernels,
@@ -80,10 +80,11 @@ void expect_same(LoneReplica& device, LoneReplica& host) {
   ASSERT_EQ(device.local.values, host.local.values);
 }
 
-/// What a case of GivesTheHostsBits encodes, and how it merges.
+/// The codec of a case of GivesTheHostsBits and its rounding.
 struct Case {
   const char* codec;
-  std::uint64_t chunk;  ///< elements; blocks and groups of 128 join only where chunks are multiples
+  std::uint64_t chunk;  ///< elements; blocks and groups of 128 only pass chunk boundaries where chunks are
+                        ///< multiples of 128
   const char* rounding = "nearest";
 };
 
@@ -92,7 +93,7 @@ TEST_F(DeviceState, GivesTheHostsBits) {
        {Case{"fp32", 64}, Case{"lloyd4", 64}, Case{"int8", 64}, Case{"lloyd2", 64}, Case{"int8", 128},
         Case{"lloyd3", 128}, Case{"lloyd2", 128, "stochastic"}, Case{"sign", 128}, Case{"topk", 4096}}) {
     const FragmentLayout layout({{0, 5 * chunk / 2}, {3 * chunk, 10 * chunk + 20}}, chunk);
-    // The last chunk fits into a batch of four others, where that begins behind one that is left out.
+    // The last chunk fits into a batch with four others if that batch begins after a chunk that is left out.
     const Staging staging{.batch_elements = 4 * chunk + chunk / 2, .outgoing = 1, .incoming = 1};
     for (const auto& [error_feedback, carry] :
          {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
@@ -104,7 +105,7 @@ TEST_F(DeviceState, GivesTheHostsBits) {
       OnDevice device(config, kernels, layout, staging);
       LoneReplica host(config, layout);
       for (LoneReplica* replica : {static_cast<LoneReplica*>(&device), &host}) {
-        // Now and then a chunk is left out, so that all that the state can do is done.
+        // Leave out a chunk now and then, to exercise everything the state can do.
         replica->exchange.includes = [](ChunkId k, Round round) { return (k + round) % 7 != 0; };
       }
       for (int step = 1; step <= 15; ++step) {
@@ -150,7 +151,7 @@ TEST_F(DeviceState, CheckpointsAreTheHosts) {
     const auto saved = device.loop->save();
     ASSERT_TRUE(saved);
     EXPECT_EQ(*saved, *host.loop->save());
-    // And each goes on from the other's.
+    // Each continues from the other's saved state.
     OnDevice next(config, kernels);
     next.local.values = host.local.values;
     next.loop->restore(*saved);
@@ -210,7 +211,7 @@ TEST_F(DeviceState, WhatItChangesReachesTheModel) {
 TEST_F(DeviceState, ValuesThatAreNotFiniteAreNamed) {
   auto config = config_in("lloyd4", false);
   config.warmup_steps = 0;
-  // By the training thread, by the other one, and by that in the last batch.
+  // The bad value is found by the training thread, by the hand-over thread, and in the last batch.
   for (const auto& [staging, bad] :
        {std::pair(small_staging, 70), std::pair(Staging(), 70), std::pair(small_staging, 2470)}) {
     OnDevice device(config, kernels, chunks_of_64, staging);
@@ -219,7 +220,7 @@ TEST_F(DeviceState, ValuesThatAreNotFiniteAreNamed) {
       device.step([bad = bad](std::uint64_t i) {
         return i == 192 + static_cast<std::uint64_t>(bad) ? INFINITY : 0.5F;
       });
-      device.step(0.5F);  // where it is found at the latest
+      device.step(0.5F);  // it must be found here at the latest
       ADD_FAILURE() << "an infinite outer gradient must end the run";
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr("at element " + std::to_string(bad) + " of fragment 1 at step 2"));
@@ -296,7 +297,7 @@ TEST_F(DeviceState, BytesThatDoNotDecodeNeverReachTheDevice) {
                                            std::byte{0xff}));
   try {
     device.step(moves(5));
-    FAIL() << "scales of all ones are no scales";
+    FAIL() << "scales of all one bits must be rejected";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("the result of chunk 3 in round 3 does not decode"));
   }

@@ -1,7 +1,7 @@
 #pragma once
-// A device without one: the GPU's kernels run on the CPU (tests/quant/emulated_gpu.h), and what is queued
-// runs only when somebody waits for it, so that a missing wait, or a missing order between the queue and the
-// model, shows in the results.
+// A device that needs no GPU: the GPU's kernels run on the CPU (tests/quant/emulated_gpu.h). Queued work runs
+// only when a caller waits for it, so a missing wait, or a missing order between the queue and the model,
+// shows in the results.
 
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ namespace isthmus::outer_sync {
 
 class EmulatedDevice final : public DevicePasses {
  public:
-  /// Only one EmulatedPasses may be there at a time; devices share it.
+  /// Only one EmulatedPasses may exist at a time; all devices share it.
   explicit EmulatedDevice(quant::EmulatedPasses& kernels) : kernels_(kernels) {}
   ~EmulatedDevice() override {
     run_until(queued_);
@@ -88,7 +88,7 @@ class EmulatedDevice final : public DevicePasses {
    public:
     EmulatedMark(EmulatedDevice& device, std::shared_ptr<std::size_t> first_bad, std::size_t elements)
         : device_(device), behind_(device.queued_), first_bad_(std::move(first_bad)), elements_(elements) {
-      EXPECT_LE(++device_.marks_now_, marks) << "a GPU has no more";
+      EXPECT_LE(++device_.marks_now_, marks) << "more marks than a GPU has";
     }
     ~EmulatedMark() override {
       device_.run_until(behind_);
@@ -119,15 +119,15 @@ class EmulatedDevice final : public DevicePasses {
       work_.pop_front();
     }
   }
-  /// Filled with garbage: nothing is to be taken for zero.
+  /// Filled with garbage, so that code which relies on zeros fails.
   std::shared_ptr<std::byte> memory(std::size_t bytes) {
     const auto owner = std::make_shared<AlignedVector<std::byte>>(bytes, std::byte{0xa5});
-    // Freeing waits, as on a GPU.
+    // Freeing waits for queued work, as on a GPU.
     return {owner->data(), [this, owner](std::byte*) { run_until(queued_); }};
   }
 
   quant::EmulatedPasses& kernels_;
-  static inline std::mutex mutex_;  ///< one thread queues, two wait; and devices share the kernels
+  static inline std::mutex mutex_;  ///< one thread queues, two wait; devices share the kernels
   std::deque<std::function<void()>> work_;
   std::size_t queued_ = 0, done_ = 0, marks_now_ = 0;
 };

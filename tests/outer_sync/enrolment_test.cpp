@@ -1,4 +1,4 @@
-// Tokens, invitations, and what strangers come to at a coordinator that lets newcomers in.
+// Tokens, invitations, and how strangers fare at a coordinator that enrols newcomers.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ std::string failure_of(Work work) {
   } catch (const Error& error) {
     return error.what();
   }
-  return "went on";
+  return "no error";
 }
 
 std::string random_word(std::uint64_t seed) {
@@ -73,7 +73,7 @@ TEST(JoinTokens, AreReadBackAndNothingElseIs) {
     const auto token = random_token(seed);
     const auto text = tls::to_text(token);
     ASSERT_EQ(tls::parse_token(text), token) << text;
-    // Cut, lengthened, and with any one character changed.
+    // Cut the token, lengthen it, and change any one character.
     const auto at = random_bits(4, seed, 0) % text.size();
     auto changed = text;
     changed[at] = changed[at] == 'A' ? 'B' : 'A';
@@ -92,7 +92,7 @@ TEST(JoinTokens, AnyTextIsReadOrRefusedInWords) {
     EXPECT_THAT(failure_of([&] { (void)tls::parse_token(text); }), HasSubstr("the token ")) << text;
   }
   EXPECT_THAT(failure_of([&] { (void)tls::parse_token("isthmus1." + std::string(1 << 20, 'A')); }),
-              HasSubstr("longer than any"));
+              HasSubstr("is too long"));
   auto outside = random_token(1);
   outside.name = "../r0";
   EXPECT_THAT(failure_of([&] { (void)tls::parse_token(tls::to_text(outside)); }),
@@ -119,7 +119,7 @@ class Enrolment : public testing::Test {
     return desk.answer(to_bytes(request), from, now);
   }
   void expect_refusal(const EnrolmentDesk::Reply& reply, const std::string& why) {
-    EXPECT_EQ(to_bytes(reply.answer), to_bytes(EnrolmentAnswer{})) << "a stranger learns more than that";
+    EXPECT_EQ(to_bytes(reply.answer), to_bytes(EnrolmentAnswer{})) << "a stranger must learn nothing more";
     EXPECT_THAT(reply.line, HasSubstr(why));
   }
 
@@ -158,7 +158,7 @@ TEST_F(Enrolment, GivesACertificateForAKeyThatStaysWhereItIs) {
   EXPECT_EQ(std::filesystem::status(files / "r9").permissions(), perms::owner_all);
   EXPECT_EQ(std::filesystem::status(files / "r9/cert.pem").permissions(),
             perms::owner_read | perms::owner_write);
-  // It is on record like any other.
+  // The certificate is on record like any other.
   authority.revoke("r9");
   EXPECT_THAT(failure_of([&] {
                 std::filesystem::copy_file(files / "test/ca.crl", files / "r9/ca.crl");
@@ -180,7 +180,7 @@ TEST_F(Enrolment, IsGoodOnceForTheFirstKeyAndInTime) {
   const auto request = folder("r9").request(token);
   ASSERT_TRUE(ask(request).answer.accepted());
   expect_refusal(ask(folder("thief").request(token)), "the invitation of r9 was used before");
-  // Its answer was lost, say: with the same key it is the same newcomer.
+  // Suppose the answer was lost: a request with the same key is from the same newcomer.
   EXPECT_EQ(folder("r9").request(token).secret, request.secret);
   EXPECT_TRUE(ask(folder("r9").request(token)).answer.accepted());
   expect_refusal(ask(request, "192.0.2.1", noon + 1h), "has expired");
@@ -195,7 +195,7 @@ TEST_F(Enrolment, AnInvitationIsForOneCertificate) {
   const auto request = folder("r9").request(invite("r9"));
   const auto first = ask(request).answer.certificate;
   for (int i = 1; i < tls::RateLimit::most; ++i) EXPECT_EQ(ask(request).answer.certificate, first);
-  expect_refusal(ask(request, "192.0.2.7"), "the invitation of r9 is asked for too often");
+  expect_refusal(ask(request, "192.0.2.7"), "the invitation of r9 is requested too often");
   EXPECT_EQ(ask(request, "192.0.2.7", noon + 61s).answer.certificate, first);
   EXPECT_EQ(lines_of(files / "test/issued"), 1);
 }
@@ -213,7 +213,7 @@ TEST_F(Enrolment, RevokingANameEndsItsInvitationsUsedOrNot) {
   authority.revoke("r7");
   expect_refusal(ask(never_came), "there is no such invitation");
   EXPECT_THAT(failure_of([&] { authority.revoke("r6"); }), HasSubstr("nothing to revoke"));
-  // Invited anew, it comes back.
+  // After a new invitation it can join again.
   EXPECT_TRUE(ask(folder("r9 anew").request(invite("r9"))).answer.accepted());
 }
 
@@ -245,11 +245,11 @@ TEST_F(Enrolment, WhatHasExpiredLeavesTheListOfTheRevoked) {
   changed.close();
   (void)authority.issue("r9", 10);
   authority.revoke("r9");
-  EXPECT_EQ(revoked_entries(), 2) << "that of r7 has gone, that of r9 has come";
+  EXPECT_EQ(revoked_entries(), 2) << "r7's entry is gone, r9's is new";
   EXPECT_EQ(lines_of(files / "test/issued"), 2);
 }
 
-/// Another account may open a folder that it can see, and lock it, but not the file of the lock.
+/// Another account may open and lock a folder that it can see, but not the lock file.
 TEST_F(Enrolment, NobodyElseCanHoldTheAuthoritysLock) {
   using std::filesystem::perms;
   (void)authority.issue("r8", 10);
@@ -278,13 +278,13 @@ TEST_F(Enrolment, ARefusalTellsNothingAndGuessingIsSlow) {
     wrong.request = words;
     expect_refusal(ask(wrong), "the request");
   }
-  // What the address has used up others have not.
+  // Only this address has used up its attempts.
   expect_refusal(ask(folder("r9").request(token)), "too many wrong tokens");
   EXPECT_TRUE(ask(folder("r9").request(token), "192.0.2.2").answer.accepted());
   EXPECT_TRUE(ask(folder("r9").request(token), "192.0.2.1", noon + 61s).answer.accepted());
 }
 
-/// Whatever a stranger says, he is refused; bit by bit around what would be good, and at random.
+/// Damaged requests are refused: bits changed around a good request, and random bytes.
 TEST_F(Enrolment, ArbitraryRequestsAreRefused) {
   const auto good = to_bytes(folder("r9").request(invite("r9")));
   const auto key = tls::fingerprint_of(tls::read_key(files / "r9/key.pem").get());
@@ -295,7 +295,7 @@ TEST_F(Enrolment, ArbitraryRequestsAreRefused) {
       bytes[random_bits(8, seed, i) % bytes.size()] ^=
           static_cast<std::byte>(1 + random_bits(9, seed, i) % 255);
     const auto reply = desk.answer(bytes, "stranger " + std::to_string(seed), noon);
-    // Its text may be changed where PEM does not care (the end of a line): that is the same request.
+    // A change that PEM ignores (the end of a line) leaves the same request.
     if (!reply.answer.accepted()) continue;
     const auto taken = from_bytes<EnrolmentRequest>(bytes);
     EXPECT_EQ(taken.secret, from_bytes<EnrolmentRequest>(good).secret);
@@ -307,7 +307,7 @@ TEST_F(Enrolment, OtherKeysThanP256AreNotSigned) {
   const tls::Key key(EVP_EC_gen("P-384"));
   auto request = folder("r9").request(invite("r9"));
   request.request = tls::new_request(key.get(), "test", "r9");
-  expect_refusal(ask(request), "not of P-256");
+  expect_refusal(ask(request), "not a P-256 key");
 }
 
 TEST_F(Enrolment, AnAnswerThatIsNotTheTokensIsNotTakenUp) {
@@ -339,7 +339,7 @@ TEST_F(Enrolment, AnAnswerThatIsNotTheTokensIsNotTakenUp) {
 
 // ---- over the network ----
 
-/// A coordinator alone, on a thread of its own.
+/// A coordinator without members, on a thread of its own.
 class Coordinator : public CoordinatorObserver {
  public:
   Coordinator(const Authority& authority, const std::string& run)
@@ -410,7 +410,7 @@ TEST_F(Enrolment, OneThatTakesLongKeepsNobodyWaiting) {
   std::thread newcomer([&] { accepted = enrol(token, folder("r9").request(token), 20s).answer.accepted(); });
   RawTls member(coordinator.address(), files / "test" / tls::coordinator_name);
   member.say(transport::control_frame(protocol::Hello{}));
-  EXPECT_TRUE(member.receive()) << "the coordinator answers nobody while it enrols somebody";
+  EXPECT_TRUE(member.receive()) << "the coordinator must answer others while it enrols a newcomer";
   ::close(lock);
   newcomer.join();
   EXPECT_TRUE(accepted);
@@ -428,7 +428,8 @@ TEST_F(Enrolment, WhoIsNotOfTheTokensAuthorityGetsNoSecret) {
 
 TEST_F(Enrolment, WithoutACertificateNothingElseIsHeard) {
   Coordinator coordinator(authority, "test");
-  EXPECT_TRUE(RawTls(coordinator.address(), {}).is_dropped()) << "nobody is invited";
+  EXPECT_TRUE(RawTls(coordinator.address(), {}).is_dropped())
+      << "without an invitation no stranger may connect";
   const auto token = at(invite("r9", 1h, std::chrono::system_clock::now()), coordinator);
   const auto dropped = [&](const transport::Frame& frame) {
     RawTls stranger(coordinator.address(), {});
@@ -448,7 +449,7 @@ TEST_F(Enrolment, WithoutACertificateNothingElseIsHeard) {
     const auto answer = stranger.receive();
     ASSERT_TRUE(answer);
     EXPECT_FALSE(from_bytes<EnrolmentAnswer>(answer->head).accepted());
-    EXPECT_FALSE(stranger.receive()) << "it was heard after its answer";
+    EXPECT_FALSE(stranger.receive()) << "it was still served after its answer";
   }
   EXPECT_THAT(coordinator.said(), Not(HasSubstr("joined")));
   EXPECT_TRUE(enrol(token, folder("r9").request(token), 20s).answer.accepted());

@@ -32,8 +32,8 @@ struct Forwarder::Pair {
     server.close(ignored);
   }
   tcp::socket client, server;
-  std::size_t left = SIZE_MAX;            ///< bytes until it breaks
-  std::optional<std::size_t> sound_bits;  ///< until one is turned over
+  std::size_t left = SIZE_MAX;            ///< bytes until the connection breaks
+  std::optional<std::size_t> sound_bits;  ///< bits until one is flipped
   std::shared_ptr<std::string> heard = std::make_shared<std::string>();
 };
 
@@ -111,14 +111,15 @@ asio::awaitable<void> Forwarder::carry(tcp::socket client) {
     asio::co_spawn(io_, delay_.count() > 0 ? pump_later(pair, forth) : pump(pair, forth), asio::detached);
 }
 
-/// What is on its way in one direction of a pair.
+/// Bytes on their way in one direction of a pair.
 struct Forwarder::Line {
   explicit Line(asio::io_context& io) : wake(io) {}
   std::deque<std::pair<std::chrono::steady_clock::time_point, std::vector<char>>> pieces;  ///< empty: the end
   asio::steady_timer wake;
 };
 
-/// As a long line does: what has left arrives in its order, each piece after the same time, the end too.
+/// Delays like a long path: everything that was received arrives in order, each piece after the same time,
+/// and so does the end of the connection.
 asio::awaitable<void> Forwarder::pump_later(std::shared_ptr<Pair> pair, bool forth) {
   const auto line = std::make_shared<Line>(io_);
   asio::co_spawn(io_, arrive(pair, line, forth), asio::detached);

@@ -15,8 +15,8 @@ namespace isthmus::outer_sync {
 
 class Forwarder {
  public:
-  /// Forwards to 127.0.0.1-style HOST:PORT, which need not be open yet. Each way, bytes arrive `delay` later;
-  /// those who are connected to see the address `from`.
+  /// Forwards to `target`, a numeric HOST:PORT that need not be open yet. Bytes arrive `delay` later in each
+  /// direction; the target sees connections from the address `from`.
   explicit Forwarder(const std::string& target, std::chrono::milliseconds delay = {},
                      const std::string& from = "127.0.0.1");
   ~Forwarder();
@@ -24,31 +24,31 @@ class Forwarder {
   Forwarder& operator=(const Forwarder&) = delete;
 
   [[nodiscard]] std::string address() const;
-  /// Connections taken so far.
+  /// Connections accepted so far.
   [[nodiscard]] std::size_t connections() const { return connections_; }
 
-  /// What those who have connected have said so far, by connection; of each the first 64 KiB at most.
+  /// Bytes received from each client so far, at most the first 64 KiB of each connection.
   [[nodiscard]] std::vector<std::string> heard();
 
   /// Closes all connections; returns when they are closed.
   void cut();
-  /// Each connection from now on breaks after between 1 and `most` bytes; 0: none does.
+  /// Breaks each new connection after 1 to `most` bytes; 0 breaks none.
   void cut_within(std::size_t most) { cut_within_ = most; }
-  /// In each connection from now on one bit is turned over, within the next `most` bytes; 0: in none.
+  /// Flips one bit of each new connection within its next `most` bytes; 0 flips none.
   void damage_within(std::size_t most) { damage_within_ = most; }
-  /// Bits that have been turned over.
+  /// Bits flipped so far.
   [[nodiscard]] std::size_t damaged() const { return damaged_; }
-  /// Connections from now on are closed at once, or taken again.
+  /// From now on, closes new connections at once, or accepts them again.
   void refuse(bool yes = true) { refuse_ = yes; }
-  /// Closes all connections and takes no others.
+  /// Closes all connections and accepts no new ones.
   void cut_off() {
     refuse();
     cut();
   }
-  /// Nothing passes any more, and nobody is told.
+  /// Stops passing bytes without closing anything.
   void silence() { silent_ = true; }
   [[nodiscard]] bool is_silent() const { return silent_; }
-  /// The end of a silence, and of all connections that it has seen.
+  /// Ends a silence and closes all connections that existed during it.
   void speak();
 
  private:

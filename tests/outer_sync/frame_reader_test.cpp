@@ -1,4 +1,5 @@
-// Frames as they come in: what is damaged is seen before anybody uses it, and before anybody waits for it.
+// Frames as they are received: damage is noticed before a frame is used, and before the reader waits for
+// more.
 
 #include "net/wire/frame_reader.h"
 
@@ -24,7 +25,7 @@ Bytes wire(const Frame& frame, bool checked = true) {
   return bytes;
 }
 
-/// A result with all that a frame can have.
+/// A result frame with every optional field.
 Frame result() {
   Bytes body(70);
   for (std::size_t i = 0; i < body.size(); ++i) body[i] = static_cast<std::byte>(3 * i);
@@ -35,7 +36,7 @@ Frame result() {
                       .norms = {{11, 1.5}, {12, 2.5}, {13, 9.0}}});
 }
 
-/// What a reader makes of the bytes; nothing where it would wait for more.
+/// Reads one frame from the bytes; nullopt if the reader would wait for more.
 std::optional<ReceivedFrame> read(std::span<const std::byte> bytes, bool checked) {
   FrameReader reader(limit, checked);
   while (!reader.complete()) {
@@ -81,8 +82,8 @@ TEST(FrameReader, ChecksumsHaveTheirPlacesOnTheWire) {
         << "byte " << i << "; docs/protocol.md has them";
 }
 
-/// Whatever bit it is, at a connection whose frames have been good so far: nobody takes the frame for another
-/// one, for a breach of the protocol, or for one whose end is still to come.
+/// Flips each bit on a connection that has carried good frames so far. The reader must report damage, not
+/// another frame, a breach of the protocol or an incomplete frame.
 TEST(FrameReader, SeesEveryBitThatIsNotAsItWasSent) {
   for (const auto& frame : {result(), ack_frame(3, {7, 1, 2}), begun_frame(9)}) {
     const auto sound = wire(frame);
@@ -105,10 +106,10 @@ TEST(FrameReader, TheFirstFrameMayBeOfAnotherProtocolAndThenIsCalledThat) {
     }
   };
   const std::string_view words = "GET / HTTP/1.1\r\n\r\n";
-  EXPECT_THAT(why(std::as_bytes(std::span(words)), false), HasSubstr("no frame of this protocol"));
+  EXPECT_THAT(why(std::as_bytes(std::span(words)), false), HasSubstr("not a frame of this protocol"));
   EXPECT_THAT(why(std::as_bytes(std::span(words)), true), HasSubstr("damaged: arrived damaged (CRC32C "));
   EXPECT_THAT(why(wire(result(), false), true), HasSubstr("damaged: "))
-      << "one without a checksum, all at once";
+      << "a frame without a checksum, received at once";
   EXPECT_EQ(why(wire(result(), true), false), "taken");
 }
 

@@ -1,5 +1,5 @@
-// A device's outer state and the thread that hands its chunks over, with a device that computes at once: this
-// runs under ThreadSanitizer, which the emulated GPU (device_outer_state_test.cpp) does not.
+// A device's outer state and the thread that hands over its chunks, with a device that computes at once. This
+// test runs under ThreadSanitizer; the emulated GPU (device_outer_state_test.cpp) does not.
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@
 namespace isthmus::outer_sync {
 namespace {
 
-/// Each pass is over when the call returns.
+/// Each pass has finished when the call returns.
 class ImmediateDevice final : public DevicePasses {
  public:
   std::size_t on_device = 0, on_host = 0;  ///< bytes taken
@@ -85,8 +85,8 @@ OuterConfig four_bits() {
 }
 
 TEST(HandOver, GivesTheBitsOfOneThread) {
-  // All of a fragment by the other thread; and most of it by the training thread, since only two batches have
-  // room.
+  // First the other thread encodes a whole fragment; then the training thread encodes most of it, since only
+  // two batches fit.
   for (const Staging& staging :
        {Staging(), Staging{.batch_elements = 4 * 64 + 32, .outgoing = 1, .incoming = 1}}) {
     const auto config = four_bits();

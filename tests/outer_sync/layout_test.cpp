@@ -32,7 +32,7 @@ TEST(FragmentLayout, ChunksAreCutFromEachFragmentsBegin) {
   EXPECT_EQ(layout.fragment_of(2), 0U);
   EXPECT_EQ(layout.fragment_of(5), 2U);
   EXPECT_EQ(layout.buffer_size(), 27U) << "gaps between fragments belong to the buffer";
-  EXPECT_EQ(layout.parameters(), 21U) << "gaps are no parameters";
+  EXPECT_EQ(layout.parameters(), 21U) << "gaps hold no parameters";
 }
 
 TEST(FragmentLayout, RefusesWhatIsNoLayout) {

@@ -1,4 +1,4 @@
-// The log as a run writes it: its budget, restarts, and what goes wrong on the way.
+// The log as a run writes it: its budget, restarts, and failures.
 
 #include "log_support.h"
 
@@ -13,7 +13,7 @@ TEST(RoundLog, NeverExceedsItsBudgetAndKeepsEnough) {
   for (std::uint64_t chance = 0; chance < 12; ++chance) {
     const TemporaryFolder folder;
     MockRun run(header, chance);
-    // Some of these budgets are as small as can be, others hold dozens of rounds.
+    // Some of these budgets are the smallest possible, others hold dozens of rounds.
     const auto budget = least + (chance % 4) * 3000 + run.below(300);
     SCOPED_TRACE("seed " + std::to_string(chance) + ", a budget of " + std::to_string(budget) + " bytes");
     RoundLog log(folder.path(), header, budget, run.states);
@@ -22,7 +22,7 @@ TEST(RoundLog, NeverExceedsItsBudgetAndKeepsEnough) {
       for (FragmentId p = 0; p < 3; ++p) {
         if (!log.wants_snapshot(p)) continue;
         const auto size = header.fragments[p].size * 8 + 56 + 32;
-        ASSERT_LE(bytes_in(folder.path()) + size, budget) << "while the old file and the new one are there";
+        ASSERT_LE(bytes_in(folder.path()) + size, budget) << "while both the old and the new file exist";
         run.snapshot(p, log);
         log.flush();
       }
@@ -72,7 +72,8 @@ TEST(RoundLog, RefusesABudgetThatCannotHoldASnapshotBesideTheLast) {
   expect_error([&] { const RoundLog log(folder.path(), header, least - 1, run.states); }, ErrorKind::config,
                {"outer.log_budget is " + std::to_string(least - 1) + " bytes; expected at least " +
                 std::to_string(least)});
-  EXPECT_THAT(files_in(folder.path(), ""), SizeIs(0)) << "nothing is written before it is refused";
+  EXPECT_THAT(files_in(folder.path(), ""), SizeIs(0))
+      << "nothing may be written before the budget is refused";
   const RoundLog log(folder.path(), header, least, run.states);
 }
 
@@ -88,7 +89,8 @@ TEST(RoundLog, GoesOnWhereTheRunIs) {
   run.expect_in(folder.path());
   const auto replayed = replay(folder.path());
   EXPECT_EQ(replayed.rounds(), 12U);
-  for (const auto& fragment : replayed.fragments) EXPECT_EQ(fragment.first, 0U) << "one snapshot did";
+  for (const auto& fragment : replayed.fragments)
+    EXPECT_EQ(fragment.first, 0U) << "one snapshot must be enough";
 }
 
 TEST(RoundLog, FollowsARunThatGoesBackToItsCheckpoint) {
@@ -99,7 +101,7 @@ TEST(RoundLog, FollowsARunThatGoesBackToItsCheckpoint) {
     run.answer(log);
     for (int i = 0; i < 9; ++i) run.round(static_cast<FragmentId>(i % 3), log);
   }
-  auto resumed = run;  // and goes on with other results, as after the loss of a member
+  auto resumed = run;  // continues with other results, as after losing a member
   resumed.random = 99;
   {
     RoundLog log(folder.path(), run.header, plenty, run.states);
@@ -120,8 +122,8 @@ TEST(RoundLog, BeginsAnewWhereItDoesNotHoldTheRunsState) {
     run.answer(log);
     for (int i = 0; i < 9; ++i) run.round(static_cast<FragmentId>(i % 3), log);
   }
-  run.advance(0);                        // a round that the log has not seen
-  run.states[1].chain.bytes[0] ^= 0xff;  // another history
+  run.advance(0);                        // a round that is not in the log
+  run.states[1].chain.bytes[0] ^= 0xff;  // a different history
   RoundLog log(folder.path(), run.header, plenty, run.states);
   EXPECT_TRUE(log.wants_snapshot(0));
   EXPECT_TRUE(log.wants_snapshot(1));
@@ -174,9 +176,9 @@ TEST(RoundLog, ManagesWithTheFilesFromBothSidesOfASnapshot) {
     run.round(1, log);
   }
   EXPECT_FALSE(std::filesystem::exists(old_file));
-  std::filesystem::copy_file(aside / "old", old_file);  // a crash came before it was removed
+  std::filesystem::copy_file(aside / "old", old_file);  // as if it crashed before removing the file
   run.expect_in(folder.path());
-  EXPECT_EQ(replay(folder.path(), 2).fragments[1].state.round, 2U) << "by the old file";
+  EXPECT_EQ(replay(folder.path(), 2).fragments[1].state.round, 2U) << "from the old file";
   const RoundLog log(folder.path(), run.header, plenty, run.states);
   EXPECT_FALSE(std::filesystem::exists(old_file));
   run.expect_in(folder.path());
@@ -233,7 +235,7 @@ TEST(RoundLog, RefusesADamagedFileAtTheStart) {
     expect_error([&] { const RoundLog log(folder.path(), run.header, plenty, run.states); }, ErrorKind::data,
                  {file.string(), where});
   };
-  expect_refused(0, "at byte 0: what stands there is no snapshot of fragment 0");
+  expect_refused(0, "at byte 0: expected a snapshot of fragment 0");
   const auto snapshot = 56 + 40 * 8 + 32;
   expect_refused(snapshot + 8, "at byte " + std::to_string(snapshot) + ": it has round 0; expected 1");
   expect_refused(text.size() - 1, "its checksum is wrong");

@@ -1,4 +1,4 @@
-// What replay makes of a log, whole, cut short and damaged.
+// Replays of a log: complete, cut short and damaged.
 
 #include <fstream>
 
@@ -11,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Rounds of all fragments in turn, on disk.
+/// Writes rounds of all fragments in turn to disk.
 void write_rounds(MockRun& run, const std::filesystem::path& folder, int rounds,
                   std::uint64_t budget = plenty) {
   RoundLog log(folder, run.header, budget, run.states);
@@ -36,7 +36,8 @@ TEST(LogReplay, TakesTheRuleOfEachRound) {
   const TemporaryFolder folder;
   MockRun run(header_of());
   write_rounds(run, folder.path(), 2);
-  run.rule = {.lr = 0.3F, .momentum = 0.5F, .nesterov = false};  // the learning rate may change in mid-run
+  run.rule = {
+      .lr = 0.3F, .momentum = 0.5F, .nesterov = false};  // the learning rate may change during the run
   write_rounds(run, folder.path(), 2);
   run.expect_in(folder.path());
 }
@@ -69,7 +70,7 @@ TEST(LogReplay, RefusesARoundBeforeTheFirstSnapshot) {
   for (int i = 0; i < 4; ++i) run.advance(1);
   write_rounds(run, folder.path(), 2);
   expect_error([&] { static_cast<void>(replay(folder.path(), 3)); }, ErrorKind::data,
-               {"has no file of fragment 1 that begins by round 3", "begins at round 4"});
+               {"has no file of fragment 1 that begins at or before round 3", "begins at round 4"});
 }
 
 void expect_the_outer_loops_parameters(OuterConfig config) {
@@ -198,7 +199,7 @@ TEST(LogReplay, NamesTheFragmentAndRoundOfAWrongChain) {
   }
   expect_error([&] { static_cast<void>(replay(folder.path())); }, ErrorKind::divergence,
                {"fragment 2", "round 3", "chain hash"});
-  EXPECT_EQ(replay(folder.path(), 2).rounds(), 6U) << "what comes before it is right";
+  EXPECT_EQ(replay(folder.path(), 2).rounds(), 6U) << "rounds before the damage must be readable";
 }
 
 TEST(LogReplay, NamesTheRoundWhoseResultDoesNotDecode) {
@@ -286,7 +287,7 @@ TEST(LogHeader, RefusesWhatNoLogHas) {
   expect_problem("a fragment 1", [](auto& h) { h.fragments[1].begin = 39; });
   expect_problem("a fragment 2", [](auto& h) { h.fragments[2].begin += 5000; });
   expect_problem("a fragment 2", [](auto& h) { h.fragments[2].size = ~std::uint64_t{0}; });
-  expect_problem("two tensors first", [](auto& h) { h.tensors[1].name = "first"; });
+  expect_problem("two tensors named first", [](auto& h) { h.tensors[1].name = "first"; });
   expect_problem("printable ASCII", [](auto& h) { h.tensors[1].name = "a\nb"; });
   expect_problem("printable ASCII", [](auto& h) { h.tensors[1].name = ""; });
   expect_problem("a tensor third", [](auto& h) { h.tensors[2].range.begin = 101; });

@@ -1,4 +1,4 @@
-// safetensors files, read by a reader of its own (read_safetensors.py).
+// safetensors files, read by an independent reader (read_safetensors.py).
 
 #include <bit>
 #include <cstdio>
@@ -14,7 +14,7 @@
 namespace isthmus::outer_sync::log {
 namespace {
 
-/// What the reader prints, and its exit status.
+/// The reader's output and exit status.
 std::pair<std::string, int> read_with_python(const std::filesystem::path& file) {
   const auto command = std::string(python_program) + " -B '" + source_folder +
                        "/tests/outer_sync/read_safetensors.py' '" + file.string() + "' 2>&1";
@@ -43,7 +43,7 @@ TEST(Safetensors, AreReadByAnother) {
                             "model.a.weight [1] 40e00000\n"
                             "scalar [] 40e00000\n"));
   }
-  EXPECT_THAT(files_in(folder.path(), ""), testing::SizeIs(1)) << "no temporary file stays";
+  EXPECT_THAT(files_in(folder.path(), ""), testing::SizeIs(1)) << "no temporary file may remain";
 }
 
 TEST(Safetensors, RefuseTwoTensorsOfOneName) {
@@ -59,7 +59,8 @@ TEST(Safetensors, RefuseTwoTensorsOfOneName) {
   EXPECT_THAT(files_in(folder.path(), ""), testing::SizeIs(0));
 }
 
-/// A file with this header (its length right unless it is given) and so many bytes of data, all 0x3f.
+/// Writes a file with this header (with its true length unless another is given) and this many bytes of data,
+/// all 0x3f.
 std::filesystem::path write_file(const TemporaryFolder& folder, const std::string& header, std::size_t data,
                                  std::optional<std::uint64_t> length = std::nullopt) {
   const std::uint64_t claimed = length.value_or(header.size());
@@ -111,10 +112,10 @@ TEST(SafetensorsFile, RefusesAHeaderThatLies) {
   refused(write_file(folder, "{}", 0, std::uint64_t{1} << 62),
           "claims 4611686018427387904 bytes; expected at");
   refused(write_file(folder, "{}", 0, 3), "claims 3 bytes; expected at most 2");
-  refused(write_file(folder, "{\"a\": 3", 0), "no JSON");
-  refused(write_file(folder, "[]", 0), "no JSON object");
+  refused(write_file(folder, "{\"a\": 3", 0), "not JSON");
+  refused(write_file(folder, "[]", 0), "not a JSON object");
   refused(write_file(folder, "{\"a\": [[[[[[[1]]]]]]]}", 0), "nested too deep");
-  refused(with(", " + good, 8), "\"a\" comes twice");
+  refused(with(", " + good, 8), "\"a\" occurs twice");
   refused(with("", 7), "its tensors have 8 bytes, and 7 follow");
   refused(with("", 9), "its tensors have 8 bytes, and 9 follow");
   const auto second = [&](const std::string& entry) { return with(", \"b\": " + entry, 16); };

@@ -1,5 +1,5 @@
 #pragma once
-// A run without replicas: results of chance, applied as the outer loop applies them, and logged.
+// A run without replicas: random results, applied as the outer loop applies them, and logged.
 
 #include <gmock/gmock.h>
 
@@ -16,7 +16,7 @@
 
 namespace isthmus::outer_sync::log {
 
-/// Three fragments of two chunks or three, the last one short, with padding between them.
+/// Three fragments of two or three chunks, the last one short, with padding between them.
 inline LogHeader header_of(quant::CodecKind kind = quant::CodecKind::lloyd4) {
   auto codec = quant::default_spec(kind);
   codec.block = 16;
@@ -46,7 +46,7 @@ inline std::vector<std::filesystem::path> files_in(const std::filesystem::path& 
   return files;
 }
 
-/// What must be thrown: the kind and parts of the message.
+/// Fails the test unless `work` throws an Error of this kind, with `words` in its message.
 template <class Work>
 void expect_error(Work work, ErrorKind kind, const std::vector<std::string>& words) {
   try {
@@ -76,7 +76,7 @@ struct MockRun {
   float unit() { return random_unit(random, 0, ++drawn); }
   std::uint64_t below(std::uint64_t n) { return random_bits(random, 1, ++drawn) % n; }
 
-  /// One round of a fragment with results of chance.
+  /// Makes one round of a fragment, with random results.
   void advance(FragmentId p) {
     results.clear();
     std::vector<std::span<const std::byte>> spans;
@@ -100,7 +100,7 @@ struct MockRun {
     log.snapshot(p, states[p], std::make_shared<const AlignedVector<float>>(thetas[p]),
                  std::make_shared<const AlignedVector<float>>(velocities[p]));
   }
-  /// All snapshots that are asked for.
+  /// Supplies all snapshots that the log asks for.
   void answer(RoundLog& log) const {
     for (FragmentId p = 0; p < states.size(); ++p) {
       if (log.wants_snapshot(p)) snapshot(p, log);
@@ -118,13 +118,13 @@ struct MockRun {
       std::ranges::copy(thetas[p], flat.begin() + static_cast<std::ptrdiff_t>(header.fragments[p].begin));
     return flat;
   }
-  /// Fails the test unless the log gives this run's bits.
+  /// Fails the test unless replaying the log gives this run's parameters bit for bit.
   void expect_in(const std::filesystem::path& folder) const {
     const auto replayed = replay(folder);
     const auto expected = parameters();
     ASSERT_EQ(replayed.parameters.size(), expected.size());
     EXPECT_EQ(std::memcmp(replayed.parameters.data(), expected.data(), expected.size() * sizeof(float)), 0)
-        << "replay gives other parameters than the run had";
+        << "replay gives other parameters than the run";
     EXPECT_EQ(replayed.global_hash.hex(), hash_of(std::as_bytes(std::span(expected))).hex());
     for (std::size_t p = 0; p < states.size(); ++p)
       EXPECT_EQ(replayed.fragments[p].state, states[p]) << "fragment " << p;
@@ -136,7 +136,7 @@ struct MockRun {
   quant::OuterStep rule{.lr = 0.7F, .momentum = 0.9F};
   std::vector<protocol::FragmentState> states;
   std::vector<AlignedVector<float>> thetas, velocities;
-  std::vector<protocol::SharedBytes> results;  ///< of the last round
+  std::vector<protocol::SharedBytes> results;  ///< results of the last round
 };
 
 inline constexpr std::uint64_t plenty = std::uint64_t{1} << 30;

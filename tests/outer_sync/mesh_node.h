@@ -1,5 +1,5 @@
 #pragma once
-// A mesh on its own, for tests that form views by hand and look at what it does.
+// A mesh by itself, for tests that form views by hand and examine what the mesh does.
 
 #include <algorithm>
 #include <asio/co_spawn.hpp>
@@ -31,7 +31,7 @@ using protocol::ReplicaId;
 inline constexpr std::size_t largest_chunk = 64 << 10;
 inline constexpr std::size_t lanes = 2, chunks_of_a_round = 6;
 inline constexpr auto patience =
-    30s;  ///< longer than any of this takes, so that a test fails in place of hanging
+    30s;  ///< longer than any wait in these tests, so that a test fails instead of hanging
 
 inline Digest run_token() {
   Digest token;
@@ -39,8 +39,8 @@ inline Digest run_token() {
   return token;
 }
 
-/// A mesh on its own io thread. Like a member, it sends once more what was not acknowledged when a peer is
-/// there again; it writes down what it is told, and what of that does not fit its peers.
+/// A mesh on its own io thread. Like a member, it sends unacknowledged chunks again when a peer's lanes are
+/// back. It records the events it gets, and separately any that do not fit its peers.
 class Node final : public PeerMesh::Handler {
  public:
   explicit Node(const std::string& name, std::uint64_t incarnation = 1, LinkOptions link = {},
@@ -78,7 +78,7 @@ class Node final : public PeerMesh::Handler {
     on_io([&] { relayed = mesh_.relayed(); });
     return relayed;
   }
-  /// So many chunks, of that round.
+  /// Sends chunks_of_a_round chunks of that round.
   void send_to(ReplicaId peer, std::uint64_t round, std::size_t size = 100) {
     for (ChunkId chunk = 0; chunk < chunks_of_a_round; ++chunk) {
       const protocol::ChunkKey key{round, chunk, 0, protocol::ChunkKind::contribution};
@@ -91,18 +91,18 @@ class Node final : public PeerMesh::Handler {
       mesh_.send(peer, message.key.round, message);
     });
   }
-  /// And keeps nothing of it.
+  /// Sends a chunk without keeping it for a repeat.
   void send_and_forget(ReplicaId peer, const protocol::ChunkMessage& message) {
     on_io([&] { mesh_.send(peer, message.key.round, message); });
   }
   void send_at_most(std::uint64_t bytes_per_second) {
     on_io([&] { mesh_.send_at_most(bytes_per_second); });
   }
-  /// From now on the first chunk is the last thing that is heard.
+  /// From now on, drops all peers when the first chunk arrives.
   void drop_all_when_heard() {
     on_io([&] { drop_all_when_heard_ = true; });
   }
-  /// The next chunk finds no memory.
+  /// Makes the next chunk fail as if out of memory.
   void fail_when_heard() {
     on_io([&] { fail_when_heard_ = true; });
   }
@@ -112,7 +112,8 @@ class Node final : public PeerMesh::Handler {
     return lost;
   }
 
-  /// Blocks until it is true; false if it never is. `ready` is called with what was written down in place.
+  /// Blocks until `ready` returns true; returns false after `patience`. `ready` is called with the mutex
+  /// held.
   template <class Ready>
   [[nodiscard]] bool wait_until(Ready ready) {
     std::unique_lock lock(mutex_);
@@ -129,7 +130,7 @@ class Node final : public PeerMesh::Handler {
   [[nodiscard]] bool wait_for_chunks(std::size_t count) {
     return wait_until([&] { return chunks_ >= count; });
   }
-  /// So many more times.
+  /// Waits for this many more ticks.
   [[nodiscard]] bool ticks(std::size_t times) {
     const auto now = [this] {
       const std::lock_guard lock(mutex_);
@@ -178,8 +179,8 @@ class Node final : public PeerMesh::Handler {
     info_.address = bound_address(acceptor).to_string();
     return acceptor;
   }
-  /// Throws what `act` does, in words: an exception's own memory may not be shared by threads in the eyes of
-  /// ThreadSanitizer, which does not see how the standard library counts its owners.
+  /// Runs `act` on the io thread and rethrows its Error as a new one. An exception must not be shared by two
+  /// threads here: ThreadSanitizer does not see how the standard library counts its references.
   template <class Act>
   void on_io(Act act) {
     std::promise<std::string> done;
@@ -207,7 +208,7 @@ class Node final : public PeerMesh::Handler {
       changed_.notify_all();
     }
   }
-  /// Of `peer`; with the mutex held `change` is made.
+  /// Records an event of `peer` and makes `change` with the mutex held.
   template <class Change>
   void note(ReplicaId peer, const char* what, Change change) {
     {
@@ -268,11 +269,11 @@ class Node final : public PeerMesh::Handler {
   AwakeClock clock_{1h};
   BufferPool buffers_{largest_chunk, 16};
   PeerMesh mesh_;
-  // Of the io thread:
+  // Used by the io thread only:
   std::map<ReplicaId, std::map<protocol::ChunkKey, protocol::ChunkMessage>> unacknowledged_;
   bool drop_all_when_heard_ = false, fail_when_heard_ = false;
 
-  std::mutex mutex_;  ///< of what follows
+  std::mutex mutex_;  ///< guards all members below
   std::condition_variable changed_;
   std::set<ReplicaId> peers_;
   std::set<ReplicaId> up_;
@@ -285,7 +286,7 @@ class Node final : public PeerMesh::Handler {
   std::thread thread_;
 };
 
-/// Nodes a, b, c ...
+/// Nodes a, b, c, ...
 inline std::vector<std::unique_ptr<Node>> nodes(std::size_t count) {
   std::vector<std::unique_ptr<Node>> out;
   for (std::size_t n = 0; n < count; ++n) {

@@ -1,4 +1,4 @@
-// Control messages: what is written is read back, and nothing else can be made of them by a stranger's bytes.
+// Control messages: what is written reads back the same, and foreign bytes decode to nothing else.
 
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "isthmus/outer_sync/protocol/topology.h"
@@ -26,7 +26,7 @@ MemberInfo member(const std::string& name) {
   return {name, 7, name + ".example:7000", 3, MemberKind::reducer};
 }
 
-/// Of nine chunks: the first and the last.
+/// A set of nine chunks that holds the first and the last.
 ChunkSet some_chunks() {
   ChunkSet chunks(9);
   chunks.add(0);
@@ -38,7 +38,7 @@ Settings some_settings() {
   return {{{90, {{"outer.sync_every", "60"}}}, {120, {{"outer.optimizer.lr", "0.5"}}}}, 130};
 }
 
-/// One of each, with every field set to something that is not its default.
+/// One message of each type, every field different from its default.
 std::vector<ControlMessage> one_of_each() {
   return {
       Hello{.protocol = protocol_version,
@@ -135,7 +135,7 @@ std::string kind(const ControlMessage& message) {
   return "message of tag " + std::to_string(message.index());
 }
 
-/// Whether the bytes are a message; fails the test when they are refused in any way but Error(network).
+/// Whether the bytes are a message; fails the test if decoding throws anything but Error(network).
 bool decodes(std::span<const std::byte> bytes) {
   try {
     const auto message = decode_control(bytes);
@@ -144,12 +144,12 @@ bool decodes(std::span<const std::byte> bytes) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::network) << error.what();
   } catch (const std::exception& error) {
-    ADD_FAILURE() << "a stranger's bytes must give Error(network), not " << error.what();
+    ADD_FAILURE() << "bytes from strangers must give Error(network), not " << error.what();
   }
   return false;
 }
 
-/// Most memory this process has ever held, in KiB.
+/// Peak memory of this process, in KiB.
 long peak_memory() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -164,7 +164,7 @@ TEST(Messages, EveryOneRoundTrips) {
     const auto bytes = encode(all[tag]);
     const auto back = decode_control(bytes);
     EXPECT_EQ(back.index(), tag);
-    EXPECT_EQ(encode(back), bytes) << kind(all[tag]) << ": a field is lost or changed on the way";
+    EXPECT_EQ(encode(back), bytes) << kind(all[tag]) << ": a field is lost or changed by encoding";
   }
 }
 
@@ -277,7 +277,8 @@ TEST(Messages, HugeCountsAreNotBelieved) {
       static_cast<void>(decodes(bytes));
     }
   }
-  EXPECT_LT(peak_memory() - before, 64 * 1024) << "KiB: memory was set aside for what a message only claims";
+  EXPECT_LT(peak_memory() - before, 64 * 1024)
+      << "KiB: memory was allocated for what a message merely claims";
 }
 
 TEST(Messages, RandomBytesGiveErrorsAndNothingElse) {
@@ -306,14 +307,14 @@ TEST(Messages, DamagedMessagesGiveErrorsAndNothingElse) {
   }
 }
 
-// ---- who is who ----
+// ---- replica ids ----
 
 TEST(ReplicaIds, AreOfNameAndIncarnation) {
   // SHA-256 of "us-1", a zero byte and 7 as eight bytes begins with these bytes.
   EXPECT_EQ(id_of({"us-1", 7, "us-1.example:7000", 0}), 0x5c74bd361477f0e6U);
   EXPECT_EQ(id_of({"us-1", 7, "elsewhere:7000", 0}), id_of({"us-1", 7, "", 1}))
-      << "an address may change, and a slot";
-  EXPECT_NE(id_of({"us-1", 7, "", 0}), id_of({"us-1", 8, "", 0})) << "started again it is another replica";
+      << "address and slot may change";
+  EXPECT_NE(id_of({"us-1", 7, "", 0}), id_of({"us-1", 8, "", 0})) << "restarted, it is another replica";
   EXPECT_NE(id_of({"us-1", 7, "", 0}), id_of({"us-2", 7, "", 0}));
 }
 
@@ -335,7 +336,7 @@ TEST(Frames, ChunkHeadersHaveTheirPlacesOnTheWire) {
       0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48,  // weight
       0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 3,    0,     // chunk, sender, contributors
       2,    1,    2,    0,    0,    0,    0,    0};    // kind, packing, norms
-  EXPECT_EQ(std::memcmp(&header, expected, sizeof expected), 0) << "docs/protocol.md gives this layout";
+  EXPECT_EQ(std::memcmp(&header, expected, sizeof expected), 0) << "docs/protocol.md documents this layout";
   EXPECT_EQ(transport::key_of(header), key);
   EXPECT_EQ(transport::header_of(1, key).packing, 0);
   EXPECT_EQ(transport::header_of(1, key).norms, 0);
@@ -344,14 +345,15 @@ TEST(Frames, ChunkHeadersHaveTheirPlacesOnTheWire) {
 TEST(Frames, FrameHeadersHaveTheirPlacesOnTheWire) {
   const transport::FrameHeader header{.type = transport::FrameType::ack, .length = 0x04030201};
   const unsigned char expected[] = {'I', 'S', 'T', 'H', 4, 0, 0, 0, 1, 2, 3, 4};
-  EXPECT_EQ(std::memcmp(&header, expected, sizeof expected), 0) << "docs/protocol.md gives this layout";
+  EXPECT_EQ(std::memcmp(&header, expected, sizeof expected), 0) << "docs/protocol.md documents this layout";
 }
 
 // ---- owners ----
 
 TEST(BalancedOwners, EachFragmentIsSharedOutThenAll) {
-  // Chunks of 4: fragment 0 has 4 4 2, fragment 1 has 4 1. Two members: in fragment 0 member 0 gets the first
-  // and, both having 4, the third; in fragment 1 member 1 has less in all, so it comes first.
+  // Chunks of 4 elements: fragment 0 has 4 4 2, fragment 1 has 4 1. In fragment 0, member 0 of two gets the
+  // first chunk and, since both have 4 elements then, the third; in fragment 1, member 1 has fewer in total
+  // and comes first.
   const FragmentLayout layout({{0, 10}, {10, 5}}, 4);
   EXPECT_THAT(balanced_owners(layout, 2), testing::ElementsAre(0, 1, 0, 1, 0));
   EXPECT_THAT(balanced_owners(layout, 1), testing::Each(0));
@@ -384,7 +386,7 @@ TEST(Hello, OfAnotherProtocolIsReadAsFarAsItMustBe) {
   newer.build = "1.0-def";
   newer.member.name = "us-1";
   auto bytes = encode(newer);
-  bytes.resize(bytes.size() - 20);  // what follows the head is another message by then
+  bytes.resize(bytes.size() - 20);  // the rest of the message may have changed by then
   const auto message = decode_control(bytes);
   const auto& read = std::get<Hello>(message);
   EXPECT_EQ(read.protocol, protocol_version + 3);
@@ -400,14 +402,14 @@ TEST(Hello, OfANewerProtocolThatSpeaksThisOneIsTaken) {
   newer.run = "run-1";
   newer.config = {{"outer.codec", "int4"}};
   auto bytes = encode(newer);
-  bytes.resize(bytes.size() + 8);  // a field that is not known here
+  bytes.resize(bytes.size() + 8);  // a field unknown here
   const auto message = decode_control(bytes);
   EXPECT_TRUE(speaks_with(std::get<Hello>(message)));
   EXPECT_EQ(std::get<Hello>(message).config, newer.config);
 }
 
 TEST(Hello, OfAnOlderProtocolNamesItsBuild) {
-  BinaryWriter old;  // as protocol 6 began
+  BinaryWriter old;  // how a Hello of protocol 6 began
   old(std::uint8_t{0}, std::uint32_t{6}, numerics_version, std::string("run-1"), member("eu-1"),
       std::string("0.1.0-abc"), std::string("and more"));
   const auto message = decode_control(old.take());

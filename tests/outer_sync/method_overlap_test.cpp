@@ -1,4 +1,4 @@
-// co2 and eager against plain loops, one number at a time.
+// Compares co2 and eager with plain loops over single numbers.
 
 #include <gmock/gmock.h>
 
@@ -29,13 +29,13 @@ OuterConfig overlapping(const std::string& method) {
   return config;
 }
 
-/// Offsets 0 and 2, of H = 4.
+/// Offsets 0 and 2, H = 4.
 bool is_sent(FragmentId p, std::uint64_t step) {
   return p == 0 ? step % every == 0 : step % every == every / 2;
 }
 
-/// One replica-by-replica run; `outer_step` changes the elements of one fragment at its send points, given
-/// all replicas' outer gradients of this round.
+/// The same run in plain loops. `outer_step` updates an element of a fragment when that is sent, given all
+/// replicas' outer gradients of this round.
 class Reference {
  public:
   explicit Reference(const FragmentLayout& its_layout)
@@ -57,7 +57,7 @@ class Reference {
 
   const FragmentLayout& layout;
   Values global;
-  std::vector<Values> local, start;  ///< by replica; where its round began
+  std::vector<Values> local, start;  ///< by replica; `start`: at the beginning of the round
 };
 
 float mean_of(const Values& sent) {
@@ -81,7 +81,7 @@ TEST_P(Co2, EveryValueOfEveryStepIsTheFormulas) {
 
   Reference reference(layout);
   Values velocity(layout.buffer_size(), 0.0F);
-  std::vector<Values> before(layout.buffer_size());  // what was sent a round ago
+  std::vector<Values> before(layout.buffer_size());  // outer gradients of the previous round
   const auto penalty = static_cast<float>(config.staleness_penalty),
              clip = static_cast<float>(config.momentum_clip);
   bool clipped = false;
@@ -104,7 +104,7 @@ TEST_P(Co2, EveryValueOfEveryStepIsTheFormulas) {
       ASSERT_EQ(replicas.at(m).locals[t - 1], reference.local[m]) << "replica " << m << " after step " << t;
     }
   }
-  EXPECT_EQ(clipped, clip > 0) << "this case does not show what the clip is for any more";
+  EXPECT_EQ(clipped, clip > 0) << "this case no longer shows what the clip is for";
   replicas.expect_agreement();
 }
 
@@ -150,8 +150,8 @@ TEST_P(Eager, EveryValueOfEveryStepIsTheFormulas) {
   replicas.expect_agreement();
 }
 
-// The paper's own form: every replica has parameters and momentum of its own and steps along its fresh outer
-// gradient and the others' of the round before.
+// The paper's form: every replica has its own parameters and momentum, and steps along its fresh outer
+// gradient and the others' of the previous round.
 TEST_P(Eager, ItIsThePapersUpToRounding) {
   auto config = overlapping("eager");
   config.optimizer.nesterov = GetParam();
@@ -182,8 +182,8 @@ TEST_P(Eager, ItIsThePapersUpToRounding) {
 
 INSTANTIATE_TEST_SUITE_P(Overlap, Eager, testing::Bool());
 
-// Without momentum, and alone, the global parameters end where all inner steps together lead, whatever rounds
-// were left out or late: nothing is lost, and nothing counted twice.
+// For a single replica without momentum, the global parameters end at the sum of all inner steps, regardless
+// of which rounds were late or left this replica out: no step is lost or counted twice.
 TEST(WholeRound, WhatIsNotInAResultComesWithTheNext) {
   for (const auto* method : {"co2", "eager"}) {
     for (unsigned pattern = 0; pattern < 64; ++pattern) {
@@ -220,7 +220,7 @@ TEST(WholeRound, ALateResultFreezesTheClockWhereItIsDue) {
     EXPECT_THAT(replica.exchange.rounds_of(0), testing::ElementsAre(1, 2));
     connected = true;
     const auto saved = replica.loop->save();
-    ASSERT_TRUE(saved) << "both results can be had now";
+    ASSERT_TRUE(saved) << "both results are available now";
     LoneReplica resumed(config, replica.layout);
     resumed.local.values = replica.local.values;
     resumed.loop->restore(*saved);
@@ -263,7 +263,7 @@ TEST(WholeRound, StoppedAfterAnyStepTheRunEndsTheSame) {
   }
 }
 
-// A replica that takes the state over in mid-run gets the others' rounds from then on.
+// A replica that copies the state during the run receives the others' rounds from then on.
 class JoinsInMidRun : public testing::TestWithParam<const char*> {
  protected:
   JoinsInMidRun() : config(overlapping(GetParam())) {
@@ -303,7 +303,7 @@ class JoinsInMidRun : public testing::TestWithParam<const char*> {
     const auto global = late->loop->global_parameters();
     EXPECT_EQ(late->local.values, Values(global.begin(), global.end())) << "after the final sync";
   }
-  /// All that it has handed in is nothing, and weighs nothing.
+  /// Fails the test unless all contributions are zeros with weight zero.
   void expect_nothing_sent() {
     for (const auto& [chunk, round, weight, bytes, samples] : late->exchange.contributions) {
       EXPECT_EQ(weight, 0U);
@@ -361,11 +361,11 @@ TEST_P(JoinsInMidRun, WhereTheOthersAreFrozenTwoRoundsAreInFlight) {
 TEST_P(JoinsInMidRun, ARoundOfTheOthersMayBeOnItsWay) {
   train(9);
   take_state();
-  train(10);  // which applies a round of fragment 0
+  train(10);  // this step applies a round of fragment 0
   late->exchange.results = reference->exchange.results;
   late->loop->begin_at(10);
   expect_nothing_sent();
-  EXPECT_TRUE(late->loop->frozen()) << "it is due, and the next step applies it";
+  EXPECT_TRUE(late->loop->frozen()) << "the result is due, and the next step applies it";
   train_both(30);
 }
 
@@ -379,9 +379,9 @@ TEST_P(JoinsInMidRun, AStepThatTheRoundsAreNotOfIsRefused) {
 
 INSTANTIATE_TEST_SUITE_P(WholeRound, JoinsInMidRun, testing::Values("co2", "eager"));
 
-// A replica that was cut off while the others went on, and stood still, comes back: what it had sent, and
-// what it did since, is in the sum. (Steps made while a result is late are given up when it comes, as with
-// alpha = 0.)
+// A replica was cut off and stood still while the others continued. When it is back, the sum includes what it
+// had sent and what it trained since. (Steps made while a result is late are given up when it arrives, as
+// with alpha = 0.)
 TEST(WholeRound, WhoComesBackLosesNothing) {
   for (const auto* method : {"co2", "eager"}) {
     SCOPED_TRACE(method);
@@ -393,23 +393,24 @@ TEST(WholeRound, WhoComesBackLosesNothing) {
     begin_at_zero(replica);
     bool connected = true;
     replica.exchange.commits = [&](FragmentId, protocol::Round) { return connected; };
-    // The others make rounds 1 to 3 of fragment 0, and 2 and 3 of fragment 1.
+    // The others make rounds 1 to 3 of fragment 0, and rounds 2 and 3 of fragment 1.
     replica.exchange.includes = [](ChunkId k, protocol::Round round) { return round < 1 + k || round > 3; };
     for (int i = 0; i < 7; ++i) replica.step(1);
     connected = false;
     replica.step(1);
-    ASSERT_TRUE(replica.loop->frozen()) << "fragment 0 has sent its second round; the first is due";
+    ASSERT_TRUE(replica.loop->frozen()) << "fragment 0 has sent its second round while the first is due";
     connected = true;
     replica.exchange.others_at = 17;
     replica.step(0);
     EXPECT_EQ(replica.loop->step(), 18U);
     EXPECT_FALSE(replica.loop->frozen());
     EXPECT_THAT(replica.exchange.rounds_of(0), testing::ElementsAre(1, 2, 3, 4));
-    EXPECT_THAT(replica.exchange.rounds_of(1), testing::ElementsAre(1, 2, 3, 4, 5)) << "the last one on time";
+    EXPECT_THAT(replica.exchange.rounds_of(1), testing::ElementsAre(1, 2, 3, 4, 5))
+        << "the last round is sent on time";
     EXPECT_EQ(replica.loop->stats().left_out, 5U);
     const auto& live =
         *std::ranges::find(replica.exchange.contributions, 4U, &ScriptedExchange::Contribution::round);
-    EXPECT_EQ(live.weight, 4U) << "tokens of the steps that are in it";
+    EXPECT_EQ(live.weight, 4U) << "tokens of the steps in this contribution";
     for (int i = 0; i < 8; ++i) replica.step(1);
     replica.loop->finish();
     for (const std::size_t i : {0, 16}) EXPECT_EQ(replica.loop->global_parameters()[i], 8 + 8) << i;

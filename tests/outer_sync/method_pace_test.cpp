@@ -1,4 +1,4 @@
-// The pace of replicas of unequal speed: its arithmetic, and the outer loop's clock under it.
+// Step pacing of replicas of unequal speed: the arithmetic, and the outer loop's agreed clock under it.
 
 #include "isthmus/outer_sync/methods/pace.h"
 
@@ -66,13 +66,13 @@ TEST(Pace, NoiseMovesNothingAndARatioHasItsLimits) {
   pace.begin(100, 2, 1);
   EXPECT_EQ(pace.inner(), 200U);
   pace.begin(100, 2.1, 1);
-  EXPECT_EQ(pace.inner(), 200U) << "near enough to where it is";
+  EXPECT_EQ(pace.inner(), 200U) << "close enough to keep the ratio";
   pace.begin(100, 1000, 1);
   EXPECT_EQ(pace.inner(), 800U);
   pace.begin(100, 1, 1000);
   EXPECT_EQ(pace.inner(), 13U);
   pace.begin(2, 1, 1000);
-  EXPECT_EQ(pace.inner(), 1U) << "none would never come to the end";
+  EXPECT_EQ(pace.inner(), 1U) << "with no inner step the interval would never end";
 }
 
 TEST(Pace, WhatIsNotKnownLeavesItAsItWas) {
@@ -91,7 +91,7 @@ OuterConfig by_time(std::int64_t fragments, std::int64_t every, std::int64_t del
   return config;
 }
 
-/// One inner step, and all agreed steps that it completes.
+/// Runs one inner step; returns the agreed steps that it completes.
 std::vector<std::uint64_t> agreed_steps(LoneReplica& replica, std::uint64_t tokens = 1) {
   const auto before = replica.loop->step();
   replica.step(0.25F, tokens);
@@ -101,8 +101,8 @@ std::vector<std::uint64_t> agreed_steps(LoneReplica& replica, std::uint64_t toke
   return steps;
 }
 
-// H = 6 and a third of the reference's speed: two inner steps an interval, three agreed steps each. Fragments
-// are sent at 6, 12 and 3, 9, ... and applied a step later, in the middle of an inner step.
+// H = 6 at a third of the reference's speed: two inner steps per interval, three agreed steps each. Fragments
+// are sent at 6, 12, ... and 3, 9, ... and applied one step later, in the middle of an inner step.
 TEST(PaceLoop, ASlowOneSendsAndAppliesAtEveryAgreedStepInOrder) {
   LoneReplica slow(by_time(2, 6, 1), layout_of(2));
   LoneReplica even(config_of(2, 6, 1, 0.5), layout_of(2));
@@ -111,7 +111,7 @@ TEST(PaceLoop, ASlowOneSendsAndAppliesAtEveryAgreedStepInOrder) {
   EXPECT_THAT(agreed_steps(slow), ElementsAre(1, 2, 3));
   EXPECT_EQ(slow.loop->inner_steps(), 2U);
   EXPECT_THAT(slow.exchange.rounds_of(1), ElementsAre(1));
-  EXPECT_TRUE(slow.exchange.chains.empty()) << "it is applied at step 4";
+  EXPECT_TRUE(slow.exchange.chains.empty()) << "the round is applied at step 4";
   EXPECT_THAT(agreed_steps(slow), ElementsAre(4, 5, 6));
   EXPECT_EQ(slow.exchange.chains.at(1).round, 1U);
   EXPECT_THAT(slow.exchange.rounds_of(0), ElementsAre(1));
@@ -119,7 +119,7 @@ TEST(PaceLoop, ASlowOneSendsAndAppliesAtEveryAgreedStepInOrder) {
   while (even.loop->step() < 30) even.step(0.25F);
   for (FragmentId p = 0; p < 2; ++p) EXPECT_EQ(slow.exchange.rounds_of(p), even.exchange.rounds_of(p));
   EXPECT_EQ(slow.exchange.contributions.at(0).weight, 1U)
-      << "one inner step of one token was made before step 3";
+      << "one inner step with one token was made before step 3";
   slow.loop->finish();
 }
 
@@ -140,7 +140,7 @@ TEST(PaceLoop, AFastOneMakesMoreStepsAndSendsAtTheSameAgreedOnes) {
   for (const auto& contribution : fast.exchange.contributions) {
     if (contribution.chunk == 0) tokens += contribution.weight;
   }
-  EXPECT_EQ(tokens, 36U) << "its contributions weigh what it was trained on";
+  EXPECT_EQ(tokens, 36U) << "the weights must count every token trained on";
 }
 
 TEST(PaceLoop, TheRatioChangesWhereAnIntervalBeginsOnly) {
@@ -160,18 +160,18 @@ TEST(PaceLoop, TheClockStopsAtItsEnd) {
   LoneReplica replica(by_time(1, 8, 0), layout_of(1));
   replica.loop->set_speeds(1, 8);
   replica.loop->end_at(5);
-  EXPECT_EQ(replica.loop->step_after_next(), 5U) << "the interval ends there too";
+  EXPECT_EQ(replica.loop->step_after_next(), 5U) << "the interval ends at the same step";
   EXPECT_THAT(agreed_steps(replica), ElementsAre(1, 2, 3, 4, 5));
   LoneReplica cut(by_time(1, 8, 0), layout_of(1));
   cut.loop->set_speeds(1, 4);
   EXPECT_THAT(agreed_steps(cut), ElementsAre(1, 2, 3, 4));
-  cut.loop->end_at(6);  // agreed on in mid-interval
+  cut.loop->end_at(6);  // agreed in the middle of an interval
   EXPECT_THAT(agreed_steps(cut), ElementsAre(5, 6));
 }
 
 TEST(PaceLoop, FrozenInTheMiddleOfAnInnerStepItGoesOnThere) {
   LoneReplica replica(by_time(1, 4, 0), layout_of(1));
-  replica.loop->set_speeds(1, 4);  // one inner step an interval
+  replica.loop->set_speeds(1, 4);  // one inner step per interval
   bool commits = false;
   replica.exchange.commits = [&](FragmentId, protocol::Round) { return commits; };
   EXPECT_THAT(agreed_steps(replica), ElementsAre(1, 2, 3, 4));
@@ -185,8 +185,8 @@ TEST(PaceLoop, FrozenInTheMiddleOfAnInnerStepItGoesOnThere) {
 TEST(PaceLoop, ACheckpointHoldsTheClockInTheMiddleOfAnInnerStep) {
   const auto config = by_time(2, 6, 1);
   LoneReplica whole(config, layout_of(2));
-  whole.loop->set_speeds(2, 5);  // two and a half inner steps an interval, rounded to 2
-  whole.step(0.25F);             // the first of its agreed steps; the others are owed
+  whole.loop->set_speeds(2, 5);  // two and a half inner steps per interval, rounded to 2
+  whole.step(0.25F);             // makes the first of its agreed steps and owes the others
   ASSERT_EQ(whole.loop->step(), 1U);
   const auto saved = whole.loop->save();
   ASSERT_TRUE(saved);
@@ -217,7 +217,7 @@ TEST(PaceLoop, TheBaselineHasNoIntervals) {
   config.method = "data_parallel";
   try {
     config.resolve();
-    FAIL() << "it averages at every step";
+    FAIL() << "data_parallel averages at every step";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("outer.pace is time and outer.method is data_parallel"));
   }

@@ -1,5 +1,5 @@
-// sparse against plain loops over numbers, bit for bit: the codec's format is written out once more here,
-// from docs/numerics.md.
+// Compares sparse with plain loops over numbers, bit for bit. The codec's format is written again here from
+// docs/numerics.md.
 
 #include <gmock/gmock.h>
 
@@ -20,7 +20,8 @@ float to_bf16(float x) {
   return std::bit_cast<float>((bits + 0x7fffU + ((bits >> 16) & 1U)) & 0xffff0000U);
 }
 
-/// What topk keeps of a piece of at most 4096 elements, decoded: 64 of 4096, in two magnitudes.
+/// The decoded elements that topk keeps of a piece of at most 4096: the 64 largest (fewer of a shorter
+/// piece), in two magnitudes.
 Values kept(const Values& y) {
   std::vector<std::size_t> order(y.size());
   std::iota(order.begin(), order.end(), 0);
@@ -36,7 +37,7 @@ Values kept(const Values& y) {
   return out;
 }
 
-/// Encodes x with feedback, piece by piece; returns what is decoded and replaces the residual.
+/// Encodes x with error feedback, piece by piece; returns the decoded values and updates the residual.
 Values sent(const Values& x, Values& residual) {
   Values out;
   for (std::size_t begin = 0; begin < x.size(); begin += 4096) {
@@ -103,7 +104,8 @@ TEST(Sparse, ItSendsAFraction) {
     if (m == 0) bytes += chunk.size();
   };
   replicas.train(1);
-  EXPECT_EQ(bytes, 2 * (2 + 64 * 12 / 8 + 64 * 2 / 8)) << "a scale, positions and codes; bf16 would be 16384";
+  EXPECT_EQ(bytes, 2 * (2 + 64 * 12 / 8 + 64 * 2 / 8))
+      << "a scale, positions and codes; bf16 would need 16384";
 }
 
 }  // namespace

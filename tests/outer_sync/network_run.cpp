@@ -171,7 +171,7 @@ protocol::LastView NetworkRun::stored() const {
 void NetworkRun::start() {
   start_coordinator();
   for (const auto& name : options_.reducers) start_reducer(name);
-  // The first view has those who are there when the last trainer comes.
+  // The first view holds the members present when the last trainer joins.
   for (const auto& name : options_.reducers) wait_until_said(name + " joined");
   for (std::size_t m = 0; m < options_.members; ++m) start_worker(m);
 }
@@ -328,7 +328,7 @@ void NetworkRun::train(std::size_t m, MemberNode& node, OuterLoop& loop, PlainPa
     const auto step = loop.step() + 1;
     if (before_step) before_step(m, node, step);
     if (!node.may_begin(step)) break;
-    if (!loop.may_train())  // a real one would wait
+    if (!loop.may_train())  // a real trainer would wait
       throw Error(ErrorKind::network, "no round has committed for long, and this replica is cut off");
     mock_step(loop, local, options_.layout, options_.table, m);
     node.report({.step = loop.step(), .loss = 1.0});
@@ -350,7 +350,7 @@ void NetworkRun::expect_end_with(const Digest& hash) {
   const auto expected = hash.hex();
   for (std::size_t m = 0; m < options_.members; ++m) {
     ASSERT_FALSE(result(m).error) << "worker " << m << ": " << result(m).error->what();
-    EXPECT_EQ(result(m).hash.hex(), expected) << "worker " << m << " ends with other global parameters";
+    EXPECT_EQ(result(m).hash.hex(), expected) << "worker " << m << " ends with different global parameters";
     EXPECT_EQ(result(m).problem, "");
     EXPECT_EQ(result(m).step, options_.steps);
     EXPECT_FALSE(result(m).stopped);
@@ -368,8 +368,8 @@ void NetworkRun::expect_one_end(const std::vector<std::size_t>& workers) {
     ASSERT_FALSE(result(m).error) << "worker " << m << ": " << result(m).error->what();
     const auto& first = result(workers.front());
     EXPECT_EQ(result(m).hash.hex(), first.hash.hex())
-        << "worker " << m << " ends with other global parameters";
-    EXPECT_EQ(result(m).step, first.step) << "worker " << m << " ends at another step";
+        << "worker " << m << " ends with different global parameters";
+    EXPECT_EQ(result(m).step, first.step) << "worker " << m << " ends at a different step";
     EXPECT_EQ(result(m).problem, "");
   }
   EXPECT_EQ(ended().how, protocol::Ended::How::finished) << ended().reason;

@@ -1,6 +1,6 @@
 #pragma once
 // A whole run on loopback in one process: a CoordinatorNode and several MemberNodes with outer loops, each on
-// its own thread, and the hash that such a run must end with.
+// its own thread, and the hash with which such a run must end.
 
 #include <atomic>
 #include <condition_variable>
@@ -24,14 +24,14 @@ namespace isthmus::outer_sync {
 
 struct WorkerResult {
   std::optional<Error> error;
-  std::string problem;  ///< that `done` returned
+  std::string problem;  ///< the result of `done`
   Digest hash;
   std::uint64_t step = 0;
   bool stopped = false;
-  bool joined = false;      ///< the run had begun
-  std::size_t evicted = 0;  ///< times that it had to take the state from others
+  bool joined = false;      ///< whether the run had begun
+  std::size_t evicted = 0;  ///< how often it had to copy the state from others
   OuterLoop::Stats stats;
-  std::vector<float> first_moment;  ///< at its end
+  std::vector<float> first_moment;  ///< at the end of the run
   std::uint64_t moment_steps = 0;
   MemberNode::Wire wire;
   protocol::MemberIndex self = 0;
@@ -40,71 +40,72 @@ struct WorkerResult {
 
 class NetworkRun : public CoordinatorObserver {
  public:
-  /// Steps that nobody reaches.
+  /// A number of steps that is never reached.
   static constexpr std::uint64_t for_ever = 1'000'000'000;
   struct Options {
-    std::size_t members = 2;              ///< that train
-    std::vector<std::string> reducers{};  ///< names of those that only reduce; in the order of all names
+    std::size_t members = 2;              ///< number of trainers
+    std::vector<std::string> reducers{};  ///< names of the reducers, in the order of all names
     protocol::TopologyRule topology;
-    std::string host = "127.0.0.1";  ///< that all listen at
+    std::string host = "127.0.0.1";  ///< address at which all processes listen
     std::int64_t lanes = 1;
     std::uint64_t steps = 12;
-    double detect_timeout = 30;  ///< seconds; generous, since sanitizers and loaded machines are slow
+    double detect_timeout = 30;  ///< seconds; generous, since sanitizers and busy machines are slow
     double heartbeat = 0.1;
     double rtt = 0;
     double join_timeout = 60;
-    protocol::ClosingRule closing;  ///< `least` is the coordinator's too
+    protocol::ClosingRule closing;  ///< the coordinator gets `least` too
     bool elastic = true;
-    /// In seconds: each step of the mock lasts at least as long. Where rounds follow one another faster than
-    /// heartbeats, nobody can come after them.
+    /// Minimum duration of a mock step, in seconds. If rounds follow one another faster than heartbeats, no
+    /// member can catch up.
     double pace = 0;
-    std::filesystem::path certs;  ///< of all, by name; empty: no TLS
-    /// Newcomers take the inner optimizer's moments too. Those of worker m begin as m, and m squared.
+    std::filesystem::path certs;  ///< folder with all certificates, by name; empty: no TLS
+    /// Newcomers copy the inner optimizer's moments too. Those of worker m start as m and m squared.
     bool moments = false;
     OuterConfig outer;
     FragmentLayout layout;
     Replicas::Table table = random_step;  ///< the mock's training
     Options();
-    /// Of chunks that are large enough to be packed, and packs them.
+    /// Options of a run with chunks large enough to be packed, which it packs.
     [[nodiscard]] static Options packing();
-    /// Of a run that goes on until a test ends it, and whose rounds others can come after. Nobody is lost by
-    /// silence unless a test waits for that.
+    /// Options of a run that continues until a test ends it, slowly enough that members can catch up. No
+    /// member is lost by silence unless a test waits for that.
     [[nodiscard]] static Options lively(std::size_t members);
   };
   explicit NetworkRun(Options options);
   ~NetworkRun() override;
 
-  // Hooks, to be set before `start`; called on the thread of worker `m`. Who waits in one answers nobody's
-  // request for state.
+  // Hooks; set them before `start`. They run on the thread of worker `m`, which serves no state to others
+  // while a hook waits.
   std::function<void(std::size_t m, NetworkConfig&)> adjust_network;
   std::function<void(std::size_t m, protocol::Hello&)> adjust_hello;
   std::function<void(std::size_t m, MemberNode&)> before_join;
   std::function<void(std::size_t m, MemberNode&, std::uint64_t step)> before_step;
-  /// On the coordinator's thread; what it throws is what storing throws.
+  /// Called on the coordinator's thread; an exception counts as a failure to store.
   std::function<void(const protocol::LastView&)> on_store;
-  /// Thrown by a hook: the worker's node is destroyed without a word.
+  /// Thrown by a hook: destroys the worker's node without a farewell.
   struct Vanish {};
-  /// All train up to the end of this step. Hooks may set it to one that nobody has reached.
+  /// All trainers train up to the end of this step. Hooks may set it to a step that no trainer has reached.
   std::atomic<std::uint64_t> last_step;
 
   void start();
   void start_coordinator();
-  /// Destroys the coordinator without a word, at the first heartbeat of a run whose rounds commit at which
-  /// `when` holds; returns when it is gone.
+  /// Destroys the coordinator without a farewell, at the first heartbeat where rounds commit and `when`
+  /// holds; returns when it is gone.
   void kill_coordinator(std::function<bool(const protocol::Coordinator&)> when = {});
   void wait_for_coordinator();
-  /// Blocks until a heartbeat comes, of a run whose rounds commit, at which this holds.
+  /// Blocks until a heartbeat where rounds commit and `holds` is true.
   void wait_until(std::function<bool(const protocol::Coordinator&)> holds);
-  /// Another one at the same address, once the one before has ended, with the same options but for these two.
+  /// Starts a coordinator at the same address once the previous one has ended, with the same options except
+  /// for these two.
   void start_coordinator_again(std::optional<protocol::LastView> last,
                                std::optional<protocol::ViewNumber> recover = {});
-  /// What the coordinator has stored last.
+  /// The view that the coordinator stored last.
   [[nodiscard]] protocol::LastView stored() const;
-  /// One more worker; `m` may be any number that no other has.
+  /// Starts one more worker; `m` may be any unused number.
   void start_worker(std::size_t m);
-  /// One that only reduces. It ends with the run.
+  /// Starts a reducer. It ends with the run.
   void start_reducer(const std::string& name);
-  /// Lets it leave politely.
+  /// Lets the reducer leave politely.
   void let_reducer_leave(const std::string& name);
   void wait_for_worker(std::size_t m);
   void watch_worker(std::size_t m) {
@@ -118,35 +119,36 @@ class NetworkRun : public CoordinatorObserver {
   [[nodiscard]] std::string coordinator_address() const;
   [[nodiscard]] CoordinatorNode& coordinator() { return *coordinator_; }
   [[nodiscard]] const protocol::Ended& ended() const { return ended_; }
-  /// All that the coordinators have said, one line each.
+  /// All messages of the coordinators, one per line.
   [[nodiscard]] std::string said() const;
-  /// How often they have said it so far.
+  /// How often the messages so far contain `text`.
   [[nodiscard]] std::size_t times_said(std::string_view text) const;
-  /// Blocks until they have said it so often.
+  /// Blocks until the messages contain `text` this many times.
   void wait_until_said(std::string_view text, std::size_t times = 1) const;
   [[nodiscard]] const std::vector<std::pair<std::uint64_t, double>>& evaluations() const {
     return evaluations_;
   }
 
-  /// What the coordinator knew of the contributions, round by round. To be called after `finish`.
+  /// The coordinator's judgements of all rounds. Call it after `finish`.
   [[nodiscard]] const std::vector<protocol::RoundJudged>& judged() const { return judged_; }
 
-  /// Of the same run without a network and without faults. One that was stopped early does not finish.
+  /// Hash of the same run without a network and without faults. If `finished` is false, without the final
+  /// sync.
   [[nodiscard]] Digest expected_hash(std::uint64_t steps, bool finished = true) const;
   struct ReducerResult {
     std::optional<Error> error;
-    std::optional<std::string> problem;  ///< that `follow` returned
+    std::optional<std::string> problem;  ///< the result of `follow`
     MemberNode::Wire wire;
-    MemberNode* node = nullptr;  ///< while it runs
+    MemberNode* node = nullptr;  ///< set while it runs
     std::uint64_t incarnation = 0;
   };
-  /// Of one that has ended.
+  /// Result of a reducer that has ended.
   [[nodiscard]] const ReducerResult& reducer(const std::string& name) const { return *reducers_.at(name); }
   /// Fails the test unless all workers have finished with this hash.
   void expect_end_with(const Digest& expected);
   /// Fails the test unless all workers have finished with the expected hash.
   void expect_good_end() { expect_end_with(expected_hash(options_.steps)); }
-  /// Fails the test unless the run has ended well, these workers with it, at one step and with equal global
+  /// Fails the test unless the run ended well and these workers finished, at one step and with equal global
   /// parameters.
   void expect_one_end(const std::vector<std::size_t>& workers);
 
@@ -174,9 +176,9 @@ class NetworkRun : public CoordinatorObserver {
 
   Options options_;
   std::unique_ptr<CoordinatorNode> coordinator_;
-  std::string coordinator_address_;  ///< empty before there is one
+  std::string coordinator_address_;  ///< empty before the first coordinator starts
   protocol::Ended ended_{};
-  mutable std::mutex telling_;  ///< of what is below
+  mutable std::mutex telling_;  ///< guards all members below
   mutable std::condition_variable told_;
   std::string said_;
   protocol::LastView stored_;
@@ -184,14 +186,14 @@ class NetworkRun : public CoordinatorObserver {
   std::function<bool(const protocol::Coordinator&)> kill_when_, awaited_;
   std::vector<std::pair<std::uint64_t, double>> evaluations_;
   std::vector<protocol::RoundJudged> judged_;
-  std::mutex mutex_;  ///< of the two below: hooks may start workers
+  std::mutex mutex_;  ///< guards the next two members; hooks may start workers
   std::map<std::size_t, std::unique_ptr<WorkerResult>> results_;
   std::map<std::string, std::unique_ptr<ReducerResult>> reducers_;
   std::uint64_t reducer_starts_ = 0;
   std::vector<std::thread> threads_;
 };
 
-/// A loopback HOST:PORT that no other process uses, known before anybody listens there.
+/// A loopback HOST:PORT that no other process uses, known before a process listens there.
 [[nodiscard]] std::string private_address(std::size_t n);
 
 inline constexpr auto for_ever = NetworkRun::for_ever;

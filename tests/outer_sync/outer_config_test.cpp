@@ -1,5 +1,5 @@
-// Keys `outer.*`: what the methods make of them, what is refused before the first step, and what is said
-// aloud.
+// Keys `outer.*`: what the methods make of them, which values are rejected before the first step, and which
+// are reported.
 
 #include <gmock/gmock.h>
 
@@ -54,23 +54,23 @@ TEST(OuterConfig, SparseIsThePapersSetting) {
 
 TEST(OuterConfig, TheFirstAndTheLastPartOfARunOnlyAverage) {
   auto config = read("optimizer: {average_first: 0.1, average_last: 0.25}");
-  EXPECT_FALSE(config.averages_at(1)) << "how long the run is is not known";
+  EXPECT_FALSE(config.averages_at(1)) << "the length of the run is not known";
   config.steps = 200;
   EXPECT_TRUE(config.averages_at(1));
   EXPECT_TRUE(config.averages_at(20));
   EXPECT_FALSE(config.averages_at(21));
   EXPECT_FALSE(config.averages_at(150));
   EXPECT_TRUE(config.averages_at(151));
-  EXPECT_TRUE(config.averages_at(230)) << "the last sync's round";
+  EXPECT_TRUE(config.averages_at(230)) << "the round of the final sync";
   config = read("optimizer: {average_first: 0, average_last: 0}");
   config.steps = 200;
   EXPECT_FALSE(config.averages_at(1));
   EXPECT_FALSE(config.averages_at(200));
-  EXPECT_FALSE(config.averages_at(230)) << "the last sync's round";
+  EXPECT_FALSE(config.averages_at(230)) << "the round of the final sync";
   for (const auto* method : {"eager", "co2"}) {
     config = read(std::string("method: ") + method);
     config.steps = 200;
-    EXPECT_FALSE(config.averages_at(1)) << method << " has an outer step of its own";
+    EXPECT_FALSE(config.averages_at(1)) << method << " has its own outer step";
   }
 }
 
@@ -78,7 +78,7 @@ TEST(OuterConfig, WhatHasAMergeOfItsOwnKeepsIt) {
   EXPECT_TRUE(read("{}").carries());
   EXPECT_TRUE(read("method: diloco").carries());
   EXPECT_FALSE(read("merge: alpha").carries());
-  EXPECT_TRUE(read("{sync_every: 12, sync_delay: 11}").carries()) << "also where results are late";
+  EXPECT_TRUE(read("{sync_every: 12, sync_delay: 11}").carries()) << "also if results are late";
   for (const auto* method : {"eager", "co2", "sparse"})
     EXPECT_FALSE(read(std::string("method: ") + method).carries()) << method;
   EXPECT_FALSE(read("error_feedback: true").sender_feedback());
@@ -121,7 +121,7 @@ TEST(OuterConfig, EagerAndCo2OverlapAWholeRound) {
   EXPECT_FALSE(read("method: co2").optimizer.nesterov);
   EXPECT_TRUE(read("method: eager").optimizer.nesterov);
   EXPECT_THAT(read("momentum_clip: 1").notes(),
-              ElementsAre(HasSubstr("are co2's: streaming_diloco has neither")));
+              ElementsAre(HasSubstr("only affect outer.method co2: streaming_diloco has neither")));
 }
 
 TEST(OuterConfig, UnusualSettingsAreSaidAloud) {
@@ -129,14 +129,15 @@ TEST(OuterConfig, UnusualSettingsAreSaidAloud) {
   EXPECT_THAT(
       read("{num_fragments: 3, sync_every: 10}").notes(),
       ElementsAre(
-          "outer.sync_every is 10, no multiple of the 3 fragments: they are sent at uneven distances"));
+          "outer.sync_every is 10, not a multiple of the 3 fragments: they are sent at uneven intervals"));
   EXPECT_THAT(read("{num_fragments: 3, sync_every: {0: 2, 100: 30}}").notes(),
               ElementsAre("outer.sync_every is 2 and there are 3 fragments: several are sent in one step"));
   EXPECT_THAT(read("{merge: alpha, merge_alpha: 1}").notes(),
-              ElementsAre(HasSubstr("never hear of the others")));
+              ElementsAre(HasSubstr("results never change the local parameters")));
   EXPECT_THAT(read("merge_alpha: 1").notes(), ElementsAre(HasSubstr("no effect with outer.merge: carry")));
-  EXPECT_THAT(read("{merge: alpha, codec: lloyd2}").notes(), ElementsAre(HasSubstr("what it loses is lost")));
-  EXPECT_THAT(read("codec: sign").notes(), ElementsAre(HasSubstr("what the owners of chunks lose")));
+  EXPECT_THAT(read("{merge: alpha, codec: lloyd2}").notes(),
+              ElementsAre(HasSubstr("its losses are permanent")));
+  EXPECT_THAT(read("codec: sign").notes(), ElementsAre(HasSubstr("the chunk owners' losses")));
   EXPECT_THAT(read("codec: lloyd2").notes(), IsEmpty());
   EXPECT_THAT(read("method: diloco").notes(), IsEmpty());
   EXPECT_THAT(read("{merge: alpha, codec: lloyd2, error_feedback: true}").notes(), IsEmpty());

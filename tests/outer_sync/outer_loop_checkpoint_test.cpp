@@ -1,4 +1,4 @@
-// save() and restore(): a run that was stopped anywhere ends as one that never was.
+// save() and restore(): a run that was stopped at any point ends like an uninterrupted one.
 
 #include <gmock/gmock.h>
 
@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint64_t last_step = 16;
 constexpr std::size_t members = 3;
 
-/// Two warm-up steps; then three rounds in flight at most times.
+/// Two warm-up steps; then mostly three rounds in flight.
 OuterConfig checkpointed(const std::string& codec, bool error_feedback) {
   auto config = config_of(3, 6, 5, 0.5);
   config.codec = codec;
@@ -85,9 +85,9 @@ TEST(OuterLoopState, AResumedRunCanBeSavedAgain) {
   EXPECT_EQ(second.save()[1].outer, states[1].outer);
 }
 
-// ---- states that are not ----
+// ---- invalid states ----
 
-/// One replica and a state of it with rounds in flight.
+/// One replica and a saved state of it with rounds in flight.
 class RefusedState : public testing::Test {
  protected:
   RefusedState() : config(checkpointed("int4", true)) {
@@ -98,7 +98,8 @@ class RefusedState : public testing::Test {
     state = saved.agreed;
     state.insert(state.end(), saved.own.begin(), saved.own.end());
   }
-  /// Restores into a fresh loop; what was wrong with the state, or "accepted". A refusal must change nothing.
+  /// Restores into a fresh loop. Returns what was wrong with the state, or "accepted". A rejected state must
+  /// change nothing.
   std::string restored(std::span<const std::byte> bytes, const OuterConfig& settings, FragmentId fragments) {
     Replicas fresh(settings, layout_of(fragments), 1, random_step);
     auto& loop = fresh.at(0).loop;
@@ -109,7 +110,7 @@ class RefusedState : public testing::Test {
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::data) << error.what();
       EXPECT_THAT(error.what(), testing::HasSubstr("checkpoint"));
-      EXPECT_EQ(loop.step(), 0U) << "a refused state must change nothing";
+      EXPECT_EQ(loop.step(), 0U) << "a rejected state must change nothing";
       EXPECT_EQ(loop.global_hash(), before);
       EXPECT_EQ(loop.fragments()[0].round, 0U);
       return error.what();
@@ -120,7 +121,7 @@ class RefusedState : public testing::Test {
 
   OuterConfig config;
   std::size_t agreed = 0;  ///< bytes of the agreed part
-  Bytes state;             ///< that part, and this replica's own
+  Bytes state;             ///< the agreed part followed by this replica's own part
 };
 
 TEST_F(RefusedState, TheStateItselfIsFine) { EXPECT_EQ(restored(state), "accepted"); }
@@ -130,7 +131,7 @@ TEST_F(RefusedState, CutShortAnywhere) {
     ASSERT_NE(restored(std::span(state).first(length)), "accepted")
         << length << " of " << state.size() << " bytes";
   state.push_back(std::byte{0});
-  EXPECT_NE(restored(state), "accepted") << "a byte too many";
+  EXPECT_NE(restored(state), "accepted") << "one byte too many";
 }
 
 TEST_F(RefusedState, OfAnotherLayout) {
@@ -140,12 +141,12 @@ TEST_F(RefusedState, OfAnotherLayout) {
   Replicas fresh(other, FragmentLayout({{0, 40}, {50, 41}, {100, 42}}, 32), 1, random_step);
   EXPECT_THROW(fresh.at(0).loop.restore(std::span(state).first(agreed), std::span(state).subspan(agreed)),
                Error)
-      << "other chunks";
+      << "different chunks";
 }
 
 TEST_F(RefusedState, OfOtherSettings) {
   EXPECT_NE(restored(state, checkpointed("int4", false), 3), "accepted") << "without error feedback";
-  for (const auto* codec : {"int8", "lloyd4"}) {  // the second has results of the same size
+  for (const auto* codec : {"int8", "lloyd4"}) {  // lloyd4's results have the same size
     EXPECT_THAT(restored(state, checkpointed(codec, true), 3), testing::HasSubstr("of another codec"))
         << codec;
   }
@@ -162,7 +163,7 @@ TEST_F(RefusedState, Garbage) {
   }
 }
 
-// Damage to a number cannot be seen here (the checkpoint's own checksum sees it), but it must not break the
+// A damaged number cannot be noticed here (the checkpoint's checksum does that), but it must not break the
 // loop.
 TEST_F(RefusedState, DamagedAnywhereItIsRefusedOrHarmless) {
   for (std::size_t at = 0; at < state.size(); ++at) {
@@ -175,12 +176,12 @@ TEST_F(RefusedState, DamagedAnywhereItIsRefusedOrHarmless) {
 }
 
 TEST_F(RefusedState, RoundsInFlightThatCannotBe) {
-  // step, three fragments of a round and a chain, then the round of the first round in flight, which must
-  // follow the fragment's last applied one.
+  // The state begins with the step, then round and chain of three fragments, then the round of the first
+  // round in flight, which must follow the fragment's last applied round.
   std::uint64_t round = 0;
   constexpr std::size_t first_fragment = 8 + 4;
   std::memcpy(&round, state.data() + first_fragment, 8);
-  ASSERT_EQ(round, 2U) << "the layout of the saved state has changed; mend this test";
+  ASSERT_EQ(round, 2U) << "the layout of the saved state has changed; adapt this test";
   round = 7;
   std::memcpy(state.data() + first_fragment, &round, 8);
   EXPECT_THAT(restored(state), testing::HasSubstr("in flight"));

@@ -1,4 +1,4 @@
-// The outer loop where rounds leave it out, do not commit, or began before it came.
+// The outer loop when rounds leave the replica out, do not commit, or began before it joined.
 
 #include <gmock/gmock.h>
 
@@ -14,7 +14,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using Values = std::vector<float>;
 
-/// Plain averaging, in which every number of these tests is exact.
+/// Plain averaging, for which every number in these tests is exact.
 OuterConfig averaging(std::int64_t fragments, std::int64_t every, std::int64_t delay,
                       std::optional<double> alpha) {
   auto config = config_of(fragments, every, delay, alpha);
@@ -39,10 +39,10 @@ std::string failure_of(const std::function<void()>& work, ErrorKind kind) {
     EXPECT_EQ(error.kind(), kind) << error.what();
     return error.what();
   }
-  return "went on";
+  return "no error";
 }
 
-/// Of its first element, in fp32.
+/// The contribution's first element, in fp32.
 float value_of(const ScriptedExchange::Contribution& contribution) {
   float value = 0;
   std::memcpy(&value, contribution.bytes->data(), sizeof value);
@@ -51,13 +51,14 @@ float value_of(const ScriptedExchange::Contribution& contribution) {
 
 // ---- left out ----
 
-// Alone, without delay and momentum, the global parameters must end where all inner steps together lead,
-// whatever rounds had left some of it out, as long as the last one has it all: nothing is lost, and nothing
-// counted twice.
+// For a single replica without delay and momentum, the global parameters must end at the sum of all inner
+// steps, regardless of which rounds left parts of it out, provided that the last round includes all: no step
+// is lost or counted twice.
 TEST(LeftOut, WhatIsNotInAResultComesWithTheNext) {
   for (const auto& alpha : merges) {
     for (const bool error_feedback : {false, true}) {
-      for (unsigned pattern = 0; pattern < 64; ++pattern) {  // which of three rounds has which of two chunks
+      for (unsigned pattern = 0; pattern < 64;
+           ++pattern) {  // which of three rounds include which of two chunks
         SCOPED_TRACE(testing::Message()
                      << name_of(alpha) << ", error feedback " << error_feedback << ", pattern " << pattern);
         auto config = averaging(1, 2, 0, alpha);
@@ -77,9 +78,9 @@ TEST(LeftOut, WhatIsNotInAResultComesWithTheNext) {
   }
 }
 
-// H = 2, tau = 1, alpha = 1/2, by hand, from zero; all moves are 1. Round 1 is sent at step 2 with x = -2 and
-// left out. At step 3 local = 3 is merged with theta = 0 to 1.5: half of the two steps that were sent is
-// gone, and half of the third, as always. The former comes back.
+// H = 2, tau = 1, alpha = 1/2, by hand, from zero; every step moves by 1. Round 1 is sent at step 2 with x =
+// -2 and leaves the replica out. At step 3, local = 3 is merged with theta = 0 to 1.5: half of the two sent
+// steps is lost, and as always half of the third. The loss of the sent steps is made up for.
 TEST(LeftOut, LocalParametersKeepWhatTheOthersDoNotHave) {
   for (const bool error_feedback : {false, true}) {
     auto config = averaging(1, 2, 1, 0.5);
@@ -91,20 +92,20 @@ TEST(LeftOut, LocalParametersKeepWhatTheOthersDoNotHave) {
     EXPECT_EQ(value_of(replica.exchange.contributions.at(0)), -2);
     EXPECT_EQ(replica.loop->global_parameters()[5], 0);
     EXPECT_EQ(replica.local.values[5], 1.5F + 1);
-    EXPECT_EQ(replica.local.open, 0) << "a range was left open for change";
+    EXPECT_EQ(replica.local.open, 0) << "a range was left open for modification";
     EXPECT_EQ(replica.loop->stats().left_out, 1U);
     replica.step(1);
     EXPECT_EQ(value_of(replica.exchange.contributions.at(1)), -3.5F);
     replica.step(1);
     EXPECT_EQ(replica.loop->global_parameters()[5], 3.5F);
-    EXPECT_EQ(replica.local.values[5], 4) << "4.5 merged with 3.5, of which everything is known";
+    EXPECT_EQ(replica.local.values[5], 4) << "4.5 merged with 3.5, which includes every step";
     EXPECT_EQ(replica.loop->stats().left_out, 1U);
   }
 }
 
 TEST(LeftOut, InAnyCodecWhatWasSentComesBack) {
-  // Left out in all rounds but the last one, a replica that stands still afterwards sends what it sent first,
-  // up to the codec's error.
+  // A replica that is left out of all rounds but the last, and stands still after the first, finally sends
+  // what it sent first, up to the codec's error.
   for (const auto* codec : {"int8", "lloyd4", "bf16"}) {
     auto config = averaging(1, 1, 0, 0.5);
     config.codec = codec;
@@ -132,8 +133,8 @@ TEST(LeftOut, AWarmUpGradientComesWithTheNext) {
   EXPECT_EQ(replica.local.values[0], begin + 7);
 }
 
-// alpha = 1/2, without delay, from zero. What was rejected is merged as if it were in the result, so half of
-// it stays in the local parameters as always, and the rest is gone.
+// alpha = 1/2, without delay, from zero. A rejected contribution is merged as if it were in the result, so
+// half of it stays in the local parameters as always, and the rest is lost.
 TEST(Rejected, WhatTheOthersLeftOutDoesNotComeBack) {
   for (const bool error_feedback : {false, true}) {
     auto config = averaging(1, 1, 0, 0.5);
@@ -143,13 +144,13 @@ TEST(Rejected, WhatTheOthersLeftOutDoesNotComeBack) {
     replica.exchange.rejects = [](ChunkId k, Round round) { return round == 1 && k == 0; };
     replica.step(4);
     EXPECT_EQ(replica.local.values[5], 2) << "merged with zero";
-    EXPECT_EQ(replica.local.values[20], 4) << "of the other chunk, which is in the result";
+    EXPECT_EQ(replica.local.values[20], 4) << "the other chunk is in the result";
     EXPECT_EQ(replica.loop->stats().rejected, 1U);
     EXPECT_EQ(replica.loop->stats().left_out, 0U);
     replica.step(1);
     EXPECT_EQ(replica.loop->global_parameters()[5], 3);
     EXPECT_EQ(replica.exchange.contributions.back().weight, replica.exchange.contributions.front().weight)
-        << "nor do its tokens";
+        << "its tokens must not come back either";
   }
 }
 
@@ -165,7 +166,7 @@ TEST(Rejected, AWarmUpGradientDoesNotComeBack) {
   EXPECT_EQ(replica.local.values[0], begin + 2);
 }
 
-// The same with the carry merge: all of what was rejected is gone.
+// The same with the carry merge: all of the rejected contribution is lost.
 TEST(Rejected, IsTakenFromTheLocalParametersWithCarry) {
   for (const bool error_feedback : {false, true}) {
     auto config = averaging(1, 1, 0, std::nullopt);
@@ -175,15 +176,15 @@ TEST(Rejected, IsTakenFromTheLocalParametersWithCarry) {
     replica.exchange.rejects = [](ChunkId k, Round round) { return round == 1 && k == 0; };
     replica.step(4);
     EXPECT_EQ(replica.local.values[5], 0);
-    EXPECT_EQ(replica.local.values[20], 4) << "of the other chunk, which is in the result";
+    EXPECT_EQ(replica.local.values[20], 4) << "the other chunk is in the result";
     replica.step(1);
     EXPECT_EQ(replica.loop->global_parameters()[5], 1);
     EXPECT_EQ(replica.loop->stats().rejected, 1U);
   }
 }
 
-// H = 2, tau = 1, by hand, from zero; all moves are 1. Round 1 is sent at step 2 with x = -2 and applied at
-// step 3, so local = 2 + the third step. Round 2 sends the steps 3 and 4.
+// H = 2, tau = 1, by hand, from zero; every step moves by 1. Round 1 is sent at step 2 with x = -2 and
+// applied at step 3, so local = 2 + the third step. Round 2 sends steps 3 and 4.
 TEST(Carry, KeepsWhatWasTrainedMeanwhile) {
   LoneReplica replica(averaging(1, 2, 1, std::nullopt), FragmentLayout({{0, 16}}, 16));
   begin_at_zero(replica);
@@ -194,8 +195,8 @@ TEST(Carry, KeepsWhatWasTrainedMeanwhile) {
   EXPECT_EQ(value_of(replica.exchange.contributions.at(1)), -2);
 }
 
-// The local parameters keep what the sender's codec lost, and the owner's residual what the owner's lost. So
-// all steps reach the global parameters in the end.
+// The local parameters keep what the sender's codec lost, the owner's residual what the owner's codec lost.
+// So all steps reach the global parameters in the end.
 TEST(Carry, WhatTheCodecsLoseComesWithLaterRounds) {
   for (const auto* codec : {"lloyd2", "lloyd4", "int4"}) {
     auto config = averaging(1, 2, 1, std::nullopt);
@@ -252,13 +253,13 @@ TEST(Weights, AreTokensSinceTheFragmentWasLastSent) {
   std::vector<std::pair<ChunkId, std::uint64_t>> weights;
   for (const auto& c : replica.exchange.contributions) weights.emplace_back(c.chunk, c.weight);
   using Pair = std::pair<ChunkId, std::uint64_t>;
-  EXPECT_THAT(weights, ElementsAre(Pair(0, 1), Pair(1, 1), Pair(0, 2), Pair(1, 2),  // the warm-up's own
+  EXPECT_THAT(weights, ElementsAre(Pair(0, 1), Pair(1, 1), Pair(0, 2), Pair(1, 2),  // the warm-up's rounds
                                    Pair(1, 3 + 4),                                  // sent at step 4
-                                   Pair(0, 3 + 4 + 5 + 6),                          // at 6
-                                   Pair(1, 5 + 6 + 7 + 8),                          // at 8
-                                   Pair(0, 7 + 8 + 9 + 10),                         // at 10
+                                   Pair(0, 3 + 4 + 5 + 6),                          // sent at step 6
+                                   Pair(1, 5 + 6 + 7 + 8),                          // sent at step 8
+                                   Pair(0, 7 + 8 + 9 + 10),                         // sent at step 10
                                    Pair(0, 0), Pair(1, 9 + 10)))
-      << "fragment 0 has been trained on no token since; where all say so, weights are equal";
+      << "fragment 0 was trained on no tokens since; if all replicas report 0, they weigh the same";
 }
 
 // ---- rounds that do not commit ----
@@ -285,15 +286,15 @@ TEST_F(Frozen, TheClockStandsStillUntilTheResultIsHere) {
   steps(3);
   EXPECT_EQ(replica.loop->step(), 5U);
   EXPECT_EQ(replica.loop->stats().uncommitted_steps, 3U);
-  EXPECT_EQ(replica.exchange.contributions.size(), sent) << "nothing is sent meanwhile";
+  EXPECT_EQ(replica.exchange.contributions.size(), sent) << "nothing may be sent while frozen";
   connected = true;
   steps(1);
   EXPECT_FALSE(replica.loop->frozen());
-  EXPECT_EQ(replica.loop->step(), 6U) << "this step is the agreed sixth";
+  EXPECT_EQ(replica.loop->step(), 6U) << "this step is the agreed step 6";
   EXPECT_EQ(replica.loop->fragments()[0].round, 1U);
-  EXPECT_THAT(replica.exchange.rounds_of(1), ElementsAre(1, 2)) << "the schedule goes on: sent at 2 and 6";
+  EXPECT_THAT(replica.exchange.rounds_of(1), ElementsAre(1, 2)) << "the schedule continues: sent at 2 and 6";
   EXPECT_EQ(replica.exchange.contributions.back().weight, 3U + 3U + 1U)
-      << "steps 3 to 5, three local ones and the sixth: their tokens count too";
+      << "tokens of steps 3 to 5, of three local ones and of step 6";
   steps(4);
   EXPECT_EQ(replica.loop->step(), 10U);
   EXPECT_EQ(replica.loop->stats().uncommitted_steps, 3U);
@@ -308,24 +309,24 @@ TEST(ViewChange, AReplicaTrainsOnForOneIntervalAndWaitsThen) {
   };
   replica.exchange.view_forms = [](FragmentId, Round) { return true; };
   steps(interval + interval - 1);
-  EXPECT_EQ(replica.loop->step(), interval) << "round 1 is sent there, and its result is due at once";
+  EXPECT_EQ(replica.loop->step(), interval) << "round 1 is sent here, and its result is due at once";
   EXPECT_EQ(replica.loop->stats().uncommitted_steps, interval - 1);
-  EXPECT_FALSE(replica.loop->frozen()) << "rounds commit as soon as the view begins";
-  steps(1);  // it waits, and the exchange has the result
+  EXPECT_FALSE(replica.loop->frozen()) << "the view is forming, so rounds will commit soon";
+  steps(1);  // the loop waits, and the exchange has the result
   EXPECT_EQ(replica.loop->step(), interval + 1);
   EXPECT_EQ(replica.loop->fragments()[0].round, 1U);
   steps(interval - 1);
   EXPECT_EQ(replica.exchange.contributions.back().weight, 2 * interval - 1);
   steps(1);
-  EXPECT_EQ(replica.loop->step(), 2 * interval) << "as many again in the next interval";
+  EXPECT_EQ(replica.loop->step(), 2 * interval) << "as many steps again in the next interval";
   EXPECT_EQ(replica.loop->stats().uncommitted_steps, interval);
   EXPECT_FLOAT_EQ(replica.loop->global_parameters()[3], begin + 4 * 0.5F);
   replica.exchange.view_forms = [](FragmentId, Round) { return false; };
   steps(1);
-  EXPECT_FLOAT_EQ(replica.loop->global_parameters()[3], begin + 11 * 0.5F) << "none of the steps is lost";
+  EXPECT_FLOAT_EQ(replica.loop->global_parameters()[3], begin + 11 * 0.5F) << "no step may be lost";
 }
 
-// Two fragments whose results are due one after the other share the interval's steps.
+// Two fragments with results due one after the other share the steps of one interval.
 TEST(ViewChange, AReplicaTrainsOnForOneIntervalHoweverManyResultsAreDue) {
   LoneReplica replica(averaging(2, 4, 1, std::nullopt), FragmentLayout({{0, 16}, {16, 16}}, 16));
   replica.exchange.view_forms = [](FragmentId, Round) { return true; };
@@ -335,8 +336,8 @@ TEST(ViewChange, AReplicaTrainsOnForOneIntervalHoweverManyResultsAreDue) {
   EXPECT_GE(stats.uncommitted_steps, replica.loop->step() / 2);
 }
 
-// Other replicas may have had the step's results before they sealed: what this one tells of the step must
-// agree with theirs.
+// Other replicas may have received the step's results before they sealed. This replica's report of the step
+// must agree with theirs.
 TEST(ViewChange, AStepIsCompleteBeforeItIsSavedOrTold) {
   LoneReplica ahead(averaging(1, 4, 0, std::nullopt), FragmentLayout({{0, 16}}, 16)),
       behind(averaging(1, 4, 0, std::nullopt), FragmentLayout({{0, 16}}, 16));
@@ -358,7 +359,7 @@ TEST(ViewChange, AStepIsCompleteBeforeItIsSavedOrTold) {
   EXPECT_EQ(own->agreed, others->agreed);
 }
 
-// A limit of no local round is one for rounds that do not commit.
+// outer.max_local_rounds = 0 limits only steps made while rounds do not commit.
 TEST(ViewChange, ItsStepsDoNotCountAsLocalRounds) {
   auto config = averaging(1, 4, 0, std::nullopt);
   config.max_local_rounds = 0;
@@ -368,7 +369,7 @@ TEST(ViewChange, ItsStepsDoNotCountAsLocalRounds) {
   EXPECT_GT(replica.loop->stats().uncommitted_steps, 0U);
 }
 
-// A merge that keeps a part of the local steps would lose the rest of those made meanwhile.
+// With the alpha merge, which keeps a part of the local steps, the rest of the extra steps would be lost.
 TEST(ViewChange, AReplicaThatMixesWaits) {
   LoneReplica replica(averaging(1, 4, 0, 0.5), FragmentLayout({{0, 16}}, 16));
   replica.exchange.view_forms = [](FragmentId, Round) { return true; };
@@ -387,12 +388,12 @@ TEST_F(Frozen, OfTwoResultsThatAreDueTheSecondMayBeLate) {
   connected = true;
   both.step(0.5F);
   EXPECT_EQ(both.loop->step(), 2U);
-  EXPECT_EQ(both.loop->fragments()[0].round, 2U) << "the first is applied once in each round";
+  EXPECT_EQ(both.loop->fragments()[0].round, 2U) << "the first must be applied once per round";
   EXPECT_EQ(both.loop->fragments()[1].round, 2U);
 }
 
-// Steps made while a result is late are merged like those made while it was on its way: the part alpha of
-// them is kept, with carry all. All others add up exactly (as in LeftOut).
+// Steps made while a result is late are merged like steps made while it was in flight: the part alpha of them
+// is kept, with carry all. All other steps add up exactly (as in LeftOut).
 TEST_F(Frozen, LocalStepsAreMergedLikeStepsInFlight) {
   for (const bool carry : {false, true}) {
     const auto alpha = carry ? std::nullopt : std::optional(0.5);
@@ -407,15 +408,15 @@ TEST_F(Frozen, LocalStepsAreMergedLikeStepsInFlight) {
     EXPECT_EQ(alone.loop->step(), 10U);
     const float kept = carry ? 12 : 12 - 3 * 0.5F;
     EXPECT_FLOAT_EQ(alone.loop->global_parameters()[3], begin + kept * 0.5F)
-        << "sent at step 4, merged after three more";
+        << "sent at step 4, merged after three more steps";
   }
 }
 
-/// It may be the last one that has the run's state.
+/// It may be the last replica that has the run's state.
 TEST_F(Frozen, AtTheLimitItWaits) {
   steps(4);
   connected = false;
-  for (int i = 0; i < 1 + 8; ++i) {  // the step that froze, and outer.max_local_rounds = 2 times H = 4
+  for (int i = 0; i < 1 + 8; ++i) {  // the step that froze, then outer.max_local_rounds = 2 times H = 4
     EXPECT_TRUE(replica.loop->may_train()) << "step " << i;
     steps(1);
   }
@@ -490,7 +491,7 @@ TEST_F(Frozen, SoDoesTheWarmUp) {
 
 // ---- state for others ----
 
-/// A donor that trains alone, and a joiner that gets its results.
+/// A donor that trains by itself, and a joiner that gets its results.
 class StateTransfer : public testing::Test {
  protected:
   StateTransfer() : config(streaming()), donor(config, layout_of(3)), joiner(config, layout_of(3)) {}
@@ -514,12 +515,12 @@ class StateTransfer : public testing::Test {
 
 TEST_F(StateTransfer, ThereIsNoStateToGiveInTheWarmUp) {
   train_donor(1);
-  EXPECT_FALSE(donor.exchange.source) << "the inner optimizer's would be needed too";
+  EXPECT_FALSE(donor.exchange.source) << "the inner optimizer's state would be needed too";
   train_donor(2);
   EXPECT_TRUE(donor.exchange.source);
-  EXPECT_EQ(donor.exchange.served, 2U) << "once per step";
+  EXPECT_EQ(donor.exchange.served, 2U) << "requests are served once per step";
   donor.loop.reset();
-  EXPECT_FALSE(donor.exchange.source) << "who asks now would find no loop";
+  EXPECT_FALSE(donor.exchange.source) << "a later request would find no loop";
 }
 
 TEST_F(StateTransfer, AfterASnapshotAndTheRoundsSinceItIsWhereTheOthersAre) {
@@ -540,17 +541,18 @@ TEST_F(StateTransfer, AfterASnapshotAndTheRoundsSinceItIsWhereTheOthersAre) {
       while (late.loop->fragments()[p].round < reference.loop->fragments()[p].round)
         late.loop->follow(p, reference.exchange.results.at({p, late.loop->fragments()[p].round + 1}));
     }
-    EXPECT_THAT(late.local.values, testing::Each(7.0F)) << "following touches the global parameters only";
+    EXPECT_THAT(late.local.values, testing::Each(7.0F))
+        << "following rounds may change the global parameters only";
     for (const auto& fragment : late.loop->fragments()) applied.push_back(fragment.round);
     late.loop->begin_at(begin);
     for (const auto& nothing : late.exchange.contributions)
-      EXPECT_EQ(nothing.weight, 0U) << "to a round in flight it has nothing to say";
+      EXPECT_EQ(nothing.weight, 0U) << "it has nothing to contribute to rounds in flight";
     EXPECT_EQ(late.loop->global_hash().hex(), reference.loop->global_hash().hex());
     EXPECT_EQ(late.loop->fragments(), reference.loop->fragments());
     const auto global = late.loop->global_parameters();
     EXPECT_EQ(late.local.values, Values(global.begin(), global.end()));
     EXPECT_EQ(late.loop->step(), begin);
-    // From here on both get the reference's results, and apply them at the same steps.
+    // From here on, both get the reference's results and apply them at the same steps.
     while (reference.loop->step() < 40) {
       train(reference.loop->step() + 1);
       for (FragmentId p = 0; p < 3; ++p) {
@@ -565,7 +567,8 @@ TEST_F(StateTransfer, AfterASnapshotAndTheRoundsSinceItIsWhereTheOthersAre) {
       const auto theirs = reference.exchange.rounds_of(p), ours = late.exchange.rounds_of(p);
       ASSERT_FALSE(ours.empty());
       EXPECT_EQ(ours.back(), theirs.back());
-      EXPECT_EQ(ours.size(), ours.back() - ours.front() + 1) << "every round since its first";
+      EXPECT_EQ(ours.size(), ours.back() - ours.front() + 1)
+          << "it must contribute to every round since its first";
       EXPECT_EQ(ours.front(), applied[p] + 1) << "rounds in flight wait for the newcomer too";
     }
   }
@@ -580,7 +583,7 @@ TEST_F(StateTransfer, ASendPointOfARoundThatIsHereAlreadySendsNothing) {
   joiner.loop->begin_at(sent_at - 1);
   joiner.exchange.results = donor.exchange.results;
   for (int i = 0; i < 4; ++i) joiner.step(0.5F);
-  EXPECT_THAT(joiner.exchange.rounds_of(1), IsEmpty()) << "round " << round << " is applied";
+  EXPECT_THAT(joiner.exchange.rounds_of(1), IsEmpty()) << "round " << round << " is applied already";
   while (joiner.exchange.rounds_of(1).empty() && joiner.loop->step() < 40) {
     train_donor(joiner.loop->step() + 1);
     joiner.exchange.results = donor.exchange.results;
@@ -590,7 +593,7 @@ TEST_F(StateTransfer, ASendPointOfARoundThatIsHereAlreadySendsNothing) {
 }
 
 TEST_F(StateTransfer, WhatWasInFlightBeforeIsForgotten) {
-  for (int i = 0; i < 4; ++i) joiner.step(0.5F);  // fragment 1 was sent in the fourth step
+  for (int i = 0; i < 4; ++i) joiner.step(0.5F);  // fragment 1 is sent in the fourth step
   ASSERT_THAT(joiner.exchange.rounds_of(1), ElementsAre(1, 2, 3));
   joiner.exchange.chains = {};  // a new view: the exchange forgets too
   train_donor(11);
@@ -598,7 +601,7 @@ TEST_F(StateTransfer, WhatWasInFlightBeforeIsForgotten) {
   joiner.loop->begin_at(11);
   EXPECT_EQ(joiner.loop->step(), 11U);
   EXPECT_EQ(joiner.loop->global_hash().hex(), donor.loop->global_hash().hex());
-  EXPECT_EQ(joiner.loop->stats().left_out, 0U) << "its own step was given up: nothing is put back";
+  EXPECT_EQ(joiner.loop->stats().left_out, 0U) << "its own step was given up, so nothing is put back";
 }
 
 TEST_F(StateTransfer, JoinedWhereTheOthersAreFrozenItIsFrozenToo) {
@@ -619,13 +622,14 @@ TEST_F(StateTransfer, SnapshotsThatDoNotFitAreRefused) {
     spoil(bad);
     const auto before = joiner.loop->global_hash();
     auto why = failure_of([&] { joiner.loop->install(bad); }, ErrorKind::network);
-    EXPECT_EQ(joiner.loop->global_hash(), before) << "a refusal changes nothing";
+    EXPECT_EQ(joiner.loop->global_hash(), before) << "a rejected snapshot must change nothing";
     return why;
   };
   const auto other_size = std::make_shared<const AlignedVector<float>>(3, 0.0F);
   auto broken = *good.velocity;
   broken[2] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THAT(refusal([](auto& s) { s.fragment = 3; }), HasSubstr("fragment 3 is of none: there are 3"));
+  EXPECT_THAT(refusal([](auto& s) { s.fragment = 3; }),
+              HasSubstr("fragment 3 is invalid: fragments of this run are numbered below 3"));
   EXPECT_THAT(refusal([&](auto& s) { s.theta = other_size; }), HasSubstr("has 3 elements; expected 41"));
   EXPECT_THAT(refusal([&](auto& s) { s.velocity = nullptr; }), HasSubstr("has 0 elements; expected 41"));
   EXPECT_THAT(refusal([&](auto& s) { s.velocity = std::make_shared<const AlignedVector<float>>(broken); }),
@@ -638,25 +642,25 @@ TEST_F(StateTransfer, MomentsComeWithTheFragmentsWhereTheyAreAskedFor) {
   PlainMoments given(size, 0.5F, 0.25F, 90), taken(size, 7, 7, 3);
   for (std::size_t i = 0; i < size; ++i) given.first[i] = static_cast<float>(i);
   train_donor(10);
-  EXPECT_FALSE(donor.exchange.source(0, true).first_moment) << "they are not shared yet";
+  EXPECT_FALSE(donor.exchange.source(0, true).first_moment) << "the moments are not shared yet";
   donor.loop->share_moments(given);
   joiner.loop->share_moments(taken);
-  EXPECT_FALSE(donor.exchange.source(0, false).first_moment) << "nobody has asked for them";
+  EXPECT_FALSE(donor.exchange.source(0, false).first_moment) << "the moments were not asked for";
   for (FragmentId p = 0; p < 3; ++p) {
     const auto snapshot = donor.exchange.source(p, true);
-    given.count -= p;  // as if each were of another member
+    given.count -= p;  // as if each fragment came from another member
     joiner.loop->install(snapshot);
-    EXPECT_EQ(taken.count, 3U) << "not before all are there";
+    EXPECT_EQ(taken.count, 3U) << "the count must not change before all fragments have arrived";
   }
   joiner.loop->begin_at(10);
-  EXPECT_EQ(taken.count, 89U) << "the least count of the three";
+  EXPECT_EQ(taken.count, 89U) << "the lowest count of the three";
   for (const auto& fragment : donor.layout.fragments()) {
     for (auto i = fragment.begin; i < fragment.end(); ++i) {
       ASSERT_EQ(taken.first[i], static_cast<float>(i));
       ASSERT_EQ(taken.second[i], 0.25F);
     }
   }
-  // Taken once more without them (a newcomer that begins afresh), they stay as they are.
+  // Copied once more without moments (by a newcomer that starts again), they stay unchanged.
   joiner.exchange.contributions.clear();
   install_all();
   joiner.loop->begin_at(10);
@@ -674,7 +678,7 @@ TEST_F(StateTransfer, MomentsThatDoNotFitAreRefused) {
     auto bad = good;
     spoil(bad);
     auto why = failure_of([&] { joiner.loop->install(bad); }, ErrorKind::network);
-    EXPECT_THAT(taken.first, testing::Each(7.0F)) << "a refusal changes nothing";
+    EXPECT_THAT(taken.first, testing::Each(7.0F)) << "a rejected snapshot must change nothing";
     return why;
   };
   const auto with = [&](float value) {
@@ -692,15 +696,15 @@ TEST_F(StateTransfer, ResultsThatDoNotFitAreRefused) {
   const auto why = [&](FragmentId p, ErrorKind kind) {
     return failure_of([&] { joiner.loop->follow(p, results); }, kind);
   };
-  EXPECT_THAT(why(3, ErrorKind::network), HasSubstr("not of this layout"));
+  EXPECT_THAT(why(3, ErrorKind::network), HasSubstr("does not fit this layout"));
   results.pop_back();
-  EXPECT_THAT(why(1, ErrorKind::network), HasSubstr("with 2 chunks is not of this layout"));
+  EXPECT_THAT(why(1, ErrorKind::network), HasSubstr("with 2 chunks does not fit this layout"));
   results.push_back(std::make_shared<const Bytes>(3, std::byte{0}));
   install_all();
   EXPECT_THAT(why(1, ErrorKind::divergence), HasSubstr("does not decode"));
 }
 
-// A replica that was cut off while the others went on comes back with all that it did. Without delay, and
+// A replica that was cut off while the others continued comes back with all its steps. Without delay, and
 // where the others stood still, the sum is exact (as in LeftOut).
 TEST(Absence, WhoComesBackLosesNothing) {
   for (const auto& alpha : merges) {
@@ -709,7 +713,7 @@ TEST(Absence, WhoComesBackLosesNothing) {
     begin_at_zero(replica);
     bool connected = true;
     replica.exchange.commits = [&](FragmentId, Round) { return connected; };
-    // What the others make meanwhile: rounds 2 to 4 of fragment 0, and 3 and 4 of fragment 1.
+    // The others meanwhile make rounds 2 to 4 of fragment 0, and rounds 3 and 4 of fragment 1.
     replica.exchange.includes = [](ChunkId k, Round round) { return round < 2 + k || round > 4; };
     for (int i = 0; i < 7; ++i) replica.step(1);
     connected = false;
@@ -722,14 +726,15 @@ TEST(Absence, WhoComesBackLosesNothing) {
     EXPECT_EQ(replica.loop->step(), 18U);
     EXPECT_EQ(replica.loop->stats().left_out, 5U);
     EXPECT_THAT(replica.exchange.rounds_of(0), ElementsAre(1, 2, 3, 4));
-    EXPECT_THAT(replica.exchange.rounds_of(1), ElementsAre(1, 2, 3, 4, 5)) << "the last one on time";
+    EXPECT_THAT(replica.exchange.rounds_of(1), ElementsAre(1, 2, 3, 4, 5))
+        << "the last round is sent on time";
     for (int i = 0; i < 2; ++i) replica.step(1);
     EXPECT_THAT(replica.exchange.rounds_of(0), ElementsAre(1, 2, 3, 4, 5));
     EXPECT_EQ(replica.exchange.contributions.back().weight, 4U + 1U + 2U)
-        << "tokens of steps 5 to 8, of the one on coming back, and of two more: they go where their steps go";
+        << "tokens of steps 5 to 8, of the step on coming back and of two more: tokens go with their steps";
     const auto global = replica.loop->global_parameters();
     EXPECT_EQ(global[0], 8 + 2);
-    EXPECT_EQ(global[16], 8) << "it was sent at step 18";
+    EXPECT_EQ(global[16], 8) << "fragment 1 was sent at step 18";
   }
 }
 
@@ -738,7 +743,7 @@ TEST_F(StateTransfer, AStepThatTheRoundsAreNotOfIsRefused) {
   install_all();
   for (const std::uint64_t step : {0U, 1U, 2U, 8U, 60U, 100U}) {
     EXPECT_THAT(failure_of([&] { joiner.loop->begin_at(step); }, ErrorKind::network),
-                HasSubstr("are not of step " + std::to_string(step)));
+                HasSubstr("do not match step " + std::to_string(step)));
   }
   EXPECT_NO_THROW(joiner.loop->begin_at(20));
   EXPECT_THAT(failure_of([&] { joiner.loop->begin_at(std::numeric_limits<std::uint64_t>::max()); },

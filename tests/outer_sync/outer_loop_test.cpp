@@ -1,4 +1,5 @@
-// The outer loop over real protocol members against Algorithm 2 of arXiv 2501.18512, bit for bit in fp32.
+// The outer loop over real protocol members, compared with Algorithm 2 of arXiv 2501.18512, bit for bit in
+// fp32.
 
 #include "isthmus/outer_sync/engine/outer_loop.h"
 
@@ -45,7 +46,7 @@ Algorithm2 reference(const OuterConfig& config, const FragmentLayout& layout, st
   return out;
 }
 
-/// Runs both for some steps and compares every value after every step.
+/// Runs both and compares every value after every step.
 void compare_with_algorithm2(const OuterConfig& config, std::size_t members, std::uint64_t steps) {
   Replicas replicas(config, layout_of(static_cast<FragmentId>(config.num_fragments)), members, random_step);
   auto expected = reference(config, replicas.layout(), members);
@@ -98,16 +99,16 @@ TEST_P(Golden, EveryValueOfEveryStepIsAlgorithm2s) {
 
 INSTANTIATE_TEST_SUITE_P(
     OuterLoop, Golden,
-    testing::Values(Setting{1, 1, 1, 0, 0.5, 5},    // alone, every step
+    testing::Values(Setting{1, 1, 1, 0, 0.5, 5},    // a single replica, every step
                     Setting{2, 1, 4, 0, 0, 13},     // DiLoCo
                     Setting{2, 2, 6, 2, 0.5, 20},   // streaming
                     Setting{3, 3, 10, 1, 0.5, 25},  // P does not divide H
                     Setting{4, 5, 3, 2, 0.5, 14},   // H < P
                     Setting{2, 3, 6, 5, 0.5, 23},   // three rounds in flight at a time
                     Setting{2, 2, 4, 1, 0, 11},     // alpha 0 forgets tau local steps
-                    Setting{2, 2, 4, 1, 1, 11},     // alpha 1 never listens
+                    Setting{2, 2, 4, 1, 1, 11},     // alpha 1 ignores the results
                     Setting{3, 2, 5, 3, 0.3, 17}, Setting{5, 2, 4, 3, 0.9, 9},
-                    Setting{2, 2, 8, 7, 0.5, 3},  // ends before anything was applied
+                    Setting{2, 2, 8, 7, 0.5, 3},  // ends before a result is applied
                     Setting{1, 1, 1, 0, std::nullopt, 5}, Setting{2, 1, 4, 0, std::nullopt, 13},
                     Setting{2, 2, 6, 2, std::nullopt, 20}, Setting{3, 3, 10, 1, std::nullopt, 25},
                     Setting{4, 5, 3, 2, std::nullopt, 14}, Setting{2, 3, 6, 5, std::nullopt, 23}));
@@ -149,7 +150,7 @@ TEST(OuterLoop, ByHand) {
   // * 1.56640625.
   EXPECT_EQ(replicas.at(0).loop.global_parameters()[0], 9.986328125F);
   EXPECT_EQ(replicas.at(0).local.values[0], 9.986328125F)
-      << "nobody trains on: local parameters become global";
+      << "after the last sync, local parameters must equal the global ones";
   EXPECT_EQ(replicas.at(1).local.values[0], 9.986328125F);
 }
 
@@ -281,8 +282,8 @@ TEST(OuterLoop, ReplicasAgreeBitForBitUnderEveryCodec) {
   }
 }
 
-// The same run on every machine and in every build. If this changes, encoded bytes or agreed arithmetic have
-// changed: protocol::numerics_version must grow with them, since such replicas cannot train together.
+// The same run on every machine and in every build. If these hashes change, encoded bytes or agreed
+// arithmetic have changed: raise protocol::numerics_version then, since such replicas cannot train together.
 TEST(OuterLoop, ASmallRunHasItsHashes) {
   auto config = quantised("int4", true);
   config.optimizer.momentum = 0.9;
@@ -316,7 +317,7 @@ TEST(OuterLoop, TheChainIsTheHashOfAllResults) {
   std::vector<Bytes> chunks(2);
   replicas.network().on_contribution = [&](std::size_t, ChunkId chunk, protocol::Round round,
                                            const Bytes& bytes) {
-    chunks[chunk] = bytes;  // alone and in fp32, the result is the contribution
+    chunks[chunk] = bytes;  // with one replica and fp32, the result is the contribution
     if (chunk == 0) return;
     Hasher hasher;
     hasher.update(std::as_bytes(std::span(chain.bytes))).update(std::uint64_t{0}).update(round);
@@ -327,8 +328,8 @@ TEST(OuterLoop, TheChainIsTheHashOfAllResults) {
   EXPECT_EQ(replicas.at(0).loop.fragments()[0].chain.hex(), chain.hex());
 }
 
-// What the codec drops in one round is sent in a later one. Element 0 is large, so the scale of the block is
-// too coarse for the others: without error feedback they never move, with it they arrive within one quantum.
+// A later round sends what the codec drops in one round. Element 0 is large, so the block's scale is too
+// coarse for the others: without error feedback they never move, with it they arrive within one quantum.
 TEST(OuterLoop, ErrorFeedbackLosesNothingInTheLongRun) {
   const auto table = [](std::size_t, std::uint64_t, std::size_t i) { return i == 0 ? 1.0F : 0.01F; };
   for (const bool error_feedback : {false, true}) {
@@ -344,7 +345,7 @@ TEST(OuterLoop, ErrorFeedbackLosesNothingInTheLongRun) {
     if (error_feedback) {
       EXPECT_NEAR(moved, 200 * 0.01F, 0.15F) << "one quantum is 1/7";
     } else {
-      EXPECT_EQ(moved, 0) << "this case does not show what error feedback is for any more";
+      EXPECT_EQ(moved, 0) << "this case no longer shows what error feedback is for";
     }
   }
 }
@@ -362,7 +363,7 @@ std::string failure_of(OuterConfig config, std::uint64_t bad_step, float bad) {
     EXPECT_EQ(error.kind(), ErrorKind::divergence);
     return error.what();
   }
-  return "went on";
+  return "no error";
 }
 
 TEST(OuterLoop, ValuesThatAreNotFiniteEndTheRun) {

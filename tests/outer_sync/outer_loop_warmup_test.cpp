@@ -1,4 +1,4 @@
-// The synchronous warm-up: gradients are averaged every step and nothing is sent on the schedule.
+// The synchronous warm-up: gradients are averaged at every step, and nothing is sent on the schedule.
 
 #include <gmock/gmock.h>
 
@@ -38,7 +38,8 @@ TEST(Warmup, InFp32EveryReplicaGetsTheMeanGradient) {
     }
     for (std::size_t m = 0; m < 3; ++m) {
       ASSERT_EQ(replicas.at(m).locals[step - 1], expected) << "replica " << m << " after step " << step;
-      ASSERT_EQ(replicas.at(m).globals[step - 1], expected) << "in the warm-up local and global are one";
+      ASSERT_EQ(replicas.at(m).globals[step - 1], expected)
+          << "in the warm-up, local and global parameters must be equal";
     }
   }
 }
@@ -53,7 +54,7 @@ TEST(Warmup, InInt4ReplicasAreEqualBitForBit) {
 }
 
 TEST(Warmup, Int4KeepsWhatItDropsForLaterSteps) {
-  // As in the streaming phase, with both quantisations, replica's and owner's: gradients of .01 beside one
+  // As in the streaming phase, with the replica's quantisation and the owner's: gradients of .01 next to one
   // of 1.
   const auto table = [](std::size_t, std::uint64_t, std::size_t i) {
     return i % 50 % 16 == 0 ? 1.0F : 0.01F;
@@ -83,14 +84,14 @@ TEST(Warmup, TheScheduleBeginsWhenItEnds) {
 }
 
 TEST(Warmup, ItsResidualsEndWithIt) {
-  // Outer gradients must not begin with what gradients left over: after the warm-up every residual is zero,
-  // so two runs whose warm-up gave the same parameters and different residuals go on alike.
+  // Outer gradients must not start with the gradients' residuals: after the warm-up every residual is zero.
+  // So two runs continue alike if their warm-up gave the same parameters, even with different residuals.
   auto config = warm("int4", 1);
   config.error_feedback = true;
   const auto table_with = [](float small) {
     return [small](std::size_t m, std::uint64_t step, std::size_t i) {
       if (step > 1) return random_step(m, step, i);
-      return i % 50 % 16 == 0 ? 7.0F : small;  // small ones round to zero and stay in the residual
+      return i % 50 % 16 == 0 ? 7.0F : small;  // small gradients round to zero and stay in the residual
     };
   };
   Replicas with(config, layout_of(3), 2, table_with(0.25F));
@@ -101,7 +102,7 @@ TEST(Warmup, ItsResidualsEndWithIt) {
 }
 
 TEST(Warmup, ARunThatEndsInItEndsWithEqualParameters) {
-  for (const std::uint64_t last : {3U, 4U}) {  // inside the warm-up, and with its last step
+  for (const std::uint64_t last : {3U, 4U}) {  // within the warm-up, and with its last step
     Replicas replicas(warm("int4", 4), layout_of(3), 3, random_step);
     replicas.train(last);
     replicas.finish();
@@ -110,7 +111,7 @@ TEST(Warmup, ARunThatEndsInItEndsWithEqualParameters) {
       const auto global = replicas.at(m).loop.global_parameters();
       EXPECT_EQ(Values(global.begin(), global.end()), replicas.at(m).local.values);
     }
-    EXPECT_EQ(replicas.at(0).loop.fragments()[0].round, last) << "there is nothing left to sync";
+    EXPECT_EQ(replicas.at(0).loop.fragments()[0].round, last) << "nothing was left to sync";
   }
 }
 
@@ -126,7 +127,7 @@ TEST(Warmup, GlobalParametersFollowTheLocalOnes) {
 TEST(Warmup, ADataParallelRunMakesNoRounds) {
   const auto config = warm("fp32", 4);
   LoneReplica replica(config, layout_of(3));
-  // Its gradients are averaged elsewhere.
+  // The gradients of a data-parallel run are averaged elsewhere.
   for (int step = 1; step <= 4; ++step) replica.loop->after_step(1);
   replica.loop->finish();
   EXPECT_TRUE(replica.exchange.contributions.empty());

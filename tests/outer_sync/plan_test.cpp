@@ -1,4 +1,4 @@
-// Predictions against arithmetic that can be done by hand, and against the published table.
+// Compares predictions with arithmetic done by hand, and with the published table.
 
 #include "isthmus/outer_sync/plan/predict.h"
 
@@ -18,7 +18,7 @@ using testing::Field;
 using testing::Ge;
 using testing::Le;
 
-/// Replicas with steps of a second and lines of so many bytes per second, each at a place of its own.
+/// Replicas with steps of one second and links of `up` bytes per second, each at its own site.
 Network network(std::size_t replicas, double up, double round_trip = 0) {
   Network out;
   out.replicas.assign(replicas, {.step_seconds = 1, .up = up, .down = unlimited});
@@ -28,7 +28,7 @@ Network network(std::size_t replicas, double up, double round_trip = 0) {
   return out;
 }
 
-/// One fragment of so many bytes that all own alike, in small pieces, sent every tenth step.
+/// One fragment of `bytes` bytes, owned in equal shares, in small pieces, sent every tenth step.
 Simulated one_fragment(Network lines, double bytes, std::uint64_t delay) {
   constexpr int pieces = 100;
   const auto owners = static_cast<std::uint32_t>(lines.replicas.size());
@@ -42,7 +42,8 @@ Simulated one_fragment(Network lines, double bytes, std::uint64_t delay) {
 }
 
 TEST(Plan, WithoutDelayEverybodyWaitsForTheExchange) {
-  // Two owners send half of it as contributions and half as results: 100 bytes at 50 bytes per second.
+  // Each of two owners sends half of it as contributions and half as results: 100 bytes at 50 bytes per
+  // second.
   const auto times = simulate(one_fragment(network(2, 50), 100, 0));
   EXPECT_NEAR(times.utilization(), 10.0 / 12, 0.002);
   EXPECT_NEAR(times.rounds.front().seconds, 2, 0.02);
@@ -50,11 +51,11 @@ TEST(Plan, WithoutDelayEverybodyWaitsForTheExchange) {
 }
 
 TEST(Plan, RepliesWaitForTheWayThereAndBack) {
-  // Contributions take 1 s, results follow at once where there are some: the last leave at 2 s and are under
-  // way for 1.
+  // Contributions take 1 s, and each result follows at once. The last results leave at 2 s and arrive 1 s
+  // later.
   const auto near = simulate(one_fragment(network(2, 50, 2), 100, 0));
   EXPECT_NEAR(near.rounds.front().seconds, 3, 0.03);
-  // Nothing comes back before 4 s: then the results take their second, and 4 s to the other end.
+  // Results cannot start before 4 s. They take 1 s to send and 4 s to arrive.
   const auto far = simulate(one_fragment(network(2, 50, 8), 100, 0));
   EXPECT_NEAR(far.rounds.front().seconds, 9, 0.03);
 }
@@ -66,14 +67,15 @@ TEST(Plan, ADelayHidesWhatFitsIntoIt) {
 }
 
 TEST(Plan, ALineThatIsTooThinSetsThePace) {
-  // 2000 bytes every ten steps at 50 bytes per second are 40 s, whatever the delay.
+  // 2000 bytes every ten steps at 50 bytes per second take 40 s, regardless of the delay.
   EXPECT_NEAR(simulate(one_fragment(network(2, 50), 2000, 9)).utilization(), 10.0 / 40, 0.01);
 }
 
 TEST(Plan, TheSlowLineAndTheSlowReplicaHoldAllBack) {
   auto lines = network(3, 1000);
-  // It sends 50 bytes of contributions in 5 s, and 50 of results in another 5. It has its own results at
-  // once, so it is 5 s ahead of the others, who get them last: a round takes everybody 5 s.
+  // This replica sends 50 bytes of contributions in 5 s and 50 bytes of results in another 5 s. It has its
+  // own results at once and is 5 s ahead of the others, who receive them last: each round costs every replica
+  // 5 s.
   lines.replicas[2].up = 10;
   EXPECT_NEAR(simulate(one_fragment(lines, 75, 0)).utilization(), 10.0 / 15, 0.005);
   auto speeds = network(3, unlimited);
@@ -158,10 +160,10 @@ TEST(Plan, WhatIsRecommendedReachesWhatIsWanted) {
   EXPECT_THAT(found,
               Each(Field(&Choice::prediction, Field(&Prediction::utilization, Ge(wanted.utilization)))));
   const auto every = [](const Choice& choice) { return choice.outer.sync_every.parts.back().value; };
-  EXPECT_GT(every(found[0]), every(found[1])) << "32 bits need a longer interval than four";
+  EXPECT_GT(every(found[0]), every(found[1])) << "32 bits per element need a longer interval than four";
   EXPECT_GE(every(found[1]), every(found[2]));
-  EXPECT_FALSE(found[2].outer.error_feedback) << "with carry two bits do without";
-  EXPECT_TRUE(found[3].outer.error_feedback) << "one bit does not";
+  EXPECT_FALSE(found[2].outer.error_feedback) << "with carry, two bits need no error feedback";
+  EXPECT_TRUE(found[3].outer.error_feedback) << "one bit needs error feedback";
   ASSERT_NE(best(found), nullptr);
   EXPECT_THAT(every(*best(found)), Le(every(found[0])));
 }
@@ -197,7 +199,7 @@ TEST(Plan, TheCheapestOfAllPairsIsRecommended) {
       if (every > shortest && delay < its_delay) ++on_time;
     }
   }
-  EXPECT_GT(on_time, 0) << "a longer interval is taken for a shorter delay";
+  EXPECT_GT(on_time, 0) << "a longer interval must sometimes be chosen for a shorter delay";
 }
 
 TEST(Plan, WhatNoSettingReachesIsNotRecommended) {

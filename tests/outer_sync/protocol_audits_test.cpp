@@ -1,4 +1,4 @@
-// Members whose global parameters are not those of the others: found by their digests at audited rounds.
+// Finding members with wrong global parameters by comparing digests at audited rounds.
 
 #include <gmock/gmock.h>
 
@@ -38,7 +38,7 @@ TEST(AuditDigest, PlacesCountAndSoDoTheTwoVectors) {
   EXPECT_NE(combined(1, 2), combined(2, 1));
 }
 
-/// A GPU's kernel computes the same: these are fixed.
+/// The GPU kernel computes the same digest, so these values are fixed.
 TEST(AuditDigest, ItsValuesAreFixed) {
   EXPECT_EQ(outer_sync::digest_of(std::span<const float>()), 0U);
   EXPECT_EQ(mixed(0, 0), 0xe220a8397b1dcdafU) << "the first number of SplitMix64 with seed 0";
@@ -81,7 +81,8 @@ TEST(AuditComparison, AMajorityOfTheViewNeedNotWaitForTheRest) {
   EXPECT_FALSE(audits.add("b", audit(7), five));
   EXPECT_FALSE(audits.add("c", audit(8), five));
   EXPECT_THAT(audits.add("d", audit(7), five)->odd, ElementsAre("c"));
-  EXPECT_THAT(audits.add("e", audit(9), five)->odd, ElementsAre("c", "e")) << "late, and odd as well";
+  EXPECT_THAT(audits.add("e", audit(9), five)->odd, ElementsAre("c", "e"))
+      << "the late digest must also count as odd";
 }
 
 TEST(AuditComparison, OfTwoThatDifferNobodyCanTell) {
@@ -98,9 +99,9 @@ TEST(AuditComparison, WhatIsNotOfTheViewDoesNotCount) {
   EXPECT_FALSE(audits.add("a", audit(7), {"a", "b"}));
   EXPECT_FALSE(audits.add("stranger", audit(8), {"a", "b"}));
   EXPECT_FALSE(audits.add("b", audit(7), {"a", "b"}));
-  EXPECT_FALSE(audits.add("c", audit(8), {"c"})) << "a and b are gone";
+  EXPECT_FALSE(audits.add("c", audit(8), {"c"})) << "a and b have left";
   audits.clear();
-  EXPECT_FALSE(audits.add("b", audit(9), {"a", "b"})) << "rounds of another view";
+  EXPECT_FALSE(audits.add("b", audit(9), {"a", "b"})) << "the digests are of different views";
 }
 
 TEST(AuditComparison, OldRoundsAreForgotten) {
@@ -108,7 +109,8 @@ TEST(AuditComparison, OldRoundsAreForgotten) {
   const std::set<std::string> two{"a", "b"};
   for (Round round = 15; round < 15 + 16 * 8; round += 16)
     EXPECT_FALSE(audits.add("a", audit(7, round), two));
-  EXPECT_FALSE(audits.add("b", audit(8, 15), two)) << "one that is far behind is held against nobody";
+  EXPECT_FALSE(audits.add("b", audit(8, 15), two))
+      << "a digest that comes this late has nothing to be compared with";
   EXPECT_TRUE(audits.add("b", audit(8, 15 + 16 * 7), two));
 }
 
@@ -131,7 +133,7 @@ TEST(AuditedRun, TheOddOneTakesTheStateAnewAndTheOthersGoOn) {
   ASSERT_TRUE(harness.last<Evicted>(2));
   EXPECT_THAT(harness.last<Evicted>(2)->reason,
               AllOf(HasSubstr("differ from those of the majority"), HasSubstr("round 15 of fragment 1")));
-  EXPECT_THAT(harness.said, testing::Contains(HasSubstr("eu-2 must take the state from others")));
+  EXPECT_THAT(harness.said, testing::Contains(HasSubstr("eu-2 must copy the state from others")));
   harness.seal_all({1, 3});
   EXPECT_EQ(harness.last<NewView>(1)->view.members.size(), 2U);
 }
@@ -183,7 +185,7 @@ TEST(AuditedReplicas, AllReportTheSameAndAFlippedBitIsSeen) {
 
   const auto snapshot = run.at(1).loop.snapshot(0);
   auto theta = *snapshot.theta;
-  theta[5] += 0.25F;  // the last bits may be rounded away by the next round
+  theta[5] += 0.25F;  // so large that the next round cannot round it away
   auto odd = snapshot;
   odd.theta = std::make_shared<const AlignedVector<float>>(theta);
   run.at(1).loop.install(odd);

@@ -1,4 +1,4 @@
-// The coordinator while the run goes on: agreement, losses, stopping, the end.
+// The coordinator during the run: agreement, losses, stopping, the end.
 
 #include <cmath>
 #include <limits>
@@ -81,11 +81,11 @@ TEST(Speeds, TheReplyHasTheMedianOfThoseThatAreKnown) {
     harness.receive(member, beat);
     return harness.last<HeartbeatReply>(member)->inner_steps_per_second;
   };
-  EXPECT_EQ(say(1, 0), 0) << "nobody has said one yet";
+  EXPECT_EQ(say(1, 0), 0) << "no speed was reported yet";
   EXPECT_EQ(say(1, 4), 4);
-  EXPECT_EQ(say(2, 2), 3) << "of two it lies between them";
+  EXPECT_EQ(say(2, 2), 3) << "the median of two is their mean";
   EXPECT_EQ(say(3, 100), 4);
-  EXPECT_EQ(say(4, std::numeric_limits<double>::quiet_NaN()), 4) << "what is no speed does not count";
+  EXPECT_EQ(say(4, std::numeric_limits<double>::quiet_NaN()), 4) << "an invalid speed must not count";
   EXPECT_EQ(say(4, -5), 4);
   EXPECT_EQ(say(4, INFINITY), 4);
   EXPECT_EQ(say(4, 3), 3.5);
@@ -110,20 +110,20 @@ TEST(SlowPaths, AreSaidOnceByName) {
   for (int i = 0; i < 5; ++i) {
     for (const std::size_t m : {0, 1, 2}) beat(m, 0);
   }
-  EXPECT_TRUE(harness.coordinator.paths().all().empty()) << "of another view";
+  EXPECT_TRUE(harness.coordinator.paths().all().empty()) << "the reports are of another view";
   for (int i = 0; i < 5; ++i) {
     for (const std::size_t m : {0, 1, 2}) beat(m, 1);
   }
   EXPECT_EQ(
       std::ranges::count(harness.said,
-                         "eu-1 -> us-1 delivers chunks 6x slower than its other peers: the path, not the "
-                         "machine (2 MB/s)"),
+                         "eu-1 -> us-1 delivers chunks 6x slower than their other paths: slow path, not a "
+                         "slow machine (2 MB/s)"),
       1)
       << testing::PrintToString(harness.said);
   EXPECT_EQ(harness.coordinator.paths().all().size(), 6U);
 }
 
-// ---- losses, where a run cannot live with them ----
+// ---- losses in a run that cannot survive them ----
 
 TEST(Losses, AClosedConnectionEndsTheRunByName) {
   CoordinatorHarness harness(CoordinatorHarness::rigid(2));
@@ -180,7 +180,7 @@ TEST(Losses, MessagesThatAreNotAMembersAreDropped) {
     harness.run_all({"eu-1", "us-1"});
     harness.receive(2, message);
     EXPECT_TRUE(harness.closed.contains(2)) << "message of tag " << message.index();
-    EXPECT_THAT(harness.said.back(), HasSubstr("us-1 sent a message that is not a member's to send"));
+    EXPECT_THAT(harness.said.back(), HasSubstr("us-1 sent a message that members do not send"));
   }
 }
 
@@ -208,7 +208,7 @@ TEST(Stopping, AllStopAtTheLatestStepThatAnyoneIsIn) {
   for (const ConnectionId member : {1, 2, 3}) EXPECT_EQ(harness.count<Hold>(member), 1U);
   harness.receive(1, Held{10});
   harness.receive(2, Held{12});
-  EXPECT_FALSE(harness.last<StopAt>(1)) << "us-1 has not said where it is";
+  EXPECT_FALSE(harness.last<StopAt>(1)) << "us-1 has not reported its step";
   harness.receive(3, Held{11});
   for (const ConnectionId member : {1, 2, 3}) EXPECT_EQ(harness.last<StopAt>(member)->step, 12U);
   EXPECT_THAT(harness.said.back(), AllOf(HasSubstr("interrupted"), HasSubstr("eu-1")));
@@ -230,11 +230,11 @@ TEST(Stopping, TheAgreedStepIsSaidOnceAndNeverMoves) {
   harness.receive(1, Held{3});
   harness.receive(2, Held{4});
   harness.receive(1, Held{9});
-  EXPECT_EQ(harness.count<StopAt>(1), 1U) << "some may have stopped at the first answer already";
+  EXPECT_EQ(harness.count<StopAt>(1), 1U) << "some members may have stopped at the first answer already";
   EXPECT_EQ(harness.last<StopAt>(2)->step, 4U);
 }
 
-// Without a last sync a fast member can be done while a slow one is still some steps behind it.
+// Without a final sync, a fast member can be done while a slow one is still some steps behind.
 TEST(Stopping, WhereADoneMemberIsCountsToo) {
   CoordinatorHarness harness(2);
   harness.run_all({"eu-1", "us-1"});
@@ -246,8 +246,8 @@ TEST(Stopping, WhereADoneMemberIsCountsToo) {
   EXPECT_EQ(harness.last<StopAt>(2)->step, 100U);
 }
 
-/// Each stops where it is while rounds do not commit, and one of them may have had a result that has not
-/// reached the other.
+/// While rounds do not commit, each member stops where it is. One of them may have received a result that has
+/// not reached the other.
 TEST(Stopping, TheHashesOfThoseWhoHaveAppliedOtherRoundsAreNoDivergence) {
   CoordinatorHarness harness(2);
   harness.run_all({"eu-1", "us-1"});
@@ -261,7 +261,7 @@ TEST(Stopping, TheHashesOfThoseWhoHaveAppliedOtherRoundsAreNoDivergence) {
   EXPECT_THAT(harness.ended->reason, HasSubstr("us-1 and eu-1 were stopped while no round committed"));
 }
 
-/// After a reconnect it is not known yet which rounds it has applied.
+/// After a reconnect, the coordinator does not know yet which rounds the member has applied.
 TEST(Stopping, OneThatComesBackHasDivergedOnlyIfItSaysThatItHasTheSameRounds) {
   for (const bool equal : {false, true}) {
     auto options = CoordinatorHarness::default_options(2);
@@ -280,7 +280,7 @@ TEST(Stopping, OneThatComesBackHasDivergedOnlyIfItSaysThatItHasTheSameRounds) {
     ASSERT_TRUE(harness.ended);
     EXPECT_EQ(harness.ended->how, equal ? How::finished : How::stopped);
     ASSERT_TRUE(harness.last<Finished>(1) && harness.last<Finished>(3));
-    EXPECT_EQ(harness.last<Finished>(3)->problem, "") << "it has ended well";
+    EXPECT_EQ(harness.last<Finished>(3)->problem, "") << "the run has ended well";
     EXPECT_EQ(harness.last<Finished>(3)->global_hash, digest_of(equal ? 4 : 5));
   }
 }
@@ -297,7 +297,7 @@ TEST(Stopping, OneThatComesBackWhileRoundsDoNotCommitStopsToo) {
   back.activated = back.sealed = 1;
   back.token = digest_of(99);
   harness.receive(4, back);
-  EXPECT_TRUE(harness.last<Hold>(4)) << "no view forms that it would hear it with";
+  EXPECT_TRUE(harness.last<Hold>(4)) << "no view will form with which it would get the request";
 }
 
 TEST(Stopping, HeldUnaskedIsIgnored) {
@@ -348,9 +348,9 @@ TEST(Announcements, ReachEverybody) {
   for (const ConnectionId member : {1, 2}) EXPECT_EQ(harness.last<Announce>(member)->text, "10.0.0.1:29500");
 }
 
-// ---- what members write for people ----
+// ---- metrics and log lines of members ----
 
-/// Log lines named by their numbers.
+/// Log lines with their numbers as text.
 Records lines(std::uint64_t first, std::uint64_t end) {
   Records out{first, {}};
   for (auto n = first; n < end; ++n) out.records.push_back({RecordKind::log, std::to_string(n)});
@@ -367,14 +367,14 @@ TEST(Gathering, EveryLineOnceHoweverOftenItIsSaid) {
   harness.run_all({"eu-1", "us-1"});
   harness.receive(2, lines(0, 2));
   EXPECT_EQ(harness.last<RecordsTaken>(2)->next, 2U);
-  harness.receive(2, lines(0, 2));  // the answer was lost
+  harness.receive(2, lines(0, 2));  // as if the answer was lost
   harness.receive(2, lines(1, 4));
   EXPECT_EQ(harness.last<RecordsTaken>(2)->next, 4U);
   ASSERT_EQ(harness.gathered.size(), 2U);
   EXPECT_EQ(harness.gathered[0].member, "us-1");
   EXPECT_THAT(words_of(harness.gathered[0]), ElementsAre("0", "1"));
   EXPECT_THAT(words_of(harness.gathered[1]), ElementsAre("2", "3"));
-  EXPECT_FALSE(harness.last<RecordsTaken>(1)) << "that was another member's";
+  EXPECT_FALSE(harness.last<RecordsTaken>(1)) << "the lines were another member's";
 }
 
 TEST(Gathering, WhatTheMemberCouldNotKeepIsCounted) {
@@ -467,7 +467,7 @@ TEST(Ending, OneThatIsDoneAndVanishesBeforeTheOthersAreIsStillALoss) {
   harness.run_all({"eu-1", "us-1"});
   harness.receive(1, Done{"{}", digest_of(4)});
   harness.close(1);
-  ASSERT_TRUE(harness.ended) << "us-1 may still need what eu-1 owns";
+  ASSERT_TRUE(harness.ended) << "us-1 may still need the chunks of eu-1";
   EXPECT_EQ(harness.ended->how, How::failed);
 }
 
@@ -514,14 +514,14 @@ TEST(Newcomers, WhatTheyNeedIsKeptUntilTheyAreIn) {
   EXPECT_THAT(harness.last<HeartbeatReply>(2)->lowest, testing::ElementsAre(9, 9));
 }
 
-/// Of a run of two, whose disk is lost.
+/// Options of a run of two after the coordinator has lost its disk.
 CoordinatorOptions recovering() {
   auto options = CoordinatorHarness::default_options(2);
   options.recover = 1000;
   return options;
 }
 
-/// Two run, and r has been ready for three views and was lost each time before it began.
+/// Two members run. r was ready for three views and was lost each time before the view began.
 void miss_three_views(CoordinatorHarness& harness) {
   harness.run_all({"a", "b"});
   auto hello = CoordinatorHarness::hello("r");
@@ -529,14 +529,15 @@ void miss_three_views(CoordinatorHarness& harness) {
     ++hello.member.incarnation;
     harness.receive(connection, hello);
     ASSERT_EQ(harness.last<Seal>(1)->view, harness.last<NewView>(1)->view.number)
-        << "nobody waits for it yet";
+        << "the rounds must not wait for r yet";
     harness.receive(connection, Ready{});
     harness.close(connection);
     harness.seal_all({1, 2});
   }
   ++hello.member.incarnation;
   harness.receive(6, hello);
-  EXPECT_GT(harness.last<Seal>(1)->view, harness.last<NewView>(1)->view.number) << "the rounds wait for it";
+  EXPECT_GT(harness.last<Seal>(1)->view, harness.last<NewView>(1)->view.number)
+      << "the rounds must wait for r now";
 }
 
 TEST(Newcomers, TheRoundsWaitForOneThatMissesViewAfterView) {
@@ -544,11 +545,11 @@ TEST(Newcomers, TheRoundsWaitForOneThatMissesViewAfterView) {
   miss_three_views(harness);
   const auto before = harness.last<NewView>(1)->view.number;
   harness.seal_all({1, 2});
-  EXPECT_EQ(harness.last<NewView>(1)->view.number, before) << "they have sealed, and it has not come";
+  EXPECT_EQ(harness.last<NewView>(1)->view.number, before) << "both have sealed, but r has not come";
   harness.receive(1, Heartbeat{.number = 1, .view = before, .lost = {}, .fragments = {{7, 1}, {7, 1}}});
   harness.receive(6, Heartbeat{.number = 1, .lost = {}, .fragments = {}});
   EXPECT_THAT(harness.last<HeartbeatReply>(6)->newest, testing::ElementsAre(7U, 7U))
-      << "what it has to reach";
+      << "the rounds it has to reach";
   harness.receive(6, Ready{});
   harness.seal_all({1, 2, 6});
   EXPECT_EQ(harness.last<NewView>(6)->view.members.size(), 3U);
@@ -574,7 +575,7 @@ TEST(Recovering, ARunThatNobodyHereHasBegunBeginsAnew) {
   for (const ConnectionId member : {1, 2}) {
     harness.tick(4s);
     harness.receive(member, Heartbeat{});
-    EXPECT_FALSE(harness.last<Seal>(member)) << "one that has begun it may be on its way";
+    EXPECT_FALSE(harness.last<Seal>(member)) << "a member that has begun the run may be on its way";
   }
   harness.tick(6s);
   for (const ConnectionId member : {1, 2}) {
@@ -605,16 +606,16 @@ TEST(Recovering, OneThatHasTakenTheStateMustBeStartedAgain) {
   harness.tick(6s);
   EXPECT_FALSE(harness.last<Seal>(2));
   ASSERT_TRUE(harness.last<Suspended>(2));
-  EXPECT_THAT(
-      harness.last<Suspended>(2)->reason,
-      testing::AllOf(HasSubstr("begins anew when exactly 2 replicas"), HasSubstr("start again: eu-1")));
+  EXPECT_THAT(harness.last<Suspended>(2)->reason,
+              testing::AllOf(HasSubstr("begins anew when exactly 2 newly started replicas"),
+                             HasSubstr("start again: eu-1")));
   auto again = CoordinatorHarness::hello("eu-1");
   again.member.incarnation = 2;
   harness.receive(3, again);
   EXPECT_TRUE(harness.last<Seal>(2) && harness.last<Seal>(3));
 }
 
-/// us-1 does; eu-1, who has begun nothing, stays.
+/// us-1, which has begun the run, comes and goes; eu-1, which has not, stays.
 void one_with_the_state_comes_and_goes(CoordinatorHarness& harness) {
   harness.receive(1, CoordinatorHarness::hello("eu-1"));
   auto begun = CoordinatorHarness::hello("us-1");
@@ -631,7 +632,7 @@ TEST(Recovering, WhoHasBegunIsWhoseRunItIs) {
   CoordinatorHarness harness(recovering());
   one_with_the_state_comes_and_goes(harness);
   harness.receive(3, CoordinatorHarness::hello("us-1"));
-  EXPECT_FALSE(harness.last<Seal>(3)) << "it was here, and may come back with the state";
+  EXPECT_FALSE(harness.last<Seal>(3)) << "it was here with the state and may come back";
 }
 
 TEST(Recovering, WhoWasHereWithTheStateAndIsStartedAgainBringsItNoMore) {
@@ -640,7 +641,7 @@ TEST(Recovering, WhoWasHereWithTheStateAndIsStartedAgainBringsItNoMore) {
   auto again = CoordinatorHarness::hello("us-1");
   again.member.incarnation = 2;
   harness.receive(3, again);
-  EXPECT_FALSE(harness.last<Seal>(1)) << "it takes the state of one that is gone";
+  EXPECT_FALSE(harness.last<Seal>(1)) << "eu-1 was going to copy the state of a member that is gone";
   ASSERT_TRUE(harness.last<Suspended>(3));
   EXPECT_THAT(harness.last<Suspended>(3)->reason, HasSubstr("start again: eu-1"));
   again = CoordinatorHarness::hello("eu-1");
@@ -653,10 +654,10 @@ TEST(Recovering, WhoWasHereWithTheStateAndIsStartedAgainBringsItNoMore) {
     harness.receive(member, sealed);
   }
   ASSERT_TRUE(harness.last<NewView>(3));
-  EXPECT_EQ(harness.last<NewView>(3)->token, digest_of(99)) << "it is another run";
+  EXPECT_EQ(harness.last<NewView>(3)->token, digest_of(99)) << "this is another run";
 }
 
-/// eu-1 alone was in the last view, so it alone knows the run's last rounds; us-1 was left out of that view.
+/// Only eu-1 was in the last view, so only eu-1 knows the run's last rounds; us-1 was left out of that view.
 TEST(StartedAgain, AViewWhoseOnlyHeirIsLostBeforeItBeginsDoesNotBegin) {
   auto options = CoordinatorHarness::default_options(2);
   options.last = LastView{7, {CoordinatorHarness::hello("eu-1").member}, options.token};
@@ -689,7 +690,7 @@ TEST(StartedAgain, AViewWhoseOnlyHeirIsLostBeforeItBeginsDoesNotBegin) {
   EXPECT_TRUE(harness.last<NewView>(1) && harness.last<NewView>(3));
 }
 
-/// The coordinator before this one died between storing the first view and sending it.
+/// The previous coordinator died between storing the first view and sending it.
 TEST(StartedAgain, AFirstViewThatReachedNobodyBeginsWithoutThoseWhoCameLater) {
   auto options = CoordinatorHarness::default_options(2);
   const auto hello = CoordinatorHarness::hello;
@@ -700,7 +701,7 @@ TEST(StartedAgain, AFirstViewThatReachedNobodyBeginsWithoutThoseWhoCameLater) {
   later.resume = true;
   harness.receive(2, later);
   harness.receive(3, hello("us-1"));
-  EXPECT_TRUE(harness.closed.contains(2)) << "there is no state yet that it could take";
+  EXPECT_TRUE(harness.closed.contains(2)) << "there is no state yet that it could copy";
   harness.receive(4, later);
   EXPECT_TRUE(harness.closed.contains(4));
   harness.seal_all({1, 3});
@@ -708,7 +709,7 @@ TEST(StartedAgain, AFirstViewThatReachedNobodyBeginsWithoutThoseWhoCameLater) {
   EXPECT_EQ(harness.last<NewView>(1)->view.members.size(), 2U);
   harness.receive(5, later);
   EXPECT_TRUE(harness.last<Admitted>(5));
-  EXPECT_FALSE(harness.last<Refused>(2) || harness.last<Refused>(4)) << "it would end";
+  EXPECT_FALSE(harness.last<Refused>(2) || harness.last<Refused>(4)) << "a refused process would end";
 }
 
 }  // namespace

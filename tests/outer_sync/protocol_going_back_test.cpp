@@ -1,4 +1,4 @@
-// What the coordinator does when members that have the run's state are missing, or all have lost it.
+// How the coordinator proceeds when members that have the run's state are missing, or when all have lost it.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-/// Another coordinator may have been started with --recover among those who are missing here.
+/// Another coordinator may have been started with --recover among the members missing here.
 class Heirs : public testing::Test {
  protected:
   void begin(std::size_t least) {
@@ -29,7 +29,7 @@ class Heirs : public testing::Test {
     run->receive(1, in_view);
     for (const ConnectionId gone : {2, 3, 4}) run->close(gone);
   }
-  /// Of views that a was asked for.
+  /// Number of views that a was asked to seal for.
   [[nodiscard]] std::size_t seals() const { return run->count<Seal>(1); }
   void join(ConnectionId connection, const std::string& name, std::uint64_t incarnation = 1) {
     auto hello = CoordinatorHarness::hello(name);
@@ -48,17 +48,17 @@ TEST_F(Heirs, NewcomersDoNotMakeUpForThoseWhoMayGoOnElsewhere) {
   ASSERT_TRUE(run->last<Suspended>(1));
   EXPECT_THAT(run->last<Suspended>(1)->reason, HasSubstr("waiting for b,c,d; if they are gone for good"));
   join(6, "b", 2);
-  EXPECT_EQ(seals(), before) << "c and d may have gone on";
+  EXPECT_EQ(seals(), before) << "c and d may have continued elsewhere";
   join(7, "c", 2);
   EXPECT_EQ(seals(), before + 1) << "only a and d may have the state, and a is here";
 }
 
 TEST_F(Heirs, OneIsEnoughWhereFewerMayTrain) {
   begin(1);
-  EXPECT_EQ(seals(), 4U) << "for the first view, and after each loss";
+  EXPECT_EQ(seals(), 4U) << "for the first view and after each loss";
 }
 
-/// Comes back to the run with its state.
+/// The Hello of a member that comes back with the state of view 1.
 Hello of_first_view(const std::string& name) {
   auto hello = CoordinatorHarness::hello(name);
   hello.activated = hello.sealed = 1;
@@ -66,7 +66,7 @@ Hello of_first_view(const std::string& name) {
   return hello;
 }
 
-/// The network of the coordinator's machine is gone, or the power of all sites.
+/// The coordinator's machine has lost its network, or all sites have lost power.
 TEST(Alone, ACoordinatorWaitsForThoseWhoHaveTheState) {
   CoordinatorHarness run(2);
   run.run_all({"a", "b"});
@@ -74,16 +74,16 @@ TEST(Alone, ACoordinatorWaitsForThoseWhoHaveTheState) {
   EXPECT_EQ(run.coordinator.members().size(), 0U) << "both are silent";
   run.tick(12h);
   run.tick(24h);
-  EXPECT_FALSE(run.ended) << "they train on, and nobody else knows of the run";
+  EXPECT_FALSE(run.ended) << "they train on, and no other coordinator knows the run";
   auto back = of_first_view("a");
   run.receive(3, back);
-  EXPECT_FALSE(run.last<Seal>(3)) << "b may have made rounds that a has not heard of";
+  EXPECT_FALSE(run.last<Seal>(3)) << "b may have made rounds that a has not received";
   back.member = CoordinatorHarness::hello("b").member;
   run.receive(4, back);
   ASSERT_TRUE(run.last<Seal>(3) && run.last<Seal>(4));
 }
 
-/// They have come to the end without it, and one of them has not said so yet.
+/// The members have finished without the coordinator, and one of them has not reported it yet.
 TEST(Alone, ACoordinatorHearsAllWhoHaveComeToTheEnd) {
   CoordinatorHarness run(2);
   run.run_all({"a", "b"});
@@ -119,7 +119,7 @@ TEST(Alone, OneThatComesBackAndLeavesEndsNoRunThatTheOtherMayGoOnWith) {
   EXPECT_TRUE(run.last<Seal>(4));
 }
 
-/// They go back to their checkpoints, and it loses them while they restore these.
+/// The members go back to their checkpoints, and the coordinator loses them while they restore.
 TEST(Alone, ACoordinatorWaitsForThoseWhoRestore) {
   CoordinatorHarness run(2);
   run.run_all({"a", "b"});
@@ -172,7 +172,7 @@ class AllStartedAgain : public testing::Test {
     hello.checkpoints = std::move(checkpoints);
     run.receive(connection, hello);
   }
-  /// Everybody says that it is there, for so long.
+  /// Lets time pass while all of these connections send heartbeats.
   void pass(Time time, const std::vector<ConnectionId>& connections) {
     for (const auto end = run.now + time; run.now < end;) {
       run.tick(run.now + 1s);
@@ -189,12 +189,13 @@ TEST_F(AllStartedAgain, TheyGoBackToTheNewestCheckpointThatAllHave) {
   come(4, "b", 2, {{100, 7}, {120, 9}});
   for (const ConnectionId member : {3, 4}) {
     ASSERT_TRUE(run.last<Seal>(member));
-    EXPECT_EQ(run.last<Seal>(member)->resume_step, 100U) << "those of step 120 differ";
+    EXPECT_EQ(run.last<Seal>(member)->resume_step, 100U) << "their checkpoints of step 120 differ";
   }
   run.seal_all({3, 4});
   ASSERT_TRUE(run.last<NewView>(3));
   EXPECT_GT(run.last<NewView>(3)->view.number, 1U);
-  EXPECT_NE(run.last<NewView>(3)->token, digest_of(99)) << "whoever is left of before is in another run";
+  EXPECT_NE(run.last<NewView>(3)->token, digest_of(99))
+      << "members left over from before must be in another run";
   EXPECT_EQ(run.coordinator.participating(), 2U);
   auto old = CoordinatorHarness::hello("c");
   old.activated = old.sealed = 1;
@@ -203,7 +204,7 @@ TEST_F(AllStartedAgain, TheyGoBackToTheNewestCheckpointThatAllHave) {
   EXPECT_TRUE(run.closed.contains(5));
 }
 
-/// It was let in while the other one had the state, which is killed before it has given it.
+/// b was admitted while a had the state; a is killed before it has sent it.
 TEST_F(AllStartedAgain, OneThatTakesTheStateOfOneThatIsGoneStartsAgainToo) {
   run.close(2);
   run.seal_all({1});
@@ -211,7 +212,7 @@ TEST_F(AllStartedAgain, OneThatTakesTheStateOfOneThatIsGoneStartsAgainToo) {
   ASSERT_TRUE(run.last<Admitted>(3));
   run.close(1);
   come(4, "a", 2, {{100, 7}});
-  EXPECT_TRUE(run.last<Abort>(3)) << "it has nobody to take the state from";
+  EXPECT_TRUE(run.last<Abort>(3)) << "it has no donor left";
   EXPECT_TRUE(run.closed.contains(3));
   EXPECT_FALSE(run.ended);
   come(5, "b", 3, {{100, 7}});
@@ -219,7 +220,7 @@ TEST_F(AllStartedAgain, OneThatTakesTheStateOfOneThatIsGoneStartsAgainToo) {
   EXPECT_EQ(run.last<Seal>(5)->resume_step, 100U);
 }
 
-/// It has noticed that its donor is gone, and dials the coordinator again before that one is back.
+/// b has noticed that its donor is gone, and dials the coordinator again before the donor is back.
 TEST_F(AllStartedAgain, OneThatWaitsForTheStateInVainStartsAgainToo) {
   run.close(2);
   run.seal_all({1});
@@ -238,7 +239,8 @@ TEST_F(AllStartedAgain, OneThatWaitsForTheStateInVainStartsAgainToo) {
   EXPECT_EQ(run.last<Seal>(6)->resume_step, 100U);
 }
 
-/// It has copied the state, and has not answered for the view that it would be in when the last one dies.
+/// b has copied the state and has not answered the Seal of its first view when the last member with the state
+/// dies.
 TEST_F(AllStartedAgain, OneThatIsReadyStartsAgainToo) {
   run.close(2);
   run.seal_all({1});
@@ -247,7 +249,7 @@ TEST_F(AllStartedAgain, OneThatIsReadyStartsAgainToo) {
   ASSERT_TRUE(run.last<Seal>(3)) << "it is to be in the next view";
   run.close(1);
   come(4, "a", 2, {{100, 7}});
-  EXPECT_TRUE(run.last<Abort>(3)) << "of a view that has begun for nobody";
+  EXPECT_TRUE(run.last<Abort>(3)) << "that view has begun at no member";
   come(5, "b", 3, {{100, 7}});
   ASSERT_TRUE(run.last<Seal>(5));
   EXPECT_EQ(run.last<Seal>(5)->resume_step, 100U);
@@ -263,16 +265,16 @@ TEST_F(AllStartedAgain, WhoIsOfAnOlderViewStartsAgainWhenTheRunHasGoneBack) {
   old.fresh = false;
   old.token = digest_of(99);
   run.receive(5, old);
-  EXPECT_TRUE(run.last<Abort>(5) && run.closed.contains(5)) << "whoever started it starts it again";
+  EXPECT_TRUE(run.last<Abort>(5) && run.closed.contains(5)) << "it has to be started again";
 }
 
-/// The other one has left for good.
+/// The other member has left for good.
 TEST_F(AllStartedAgain, FewerGoBackWhenTheOthersHaveNotComeForAWhile) {
   run.receive(2, Leave{"asked to"});
   run.seal_all({1});
   run.close(1);
   come(3, "a", 2, {{100, 7}});
-  EXPECT_EQ(run.count<Seal>(3), 0U) << "two were planned";
+  EXPECT_EQ(run.count<Seal>(3), 0U) << "the run was planned with two replicas";
   pass(62s, {3});
   ASSERT_TRUE(run.last<Seal>(3));
   EXPECT_EQ(run.last<Seal>(3)->resume_step, 100U);
@@ -283,7 +285,7 @@ TEST_F(AllStartedAgain, FewerGoBackWhenTheOthersHaveNotComeForAWhile) {
 TEST_F(AllStartedAgain, AStopEndsTheRunAtOnce) {
   kill_both();
   come(3, "a", 2, {{100, 7}});
-  pass(61s, {3});  // b may have come back until then
+  pass(61s, {3});  // b may come back during this time
   EXPECT_FALSE(run.ended);
   run.stop("enough");
   ASSERT_TRUE(run.ended);
@@ -296,7 +298,7 @@ TEST_F(AllStartedAgain, OneWithoutCheckpointsComesInWhenTheRunGoesOn) {
   come(4, "a", 2, {{100, 7}});
   come(5, "b", 2, {{100, 7}});
   ASSERT_TRUE(run.last<Seal>(4) && run.last<Seal>(5));
-  EXPECT_TRUE(run.closed.contains(3)) << "it asks again";
+  EXPECT_TRUE(run.closed.contains(3)) << "it must ask again";
   come(6, "c", 1, {}, false);
   EXPECT_TRUE(run.closed.contains(6) && run.refusal(6).empty());
   run.seal_all({4, 5});
@@ -316,7 +318,7 @@ TEST_F(AllStartedAgain, AStopDoesNotWaitForOneThatMayReturn) {
   EXPECT_EQ(run.ended->how, Ended::How::stopped);
 }
 
-/// A run that has gone on for days is not begun from its initial parameters because somebody forgot a word.
+/// A run of many days must not start from its initial parameters because the operator forgot --resume.
 TEST_F(AllStartedAgain, WithoutResumeTheyWait) {
   kill_both();
   come(3, "a", 2, {}, false);
@@ -333,7 +335,7 @@ TEST_F(AllStartedAgain, WithoutResumeTheyWait) {
   EXPECT_EQ(run.last<Seal>(6)->resume_step, 100U);
 }
 
-/// It was away while the other one trained alone: its checkpoints are of long ago.
+/// b was away while a trained alone, so b's checkpoints are old.
 TEST_F(AllStartedAgain, OneThatWasAwayDoesNotTakeTheOthersBack) {
   for (const bool coordinator_too : {false, true}) {
     CoordinatorHarness first(CoordinatorHarness::default_options(2));
@@ -369,8 +371,9 @@ TEST_F(AllStartedAgain, OneThatWasAwayDoesNotTakeTheOthersBack) {
     ASSERT_TRUE(harness.last<Seal>(4));
     EXPECT_EQ(harness.last<Seal>(4)->resume_step, 1000U);
     EXPECT_FALSE(harness.last<Seal>(5));
-    EXPECT_THAT(harness.said, Contains(HasSubstr("b lacks the checkpoint of step 1000: it takes the state")));
-    EXPECT_TRUE(harness.closed.contains(5) && harness.refusal(5).empty()) << "it asks again";
+    EXPECT_THAT(harness.said,
+                Contains(HasSubstr("b lacks the checkpoint of step 1000: it copies the state")));
+    EXPECT_TRUE(harness.closed.contains(5) && harness.refusal(5).empty()) << "it must ask again";
     harness.receive(6, hello("b", 3, {{90, 6}, {100, 7}}));
     EXPECT_TRUE(harness.closed.contains(6) && harness.refusal(6).empty());
     harness.seal_all({4});
@@ -383,7 +386,7 @@ TEST_F(AllStartedAgain, OneThatWasAwayDoesNotTakeTheOthersBack) {
   }
 }
 
-/// Their disks are not equally fast, and one was killed while it wrote.
+/// The disks are not equally fast, and one member was killed while writing.
 TEST_F(AllStartedAgain, OneThatWasThereAllTheTimeIsNotLeftOut) {
   Heartbeat both_have;
   both_have.view = 1;
@@ -398,7 +401,7 @@ TEST_F(AllStartedAgain, OneThatWasThereAllTheTimeIsNotLeftOut) {
   }
 }
 
-/// a has restored the checkpoint of step 100 when c comes in the place of b, which had no later one.
+/// a has restored the checkpoint of step 100, b's newest, when c comes instead of b.
 TEST_F(AllStartedAgain, TheCheckpointStaysTheSameWhoeverComes) {
   kill_both();
   come(3, "a", 2, {{100, 7}, {200, 8}});
@@ -407,7 +410,7 @@ TEST_F(AllStartedAgain, TheCheckpointStaysTheSameWhoeverComes) {
   ASSERT_EQ(run.last<Seal>(3)->resume_step, 100U);
   run.close(4);
   come(5, "c", 1, {{90, 6}});
-  EXPECT_TRUE(run.closed.contains(5)) << "it comes in when the run goes on";
+  EXPECT_TRUE(run.closed.contains(5)) << "it joins when the run continues";
   come(6, "d", 1, {{100, 7}, {200, 8}});
   EXPECT_FALSE(run.last<Abort>(3));
   ASSERT_TRUE(run.last<Seal>(6));
@@ -416,7 +419,7 @@ TEST_F(AllStartedAgain, TheCheckpointStaysTheSameWhoeverComes) {
   EXPECT_EQ(run.coordinator.participating(), 2U);
 }
 
-/// b's newest is of before it was away, and a, which has the newest of all, dies while it restores that.
+/// b's newest checkpoint is from before it was away. a, which has the newest of all, dies while restoring it.
 TEST_F(AllStartedAgain, NobodyGoesFurtherBackWhenOneDiesOnTheWay) {
   run.close(2);
   run.seal_all({1});
@@ -443,7 +446,7 @@ TEST_F(AllStartedAgain, NobodyGoesFurtherBackWhenOneDiesOnTheWay) {
   EXPECT_EQ(run.last<Seal>(60)->resume_step, 1000U);
 }
 
-/// The process that b's place was kept for has died between going back and the first view.
+/// The process for which b's place was kept has died between going back and the first view.
 TEST_F(AllStartedAgain, OneThatDiesOnTheWayBackIsNotWaitedForWithoutLimit) {
   kill_both();
   come(3, "a", 2, {{100, 7}});
@@ -487,10 +490,11 @@ TEST_F(AllStartedAgain, APausedRunStaysPaused) {
   come(4, "b", 2, {{100, 7}});
   run.seal_all({3, 4});
   ASSERT_TRUE(run.last<NewView>(3));
-  EXPECT_EQ(run.last<NewView>(3)->settings.pause_after, 100U) << "where it goes back to";
+  EXPECT_EQ(run.last<NewView>(3)->settings.pause_after, 100U)
+      << "the run must stay paused at the step that it goes back to";
 }
 
-/// A member that was cut off comes back to a coordinator that was started again after the run had gone back.
+/// A member that was cut off comes back to a coordinator that was restarted after the run had gone back.
 TEST_F(AllStartedAgain, ACoordinatorThatComesAfterKnowsWhoIsLeftBehind) {
   kill_both();
   come(3, "a", 2, {{100, 7}});
@@ -505,14 +509,15 @@ TEST_F(AllStartedAgain, ACoordinatorThatComesAfterKnowsWhoIsLeftBehind) {
   old.fresh = false;
   old.token = digest_of(99);
   next.receive(1, old);
-  EXPECT_TRUE(next.last<Abort>(1) && next.closed.contains(1)) << "it is started again with the others' state";
+  EXPECT_TRUE(next.last<Abort>(1) && next.closed.contains(1))
+      << "it must be restarted and copy the others' state";
   EXPECT_EQ(next.refusal(1), "");
   old.token = digest_of(98);
   next.receive(2, old);
-  EXPECT_THAT(next.refusal(2), HasSubstr("has been in another run")) << "it never was in this one";
+  EXPECT_THAT(next.refusal(2), HasSubstr("has been in another run")) << "it was never in this run";
 }
 
-/// Trainers whose newest common checkpoint is of step 200. All are killed, and some never come back.
+/// Trainers with a newest common checkpoint of step 200. All are killed, and some never come back.
 class SomeNeverReturn : public testing::Test {
  protected:
   void begin(const std::vector<std::string>& names, Time checkpoint_interval = 600s, bool kill = true) {
@@ -533,7 +538,7 @@ class SomeNeverReturn : public testing::Test {
     hello.checkpoints = std::move(checkpoints);
     run->receive(connection, hello);
   }
-  /// As long as nobody closes it.
+  /// Lets time pass while these connections send heartbeats; none of them may be closed.
   void pass(Time time, const std::vector<ConnectionId>& connections) {
     for (const auto end = run->now + time; run->now < end;) {
       run->tick(run->now + 1s);
@@ -556,14 +561,14 @@ TEST_F(SomeNeverReturn, HalfOfThemGoBackAfterAsLongAsTheyCanLose) {
   pass(590s, {3});
   EXPECT_EQ(run->count<Seal>(3), 0U) << "b may have the run's state";
   EXPECT_THAT(run->coordinator.obstacle(),
-              HasSubstr("go back to their checkpoints after run.checkpoint_interval"));
+              HasSubstr("the run goes back to its checkpoints after run.checkpoint_interval"));
   pass(15s, {3});
   ASSERT_TRUE(run->last<Seal>(3));
   EXPECT_EQ(run->last<Seal>(3)->resume_step, 200U);
   run->seal_all({3});
   EXPECT_EQ(run->coordinator.participating(), 1U);
   run->receive(4, cut_off("b"));
-  EXPECT_TRUE(run->last<Abort>(4)) << "it starts again, and takes the state from a";
+  EXPECT_TRUE(run->last<Abort>(4)) << "it must start again and copy the state from a";
 }
 
 TEST_F(SomeNeverReturn, OneThatComesBackWithTheStateInTimeIsTheRuns) {
@@ -577,7 +582,7 @@ TEST_F(SomeNeverReturn, OneThatComesBackWithTheStateInTimeIsTheRuns) {
   EXPECT_FALSE(run->last<Seal>(3));
 }
 
-/// All, the coordinator too, were killed in the view that they had begun with.
+/// All were killed in their first view, the coordinator too.
 TEST_F(SomeNeverReturn, TheCoordinatorsDiskKnowsWhichCheckpointAllHad) {
   begin({"a", "b"});
   ASSERT_TRUE(run->stored);
@@ -594,7 +599,7 @@ TEST_F(SomeNeverReturn, TheCoordinatorsDiskKnowsWhichCheckpointAllHad) {
   EXPECT_EQ(run->last<Seal>(1)->resume_step, 200U);
 }
 
-/// The others may go on with another coordinator.
+/// The others may have continued with another coordinator.
 TEST_F(SomeNeverReturn, FewerThanHalfWait) {
   begin({"a", "b", "c"});
   come(4, "a", {{100, 7}, {200, 8}});
@@ -605,7 +610,7 @@ TEST_F(SomeNeverReturn, FewerThanHalfWait) {
   EXPECT_EQ(run->last<Seal>(4)->resume_step, 200U);
 }
 
-/// It had come into the view just before, and has checkpoints of before it was away.
+/// a had joined the view just before, and its checkpoints are from before it was away.
 TEST_F(SomeNeverReturn, OneWithOlderCheckpointsWaits) {
   begin({"a", "b"});
   come(3, "a", {{100, 7}});
@@ -613,7 +618,7 @@ TEST_F(SomeNeverReturn, OneWithOlderCheckpointsWaits) {
   EXPECT_EQ(run->count<Seal>(3), 0U) << "100 steps that b has would be lost";
 }
 
-/// The last one that had the state has begun to give it to the other, and is gone for good.
+/// The last member with the state had begun to send it and is gone for good.
 TEST_F(SomeNeverReturn, OneThatWaitsForTheStateInVainStartsAgain) {
   begin({"a", "b"});
   auto in_vain = cut_off("a");
@@ -625,11 +630,11 @@ TEST_F(SomeNeverReturn, OneThatWaitsForTheStateInVainStartsAgain) {
   ASSERT_TRUE(run->last<Abort>(3));
   pass(4s, {});
   come(4, "a", {{100, 7}, {200, 8}});
-  ASSERT_TRUE(run->last<Seal>(4)) << "it is not waited for as long once more";
+  ASSERT_TRUE(run->last<Seal>(4)) << "the coordinator must not wait that long a second time";
   EXPECT_EQ(run->last<Seal>(4)->resume_step, 200U);
 }
 
-/// Its newest checkpoint is damaged.
+/// c's newest checkpoint is damaged.
 TEST_F(SomeNeverReturn, OneWithoutTheNewestCheckpointDoesNotHoldTheOthersUp) {
   begin({"a", "b", "c", "d"});
   come(5, "a", {{100, 7}, {200, 8}});
@@ -641,7 +646,7 @@ TEST_F(SomeNeverReturn, OneWithoutTheNewestCheckpointDoesNotHoldTheOthersUp) {
   EXPECT_FALSE(run->last<Seal>(7));
 }
 
-/// b is lost, and then a leaves: nobody can have the state.
+/// b is lost, and then a leaves: no member can have the state.
 class TheLastOneHasLeft : public SomeNeverReturn {
  protected:
   void leave() {
@@ -671,7 +676,8 @@ TEST_F(TheLastOneHasLeft, OneThatComesBackWithoutItEndsTheRun) {
   pass(15s, {3});
   ASSERT_TRUE(run->ended);
   EXPECT_EQ(run->ended->how, Ended::How::failed);
-  EXPECT_THAT(run->ended->reason, HasSubstr("a left: its disk is full; start all again, with --resume"));
+  EXPECT_THAT(run->ended->reason,
+              HasSubstr("a left: its disk is full; start all replicas again, with --resume"));
 }
 
 TEST_F(TheLastOneHasLeft, AStopDoesNotHideWhy) {
@@ -692,7 +698,7 @@ TEST_F(TheLastOneHasLeft, AStopDoesNotHideWhy) {
   }
 }
 
-/// The reducer r stays connected, but it has no state of the run.
+/// The reducer r stays connected, but it has no state.
 TEST_F(SomeNeverReturn, OneThatOnlyReducesIsNobodyToWaitFor) {
   begin({"a", "b"}, 600s, false);
   auto reducer = CoordinatorHarness::hello("r");
@@ -711,7 +717,7 @@ TEST_F(SomeNeverReturn, OneThatOnlyReducesIsNobodyToWaitFor) {
   pass(590s, {3, 4});
   EXPECT_EQ(run->count<Seal>(4), 0U) << "b may have the run's state";
   pass(15s, {3, 4});
-  ASSERT_TRUE(run->last<Seal>(4)) << "it goes back to its checkpoint";
+  ASSERT_TRUE(run->last<Seal>(4)) << "it must go back to its checkpoint";
   EXPECT_EQ(run->last<Seal>(4)->resume_step, 200U);
 }
 

@@ -1,4 +1,4 @@
-// How contributions compare: an owner's sums, and the coordinator's, fed by hand.
+// Comparison of contributions: an owner's sums, and the coordinator's verdicts, fed by hand.
 
 #include "isthmus/outer_sync/protocol/health.h"
 
@@ -36,8 +36,8 @@ TEST(OwnedHealth, ARoundIsCompleteWithAllChunksThatAreOwned) {
   EXPECT_EQ(rounds[0].contributors[0].chunks, 2U);
   EXPECT_EQ(rounds[0].contributors[0].squares, 3);
   EXPECT_EQ(rounds[0].contributors[0].dot, 4);
-  EXPECT_EQ(rounds[0].contributors[1].chunks, 1U) << "8 was late for the second";
-  EXPECT_THAT(health.take(), IsEmpty()) << "each round once";
+  EXPECT_EQ(rounds[0].contributors[1].chunks, 1U) << "8 was late for the second chunk";
+  EXPECT_THAT(health.take(), IsEmpty()) << "each round must be reported once";
 }
 
 TEST(OwnedHealth, OfSeveralTheRoundestIsGiven) {
@@ -72,7 +72,7 @@ class RunHealthTest : public testing::Test {
     }
     health.begin(view, layout);
   }
-  /// One chunk of the fragment; `squares` of a, b and c, each at this cosine to a mean of norm 1.
+  /// A report on one chunk of the fragment: `squares` of a, b and c, each at this cosine to a mean of norm 1.
   RoundHealth part(FragmentId fragment, Round round, const std::vector<double>& squares,
                    double cosine = 0.5) const {
     RoundHealth out{fragment, round, 1, 1, {}};
@@ -82,7 +82,7 @@ class RunHealthTest : public testing::Test {
     }
     return out;
   }
-  /// A round of fragment 1, which "b" alone owns.
+  /// Judges a round of fragment 1, which only "b" owns.
   RoundJudged judge(Round round, const std::vector<double>& squares) {
     const auto judged = health.add(ids[1], part(1, round, squares));
     EXPECT_TRUE(judged);
@@ -112,7 +112,7 @@ TEST_F(RunHealthTest, TheOwnersPartsAreAdded) {
 TEST_F(RunHealthTest, RoundsAreNotMixedAndNobodyCountsTwice) {
   EXPECT_FALSE(health.add(ids[0], part(0, 5, {1, 1, 1})));
   EXPECT_FALSE(health.add(ids[1], part(0, 6, {1, 1, 1})));
-  EXPECT_FALSE(health.add(ids[0], part(0, 5, {1, 1, 1}))) << "said again";
+  EXPECT_FALSE(health.add(ids[0], part(0, 5, {1, 1, 1}))) << "reported twice";
   EXPECT_TRUE(health.add(ids[1], part(0, 5, {1, 1, 1})));
 }
 
@@ -137,7 +137,7 @@ TEST_F(RunHealthTest, WhatDoesNotFitTheViewIsPassedOver) {
     EXPECT_TRUE(refused(ids[1], bad));
   }
   EXPECT_TRUE(refused(ids[0], good)) << "a owns nothing of fragment 1";
-  EXPECT_TRUE(refused(99, good)) << "no member";
+  EXPECT_TRUE(refused(99, good)) << "not a member";
   EXPECT_FALSE(refused(ids[1], good));
 }
 
@@ -159,13 +159,13 @@ TEST_F(RunHealthTest, ItsRecoveryIsSaidWhenEveryFragmentHadTime) {
   static_cast<void>(judge(1, {1, 1, 144}));
   static_cast<void>(judge(2, {1, 1, 1}));
   static_cast<void>(judge(3, {1, 1, 144}));
-  EXPECT_THAT(health.take_lines(), SizeIs(1)) << "once in between is no recovery";
+  EXPECT_THAT(health.take_lines(), SizeIs(1)) << "one normal round in between is not a recovery";
   static_cast<void>(judge(4, {1, 1, 1}));
   static_cast<void>(judge(5, {1, 1, 1}));
   EXPECT_THAT(health.take_lines(),
-              ElementsAre("c is no outlier any more, as of fragment 1, round 5; it was one in 2 rounds"));
+              ElementsAre("c is no longer an outlier as of fragment 1, round 5; it was one in 2 rounds"));
   static_cast<void>(judge(6, {1, 1, 144}));
-  EXPECT_THAT(health.take_lines(), SizeIs(1)) << "it is said again";
+  EXPECT_THAT(health.take_lines(), SizeIs(1)) << "it must be reported again";
 }
 
 TEST_F(RunHealthTest, TwoHaveNoMedianButInfinityIsAlwaysOne) {

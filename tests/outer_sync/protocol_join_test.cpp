@@ -1,4 +1,4 @@
-// The coordinator until the view begins: who is let in, who is refused and with which words.
+// The coordinator until the first view begins: which processes it admits, which it refuses, and the messages.
 
 #include "coordinator_support.h"
 
@@ -26,7 +26,7 @@ TEST(Joining, TheOrderOfArrivalDoesNotMatter) {
     EXPECT_EQ(view.number, 1U);
     EXPECT_THAT(names_of(view), ElementsAre("asia-1", "eu-1", "us-1")) << "members are sorted by name";
     if (!first) first = to_bytes(view);
-    EXPECT_EQ(to_bytes(view), *first) << "the view must not depend on who came first";
+    EXPECT_EQ(to_bytes(view), *first) << "the view must not depend on the order of joining";
     EXPECT_EQ(harness.last<NewView>(1)->token, digest_of(99));
   } while (std::ranges::next_permutation(names).found);
 }
@@ -36,7 +36,7 @@ TEST(Joining, NothingIsSealedBeforeAllAreHere) {
   harness.receive(1, CoordinatorHarness::hello("us-1"));
   EXPECT_FALSE(harness.last<Seal>(1));
   harness.receive(1, CoordinatorHarness::sealed());
-  EXPECT_FALSE(harness.last<NewView>(1)) << "a member that seals unasked must not start the run";
+  EXPECT_FALSE(harness.last<NewView>(1)) << "a member that seals without being asked must not start the run";
   harness.receive(2, CoordinatorHarness::hello("eu-1"));
   EXPECT_EQ(harness.last<Seal>(1)->resume_step, 0U);
   EXPECT_EQ(harness.last<Seal>(2)->view, 1U);
@@ -49,16 +49,16 @@ TEST(Joining, OneTooManyWaitsUntilTheRunHasBegun) {
   harness.receive(1, CoordinatorHarness::hello("us-1"));
   harness.receive(2, CoordinatorHarness::hello("eu-1"));
   harness.receive(3, CoordinatorHarness::hello("ap-1"));
-  EXPECT_TRUE(harness.closed.contains(3)) << "it asks again";
-  EXPECT_TRUE(harness.refusal(3).empty()) << "one that is refused would not";
+  EXPECT_TRUE(harness.closed.contains(3)) << "it must ask again";
+  EXPECT_TRUE(harness.refusal(3).empty()) << "a refused member would not ask again";
   harness.receive(1, CoordinatorHarness::sealed());
   harness.receive(2, CoordinatorHarness::sealed());
   EXPECT_THAT(names_of(harness.last<NewView>(1)->view), ElementsAre("eu-1", "us-1"));
   harness.receive(4, CoordinatorHarness::hello("ap-1"));
-  EXPECT_TRUE(harness.last<Admitted>(4)) << "as any newcomer";
+  EXPECT_TRUE(harness.last<Admitted>(4)) << "it must be admitted like any newcomer";
 }
 
-/// Lets us-1 in, then eu-1 as `change` makes it; the words with which it is refused.
+/// Lets us-1 join, then eu-1 with a changed Hello; returns the reason why eu-1 is refused, or "".
 template <class Change>
 std::string refusal_of(Change change) {
   CoordinatorHarness harness(3);
@@ -99,7 +99,7 @@ TEST(Joining, RefusalsNameWhatDiffers) {
               AllOf(HasSubstr("the tokenizer of eu-1"), HasSubstr("us-1")));
   EXPECT_THAT(refusal_of([](Hello& hello) { hello.resume = true; }),
               AllOf(HasSubstr("eu-1 wants to resume"), HasSubstr("all or none must")));
-  EXPECT_EQ(refusal_of([](Hello&) {}), "") << "an equal worker must be let in";
+  EXPECT_EQ(refusal_of([](Hello&) {}), "") << "an equal worker must be admitted";
 }
 
 TEST(Joining, OneThatIsStartedAgainBeforeItsOldConnectionWasSeenToEndTakesItsPlace) {
@@ -112,7 +112,7 @@ TEST(Joining, OneThatIsStartedAgainBeforeItsOldConnectionWasSeenToEndTakesItsPla
   harness.receive(3, hello);
   EXPECT_EQ(harness.refusal(3), "");
   EXPECT_TRUE(harness.closed.contains(1));
-  EXPECT_GT(harness.last<Seal>(2)->view, asked) << "what the old one was asked is asked anew";
+  EXPECT_GT(harness.last<Seal>(2)->view, asked) << "the others must be asked to seal again";
   harness.close(1);
   auto sealed = CoordinatorHarness::sealed();
   sealed.view = harness.last<Seal>(3)->view;
@@ -129,7 +129,7 @@ TEST(Joining, OneThatIsStartedAgainToResumeIsNotHeldAgainstItself) {
   ++hello.member.incarnation;
   hello.resume = true;
   harness.receive(2, hello);
-  EXPECT_EQ(harness.refusal(2), "") << "nobody else is here";
+  EXPECT_EQ(harness.refusal(2), "") << "no other member is here";
 }
 
 TEST(Joining, OneThatDoesNotResumeAmongThoseThatDoIsRefused) {
@@ -195,9 +195,10 @@ TEST(Joining, HeartbeatsKeepAPlaceWhileOthersAreMissing) {
     harness.receive(1, Heartbeat{});
     harness.tick(t);
   }
-  EXPECT_TRUE(harness.last<HeartbeatReply>(1)) << "members notice a silent coordinator by these";
+  EXPECT_TRUE(harness.last<HeartbeatReply>(1))
+      << "members notice a silent coordinator by the missing replies";
   EXPECT_EQ(harness.coordinator.members().size(), 1U);
-  EXPECT_EQ(harness.members_changed, 0U) << "nobody trains yet: there is nothing to show";
+  EXPECT_EQ(harness.members_changed, 0U) << "no member trains yet, so there is nothing to show";
 }
 
 TEST(Joining, NobodyWaitsLongerThanTheJoinTimeout) {
@@ -216,7 +217,7 @@ TEST(Joining, NobodyWaitsLongerThanTheJoinTimeout) {
 
 // ---- where to start from ----
 
-/// Of the run's one history.
+/// Checkpoints of these steps, all of one history.
 std::vector<CheckpointId> of_steps(const std::vector<std::uint64_t>& steps) {
   std::vector<CheckpointId> checkpoints;
   for (const auto step : steps) checkpoints.push_back({step, 7 * step});
@@ -245,7 +246,7 @@ TEST(Resuming, WithoutACommonCheckpointTheRunFailsAndSaysWhatToDo) {
     harness.receive(i + 1, hello);
   }
   ASSERT_TRUE(harness.ended);
-  EXPECT_THAT(harness.ended->reason, HasSubstr("no checkpoint is complete, and the same, on all replicas"));
+  EXPECT_THAT(harness.ended->reason, HasSubstr("no checkpoint is complete and the same on all replicas"));
 }
 
 Hello resuming(const std::string& name, const std::vector<std::uint64_t>& steps) {
@@ -261,7 +262,7 @@ TEST(Resuming, OfOneStepAndAnotherHistoryIsNotCommon) {
   strayed.checkpoints.back().content += 1;
   harness.receive(1, strayed);
   harness.receive(2, resuming("r1", {100, 200}));
-  EXPECT_EQ(harness.last<Seal>(1)->resume_step, 100U) << "an older one is the same on both";
+  EXPECT_EQ(harness.last<Seal>(1)->resume_step, 100U) << "the checkpoints of step 100 are equal";
 }
 
 TEST(Resuming, WhoHasNothingTakesTheStateFromTheOthers) {
@@ -271,8 +272,8 @@ TEST(Resuming, WhoHasNothingTakesTheStateFromTheOthers) {
   harness.receive(3, resuming("r2", {200}));
   EXPECT_EQ(harness.last<Seal>(1)->resume_step, 200U);
   EXPECT_EQ(harness.last<Seal>(3)->resume_step, 200U);
-  EXPECT_FALSE(harness.last<Seal>(2)) << "it has no rounds to begin with";
-  EXPECT_THAT(harness.said, testing::Contains(HasSubstr("r1 has no checkpoint: it takes the state")));
+  EXPECT_FALSE(harness.last<Seal>(2)) << "it has no rounds to start with";
+  EXPECT_THAT(harness.said, testing::Contains(HasSubstr("r1 has no checkpoint: it copies the state")));
   for (const ConnectionId member : {1, 3}) harness.receive(member, CoordinatorHarness::sealed());
   ASSERT_TRUE(harness.last<NewView>(1));
   EXPECT_EQ(harness.last<NewView>(1)->view.members.size(), 2U);
@@ -312,7 +313,7 @@ TEST(Resuming, ThereMustBeEnoughWhoHaveTheState) {
   }
   ASSERT_TRUE(harness.ended);
   EXPECT_THAT(harness.ended->reason,
-              AllOf(HasSubstr("r1 has them up to step 100, r2 has none"), HasSubstr("must be 2")));
+              AllOf(HasSubstr("r1 has checkpoints up to step 100, r2 has none"), HasSubstr("must be 2")));
 }
 
 TEST(Resuming, ADataParallelRunNeedsTheStateOfAll) {
@@ -332,16 +333,16 @@ TEST(Checkpoints, TheNewestThatAllTrainersOfTheViewHaveIsSaid) {
     harness.receive(from, heartbeat);
     return harness.last<HeartbeatReply>(from)->checkpoint;
   };
-  EXPECT_EQ(beat(1, {100, 200}), 0U) << "the other one has said nothing yet";
+  EXPECT_EQ(beat(1, {100, 200}), 0U) << "the other member has reported nothing yet";
   EXPECT_EQ(beat(2, {100}), 100U);
   EXPECT_EQ(beat(1, {100, 200, 300}), 100U);
-  EXPECT_EQ(beat(2, {100, 300}), 300U) << "200 could not be written";
+  EXPECT_EQ(beat(2, {100, 300}), 300U) << "us-1 could not write 200";
   harness.receive(3, CoordinatorHarness::hello("asia-1"));
-  EXPECT_EQ(beat(1, {100, 300}), 300U) << "who is on the way in counts when it is in";
+  EXPECT_EQ(beat(1, {100, 300}), 300U) << "a newcomer must not count before it is in a view";
   harness.close(3);
   harness.close(2);
   harness.seal_all({1});
-  EXPECT_EQ(beat(1, {300, 400}), 400U) << "it is alone now";
+  EXPECT_EQ(beat(1, {300, 400}), 400U) << "the view has only one member now";
 }
 
 TEST(Resuming, CheckpointsAreIgnoredByThoseThatStartAfresh) {
@@ -354,7 +355,7 @@ TEST(Resuming, CheckpointsAreIgnoredByThoseThatStartAfresh) {
 
 // ---- sealing ----
 
-/// Three members of which eu-1 has sealed as `change` makes it; how the run ends.
+/// Three members seal, eu-1 with a changed answer; returns the reason why the run ends, or "began".
 template <class Change>
 std::string disagreement_of(Change change) {
   CoordinatorHarness harness(3);
@@ -389,7 +390,7 @@ TEST(Sealing, WhoDisagreesIsNamed) {
               HasSubstr("the fragments of eu-1 and asia-1 differ"));
 }
 
-/// What becomes of the one trainer of a run that reports this layout.
+/// Lets the only trainer of a run report this layout; returns why the run ends, or "began".
 std::string layout_judged(std::vector<Range> layout, std::uint64_t chunk_elements) {
   CoordinatorHarness harness(1);
   harness.receive(1, CoordinatorHarness::hello("us-1"));
@@ -405,18 +406,18 @@ std::string layout_judged(std::vector<Range> layout, std::uint64_t chunk_element
 
 TEST(Sealing, HostileLayoutsAreRefusedBeforeAnythingIsSetAside) {
   constexpr std::uint64_t huge = UINT64_MAX;
-  const auto refused = HasSubstr("us-1 broke the protocol: fragments that are not a layout");
-  EXPECT_THAT(layout_judged({}, 32), HasSubstr("no layout, although it trains"));
-  EXPECT_THAT(layout_judged({{0, 100}}, 0), refused) << "a zero chunk";
+  const auto refused = HasSubstr("us-1 broke the protocol: an invalid fragment layout");
+  EXPECT_THAT(layout_judged({}, 32), HasSubstr("a trainer without a layout"));
+  EXPECT_THAT(layout_judged({{0, 100}}, 0), refused) << "a chunk size of zero";
   EXPECT_THAT(layout_judged({{0, huge}}, 1), refused) << "2^64 chunks";
   EXPECT_THAT(layout_judged({{0, 1ULL << 44}}, 1), refused) << "2^44 chunks";
   EXPECT_THAT(layout_judged({{0, huge}}, huge), refused);
-  EXPECT_THAT(layout_judged({{huge, 100}}, 32), refused) << "an end beyond all numbers";
-  EXPECT_THAT(layout_judged({{0, 100}, {50, 100}}, 32), refused) << "an overlap";
+  EXPECT_THAT(layout_judged({{huge, 100}}, 32), refused) << "an end beyond 2^64";
+  EXPECT_THAT(layout_judged({{0, 100}, {50, 100}}, 32), refused) << "overlapping fragments";
   EXPECT_THAT(layout_judged({{0, 100}, {100, 0}}, 32), refused) << "an empty fragment";
   EXPECT_THAT(layout_judged(std::vector<Range>(1000, Range{0, 1ULL << 40}), 1ULL << 28), refused)
-      << "many chunks in many fragments";
-  EXPECT_EQ(layout_judged({{1ULL << 40, 1ULL << 40}}, huge), "began") << "one chunk, however large";
+      << "too many chunks in many fragments";
+  EXPECT_EQ(layout_judged({{1ULL << 40, 1ULL << 40}}, huge), "began") << "one chunk may have any size";
 }
 
 TEST(Sealing, AWrongViewNumberIsNotAnAnswer) {
@@ -472,7 +473,7 @@ TEST(Sealing, OneThatReconnectsWhileLoadingKeepsItsPlace) {
   harness.receive(1, CoordinatorHarness::hello("eu-1"));
   harness.receive(2, CoordinatorHarness::hello("us-1"));
   harness.receive(3, CoordinatorHarness::hello("us-1"));
-  EXPECT_EQ(harness.refusal(3), "") << "its old connection was only not seen to end";
+  EXPECT_EQ(harness.refusal(3), "") << "the end of its old connection was not noticed yet";
   EXPECT_TRUE(harness.closed.contains(2));
   auto sealed = CoordinatorHarness::sealed();
   sealed.view = harness.last<Seal>(3)->view;

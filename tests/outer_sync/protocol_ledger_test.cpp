@@ -1,4 +1,5 @@
-// What a run was trained on: in the ledger once, whoever comes and goes, and free again where it is lost.
+// Training samples: each is in the ledger once, regardless of which members come and go, and is free again if
+// its contribution is lost.
 
 #include "isthmus/outer_sync/protocol/ledger.h"
 
@@ -30,9 +31,9 @@ TEST(FragmentLedger, GoesBackAFewRounds) {
   FragmentLedger ledger;
   constexpr std::uint64_t rounds = 3 * FragmentLedger::max_pending_ranges;
   for (std::uint64_t r = 0; r < rounds; ++r) ledger.add({{0, r, r + 1}});
-  EXPECT_FALSE(ledger.cut(rounds + 1)) << "what is not there yet is none of its rounds";
+  EXPECT_FALSE(ledger.cut(rounds + 1)) << "a ledger cannot be cut to a round that it does not have";
   EXPECT_FALSE(ledger.cut(rounds - FragmentLedger::max_pending_ranges - 1));
-  EXPECT_EQ(ledger.done().size(), rounds) << "what is refused changes nothing";
+  EXPECT_EQ(ledger.done().size(), rounds) << "a refused cut must change nothing";
   ASSERT_TRUE(ledger.cut(rounds - FragmentLedger::max_pending_ranges));
   EXPECT_EQ(ledger.done(), SampleSet({{0, 0, rounds - FragmentLedger::max_pending_ranges}}));
 }
@@ -49,10 +50,10 @@ TEST(FragmentLedger, IsTheSameHoweverItsRoundsAreKept) {
   EXPECT_EQ(from_bytes<FragmentLedger>(to_bytes(longer)), longer);
   longer.skip();
   cut.add({});
-  EXPECT_NE(longer, cut) << "not to know what a round was made of is another thing than nothing";
+  EXPECT_NE(longer, cut) << "an unknown round must differ from an empty one";
 }
 
-// ---- who gets what ----
+// ---- which member gets which samples ----
 
 NewView view_of(const std::vector<std::uint16_t>& slots, std::uint64_t tracks, const SampleSet& done = {}) {
   NewView view;
@@ -86,7 +87,7 @@ TEST(WorkOrder, WhatNobodyHasIsDealtToAllAndTracksGoOnAtOnePace) {
     }
   }
   EXPECT_TRUE(twice.empty());
-  // Of every four blocks that a trainer gets three are its own.
+  // Three of every four blocks that a trainer gets are from its own track.
   EXPECT_EQ(
       given,
       SampleSet(
@@ -107,7 +108,7 @@ TEST(WorkOrder, BetweenASealAndItsViewItGetsOfItsOwnTrackAlone) {
   EXPECT_EQ(sealed.reserved, SampleSet({{0, WorkOrder::block, 17 * WorkOrder::block}}));
   const auto own = order.next(7);
   EXPECT_EQ(own, (SampleRange{0, WorkOrder::block, WorkOrder::block + 7}));
-  // What it was given since is not free for others, whose the track may be now.
+  // The samples it got meanwhile are not free for another trainer that has the track now.
   auto next = view_of({0}, 2, SampleSet({{0, 0, 24}}));
   next.taken = sealed.taken;
   next.reserved = {sealed.reserved};
@@ -131,7 +132,7 @@ TEST(WorkOrder, GapsOfItsTrackComeFirst) {
 
 TEST(WorkOrder, MoreReplicasThanPlannedLeaveNothingToOthers) {
   WorkOrder order;
-  order.deal(view_of({0, 1}, 2), 0);  // slots 2 and more have come and gone
+  order.deal(view_of({0, 1}, 2), 0);  // slots from 2 on existed and are gone
   for (int i = 0; i < 20; ++i) EXPECT_EQ(order.next(WorkOrder::block).track, 0U);
 }
 
@@ -165,10 +166,10 @@ TEST(LedgerOfARun, WhatALostMemberHadUnderWayIsGivenToOthers) {
   expect_equal_ledgers(cluster, {"a", "b"});
   const auto done = done_everywhere(cluster.ledger("a"));
   EXPECT_TRUE(done_twice(cluster.ledger("a")).empty());
-  EXPECT_TRUE(without(SampleSet({lost}), done).empty()) << "nothing is left out";
+  EXPECT_TRUE(without(SampleSet({lost}), done).empty()) << "no sample may be left out";
   const auto frontier = done.common(SampleSet({{2, 0, WorkOrder::endless}})).ranges();
-  ASSERT_EQ(frontier.size(), 1U) << "no gap";
-  EXPECT_GT(frontier.front().end, WorkOrder::block) << "the track goes on like the others";
+  ASSERT_EQ(frontier.size(), 1U) << "the track must have no gap";
+  EXPECT_GT(frontier.front().end, WorkOrder::block) << "the track must advance like the others";
 }
 
 TEST(LedgerOfARun, WhoComesBackGoesOnWhereItsTrackIs) {
@@ -185,13 +186,13 @@ TEST(LedgerOfARun, WhoComesBackGoesOnWhereItsTrackIs) {
   cluster.train(3);
   expect_equal_ledgers(cluster, {"a", "b", "c"});
   EXPECT_TRUE(done_twice(cluster.ledger("c")).empty());
-  EXPECT_EQ(unknown_rounds(cluster.ledger("c")), 0U) << "its first view has told it all";
+  EXPECT_EQ(unknown_rounds(cluster.ledger("c")), 0U) << "its first view must give it the whole ledger";
   EXPECT_EQ(cluster.draw("c", 1).track, 2U);
 }
 
 TEST(LedgerOfARun, WhatIsLeftOutComesWithTheNextRound) {
   Cluster cluster({"a", "b", "c"}, 1, {.quorum = 2});
-  cluster.cut("c", "a");  // who owns chunk 0
+  cluster.cut("c", "a");  // c owns chunk 0
   cluster.train();
   cluster.pass(200ms);
   ASSERT_EQ(cluster.round_of("c"), 1U);
@@ -204,9 +205,9 @@ TEST(LedgerOfARun, WhatIsLeftOutComesWithTheNextRound) {
   EXPECT_TRUE(done_twice(cluster.ledger("a")).empty());
 }
 
-// ---- rounds that are decided as a view ends ----
+// ---- rounds that are committed when a view ends ----
 
-/// Two fragments of two chunks. Members a and b hold parts of the next rounds, to which c contributed, too.
+/// Two fragments of two chunks. Members a and b hold results of the next rounds, to which c contributed too.
 class DecidedRounds : public testing::Test {
  protected:
   static constexpr ReplicaId lost = 3;
@@ -229,7 +230,7 @@ class DecidedRounds : public testing::Test {
     if (held.chunks.has(0)) held.trained_on = {{1, {0, 0, 4}}, {lost, {2, 0, 4}}};
     return held;
   }
-  /// What the next view withholds of the lost member's track.
+  /// The samples of the lost member's track that the next view withholds.
   SampleSet taken_of_the_lost() {
     for (const auto& member : members) EXPECT_EQ(problem_of(member.sealed, {.layout = &layout}), "");
     return plan_view(layout, members).message.taken.common(SampleSet({{2, 0, 1000}}));
@@ -285,7 +286,7 @@ TEST_F(DecidedRounds, OfAViewThatWasLeftBehindLeaveItFree) {
   EXPECT_TRUE(taken_of_the_lost().empty());
 }
 
-// ---- who tells lies ----
+// ---- false reports ----
 
 class WrongSamples : public testing::Test {
  protected:
@@ -344,8 +345,8 @@ TEST_F(WrongSamples, OfAResultAreRefused) {
   const TrainedOn a{id("a"), {0, 0, 4}}, b{id("b"), {1, 0, 4}};
   EXPECT_THAT(of_result({a}), HasSubstr("other samples for this replica's"));
   EXPECT_THAT(of_result({a, {id("b"), {1, 0, 5}}}), HasSubstr("other samples for this replica's"));
-  EXPECT_THAT(of_result({b, a}), HasSubstr("not in its order"));
-  EXPECT_THAT(of_result({a, {id("z"), {1, 0, 4}}}), HasSubstr("no trainer of the view"));
+  EXPECT_THAT(of_result({b, a}), HasSubstr("not trainers of the view, in member order"));
+  EXPECT_THAT(of_result({a, {id("z"), {1, 0, 4}}}), HasSubstr("not trainers of the view"));
   EXPECT_EQ(of_result({a, b}), "accepted");
 }
 

@@ -1,4 +1,4 @@
-// One member's state machine, fed by hand: the round as it should go, and messages that break the rules.
+// One member's state machine, fed by hand: a normal round, and messages that break the protocol.
 
 #include "isthmus/outer_sync/protocol/member.h"
 
@@ -27,7 +27,7 @@ class ProtocolMember : public testing::Test {
  protected:
   ProtocolMember() { begin(member); }
 
-  /// The run's first view, of three members, whose fragments are where those of `which` are.
+  /// Begins the run's first view of three members, with the fragments at the rounds that `which` has.
   void begin(Member& which) const {
     ASSERT_TRUE(which.seal(view_number));
     NewView message{.view = {.number = view_number, .members = {}, .owners = {0, 1, 1}},
@@ -47,12 +47,12 @@ class ProtocolMember : public testing::Test {
     ASSERT_TRUE(which.fits(message, self));
     ASSERT_EQ(which.activate(message, self), Member::Entry::begun);
     const auto begun = which.take_actions();
-    ASSERT_EQ(begun.size(), 2U) << "both peers are told that the view has begun here";
+    ASSERT_EQ(begun.size(), 2U) << "both peers must be notified that the view has begun here";
     for (const auto& action : begun) EXPECT_EQ(std::get<SendBegun>(action).view, view_number);
   }
   static ReplicaId id(const char* name) { return id_of({name, 1, "", 0}); }
 
-  /// fp32 chunks of the size that fits.
+  /// fp32 bytes of the chunk's size.
   SharedBytes bytes(ChunkId chunk, int value) const { return bytes_of(4 * layout.chunk(chunk).size, value); }
   ChunkMessage contribution(MemberIndex from, ChunkId chunk, Round round, int value) const {
     return {view_number, {round, chunk, from, ChunkKind::contribution}, bytes(chunk, value), 100};
@@ -85,12 +85,12 @@ class ProtocolMember : public testing::Test {
     }
     return out;
   }
-  /// Must be accepted.
+  /// Delivers a message that must be accepted.
   void feed(MemberIndex from, const ChunkMessage& message) {
     const auto problem = member.receive(from, message);
     EXPECT_FALSE(problem) << *problem;
   }
-  /// Must be refused, and nothing may follow from it.
+  /// Delivers a message that must be refused without any effect; returns the reason.
   std::string refused(MemberIndex from, const ChunkMessage& message) {
     take();
     const auto kept = member.unacknowledged();
@@ -99,7 +99,7 @@ class ProtocolMember : public testing::Test {
     EXPECT_EQ(member.unacknowledged(), kept);
     return problem.value_or("accepted");
   }
-  /// Plays the rest of round `round` of fragment 0 by the rules.
+  /// Plays the rest of a round of fragment 0 as the protocol demands.
   void finish_round(Round round) {
     for (const MemberIndex peer : {0, 2}) feed(peer, contribution(peer, 1, round, 50 + peer));
     member.reduced(view_number, 1, round, bytes(1, 99));
@@ -109,7 +109,7 @@ class ProtocolMember : public testing::Test {
   FragmentLayout layout{fragments, 16};
   CodecPlan codecs{
       .codec = {quant::CodecKind::fp32}, .warmup_codec = {quant::CodecKind::bf16}, .warmup_rounds = 0};
-  Digest digest;  ///< of no meaning to the protocol: whoever applies a round makes it
+  Digest digest;  ///< chosen by the owner of the parameters; the protocol does not interpret it
   Member member{layout, codecs, {}, {{}, {}}};
 };
 
@@ -133,7 +133,7 @@ TEST_F(ProtocolMember, ARoundAsItShouldGo) {
   std::vector<Bytes> in_order;
   for (const auto& chunk : actions.jobs[0].contributions) in_order.push_back(*chunk);
   EXPECT_THAT(in_order, ElementsAre(*bytes(1, 10), *bytes(1, 1), *bytes(1, 12)))
-      << "member order, not arrival";
+      << "in the order of members, not of arrival";
 
   member.reduced(view_number, 1, 1, bytes(1, 99));
   actions = take();
@@ -154,7 +154,7 @@ TEST_F(ProtocolMember, RepeatsAreAcknowledgedAgainAndUsedOnce) {
   for (int i = 0; i < 3; ++i) feed(0, contribution(0, 1, 1, 50));
   auto actions = take();
   EXPECT_EQ(actions.acks.size(), 3U) << "an acknowledgement may have been lost: each repeat needs one";
-  EXPECT_TRUE(actions.jobs.empty()) << "a repeat must not count for another member";
+  EXPECT_TRUE(actions.jobs.empty()) << "a repeat must not count as another member's";
   finish_round(1);
   EXPECT_EQ(take().rounds.size(), 1U);
   feed(0, result(0, 0, 1, 98));
@@ -164,13 +164,13 @@ TEST_F(ProtocolMember, RepeatsAreAcknowledgedAgainAndUsedOnce) {
   feed(2, contribution(2, 1, 1, 52));
   actions = take();
   EXPECT_EQ(actions.acks.size(), 4U);
-  EXPECT_EQ(actions.size(), 4U) << "what was delivered must not be delivered or reduced again";
+  EXPECT_EQ(actions.size(), 4U) << "a delivered chunk must not be delivered or reduced again";
 }
 
 TEST_F(ProtocolMember, PeersMayBeOneRoundAhead) {
   contribute_all(1);
   finish_round(1);
-  feed(2, contribution(2, 1, 2, 22));  // has applied round 1 already
+  feed(2, contribution(2, 1, 2, 22));  // member 2 has applied round 1 already
   take();
   member.applied(0, 1, digest);
   contribute_all(2);
@@ -180,7 +180,7 @@ TEST_F(ProtocolMember, PeersMayBeOneRoundAhead) {
   EXPECT_EQ(actions.jobs[0].round, 2U);
 }
 
-// ---- a link that comes up ----
+// ---- a link that comes up again ----
 
 TEST_F(ProtocolMember, ANewLinkRepeatsWhatIsNotAcknowledged) {
   contribute_all(1);
@@ -191,11 +191,11 @@ TEST_F(ProtocolMember, ANewLinkRepeatsWhatIsNotAcknowledged) {
   EXPECT_EQ(take().chunks.size(), 0U);
   member.repeat_to(0, [](const ChunkKey&) { return true; });
   const auto actions = take();
-  ASSERT_EQ(actions.chunks.size(), 2U) << "own contribution to chunk 0, result of chunk 1";
-  EXPECT_EQ(*actions.chunks[0].message.bytes, *bytes(0, 1)) << "the bytes first encoded";
+  ASSERT_EQ(actions.chunks.size(), 2U) << "the own contribution to chunk 0 and the result of chunk 1";
+  EXPECT_EQ(*actions.chunks[0].message.bytes, *bytes(0, 1)) << "the bytes must be those first encoded";
   EXPECT_EQ(*actions.chunks[1].message.bytes, *bytes(1, 99));
   member.repeat_to(0, [](const ChunkKey& key) { return key.chunk == 1; });
-  EXPECT_EQ(take().chunks.size(), 1U) << "a lane repeats its own chunks only";
+  EXPECT_EQ(take().chunks.size(), 1U) << "a lane must repeat its own chunks only";
 }
 
 TEST_F(ProtocolMember, AcknowledgementsOfOthersOrOfOldViewsCountForNothing) {
@@ -213,8 +213,7 @@ TEST_F(ProtocolMember, WhatARoundProvesNeedsNoAcknowledgement) {
   finish_round(1);
   EXPECT_EQ(member.unacknowledged(), 3U);
   member.applied(0, 1, digest);
-  EXPECT_EQ(member.unacknowledged(), 2U)
-      << "there is a result of what we sent to member 0: it needs it no more";
+  EXPECT_EQ(member.unacknowledged(), 2U) << "member 0 has reduced our contribution and needs it no longer";
 }
 
 TEST_F(ProtocolMember, ResultsAreKeptForThoseWhoLag) {
@@ -223,14 +222,14 @@ TEST_F(ProtocolMember, ResultsAreKeptForThoseWhoLag) {
     finish_round(round);
     member.applied(0, round, digest);
   }
-  EXPECT_EQ(member.unacknowledged(), 2 * Member::max_kept) << "somebody who needs older ones is evicted";
+  EXPECT_EQ(member.unacknowledged(), 2 * Member::max_kept) << "a member that needs older results is evicted";
   member.lowest_applied({6, 0});
-  EXPECT_EQ(member.unacknowledged(), 2 * Member::always_kept) << "all of the view have applied the others";
+  EXPECT_EQ(member.unacknowledged(), 2 * Member::always_kept) << "the whole view has applied the older ones";
   EXPECT_EQ(member.chunks_held(), 2 * Member::always_kept);
   member.lowest_applied({7});
   member.lowest_applied({0, 0, 0});
   EXPECT_EQ(member.chunks_held(), 2 * Member::always_kept)
-      << "not of this layout, and older than what is known";
+      << "reports for another layout, and outdated ones, must be ignored";
 }
 
 // ---- contributions that are missing ----
@@ -254,7 +253,7 @@ TEST_F(Quorum, IsEnoughAfterTheGraceAndUnderALease) {
   hasty.lease_until(Time(1000));
   hasty.tick(Time(500));
   hasty.tick(Time(599));
-  EXPECT_EQ(closed(), 0U) << "the third may still come";
+  EXPECT_EQ(closed(), 0U) << "the third member may still contribute";
   hasty.tick(Time(600));
   EXPECT_EQ(closed(), 1U);
   hasty.tick(Time(700));
@@ -267,13 +266,13 @@ TEST_F(Quorum, IsNothingWithoutALease) {
   EXPECT_EQ(closed(), 0U) << "another view may have begun elsewhere";
   hasty.lease_until(Time(1000));
   hasty.tick(Time(1000));
-  EXPECT_EQ(closed(), 0U) << "it has ended at that very moment";
-  // What comes in late must not close it on the time of an older tick.
+  EXPECT_EQ(closed(), 0U) << "the lease ends at exactly this time";
+  // A late chunk must not close the round by the time of an older tick.
   hasty.lease_until(Time(1001));
   EXPECT_EQ(hasty.receive(2, contribution(2, 1, 1, 12)), std::nullopt);
   EXPECT_EQ(closed(), 0U);
   EXPECT_EQ(hasty.receive(0, contribution(0, 1, 1, 10)), std::nullopt);
-  EXPECT_EQ(closed(), 1U) << "all contributions need neither";
+  EXPECT_EQ(closed(), 1U) << "with all contributions, neither is needed";
 }
 
 TEST_F(Quorum, WhoComesTooLateIsLeftOut) {
@@ -304,9 +303,9 @@ TEST_F(Quorum, ResultsWithoutOneAreRefused) {
   for (const auto& wrong : {std::vector{id("a"), id("a")}, {id("c"), id("a")}, {id("a"), id("d")}}) {
     of_one.contributors = wrong;
     EXPECT_THAT(hasty.receive(0, of_one).value_or("accepted"),
-                HasSubstr("not trainers of the view, in its order"));
+                HasSubstr("not trainers of the view, in member order"));
   }
-  EXPECT_THAT(refused(0, of_two), HasSubstr("at least 3")) << "without a quorum all are needed";
+  EXPECT_THAT(refused(0, of_two), HasSubstr("at least 3")) << "without a quorum, all are needed";
 }
 
 TEST_F(Quorum, TheResultSaysWhoIsInIt) {
@@ -317,7 +316,7 @@ TEST_F(Quorum, TheResultSaysWhoIsInIt) {
   hasty.reduced(view_number, 1, 1, bytes(1, 99));
   for (const auto& action : hasty.take_actions()) {
     if (const auto* round = std::get_if<Deliver>(&action)) {
-      EXPECT_THAT(round->included, ElementsAre(false, true)) << "chunk 0 was closed without us";
+      EXPECT_THAT(round->included, ElementsAre(false, true)) << "chunk 0 was closed without this member";
       EXPECT_EQ(round->contributed, 2U);
       return;
     }
@@ -327,7 +326,7 @@ TEST_F(Quorum, TheResultSaysWhoIsInIt) {
 
 // ---- outer.reject ----
 
-/// Member b where what has more than twice the median norm is left out.
+/// Member b with outer.reject: contributions of more than twice the median norm are left out.
 class Rejecting : public ProtocolMember {
  protected:
   Rejecting() {
@@ -382,15 +381,16 @@ TEST_F(Rejecting, WhoIsLeftOutIsToldThatItDoesNotComeBack) {
 
 TEST_F(Rejecting, ContributorsAndNormsMustAgreeByTheRule) {
   EXPECT_THAT(heard(chunk_0({a, b}, {{a, 3}, {b, 4}, {c, 5}})),
-              HasSubstr("not those that outer.reject leaves"))
-      << "c is no outlier";
-  EXPECT_THAT(heard(chunk_0({}, {{a, 3}, {b, 4}, {c, 900}})), HasSubstr("not those that outer.reject leaves"))
-      << "c is one";
-  EXPECT_THAT(heard(chunk_0({}, {})), HasSubstr("a result of 0 contributions")) << "norms are needed";
+              HasSubstr("other contributors than outer.reject keeps"))
+      << "c is not an outlier";
+  EXPECT_THAT(heard(chunk_0({}, {{a, 3}, {b, 4}, {c, 900}})),
+              HasSubstr("other contributors than outer.reject keeps"))
+      << "c is an outlier";
+  EXPECT_THAT(heard(chunk_0({}, {})), HasSubstr("a result of 0 contributions")) << "a result needs norms";
   EXPECT_THAT(heard(chunk_0({a, b}, {{a, 3}, {b, 4}})), HasSubstr("a result of 2 contributions; at least 3"))
       << "without a quorum";
   EXPECT_THAT(heard(chunk_0({}, {{a, 3}, {c, 5}, {b, 4}})),
-              HasSubstr("not trainers of the view, in its order"));
+              HasSubstr("not trainers of the view, in member order"));
   for (const double none : {-1.0, std::numeric_limits<double>::quiet_NaN()})
     EXPECT_THAT(heard(chunk_0({}, {{a, none}, {b, 4}, {c, 5}})),
                 HasSubstr("an invalid sum of squares (negative or NaN)"));
@@ -402,14 +402,15 @@ TEST_F(Rejecting, EverybodyKnowsItsOwnNorm) {
               HasSubstr("this replica's contribution to chunk 0 that is 900"));
   auto later = chunk_0({}, {{a, 3}, {b, 4}, {c, 5}});
   later.key.round = 2;
-  EXPECT_THAT(heard(later), HasSubstr("a contribution that this replica has not made"));
+  EXPECT_THAT(heard(later), HasSubstr("a contribution that this replica has not sent"));
   EXPECT_EQ(heard(chunk_0({}, {{a, 3}, {b, 4}, {c, 5}})), "accepted");
 }
 
 TEST_F(Rejecting, WithAQuorumWhoIsLateIsNotListed) {
   Member hasty{layout, codecs, {.least = 2, .quorum = 2, .reject = 2}, {{}, {}}};
   begin(hasty);
-  EXPECT_EQ(hasty.receive(0, chunk_0({a, c}, {{a, 3}, {c, 900}})), std::nullopt) << "two have no median";
+  EXPECT_EQ(hasty.receive(0, chunk_0({a, c}, {{a, 3}, {c, 900}})), std::nullopt)
+      << "two norms have no median";
   EXPECT_THAT(hasty.receive(0, chunk_0({c}, {{c, 3}})).value_or("accepted"),
               HasSubstr("at least 2 are needed"));
 }
@@ -420,7 +421,7 @@ TEST_F(ProtocolMember, NormsHaveNoPlaceWhereNothingIsRejected) {
   EXPECT_THAT(refused(0, message), HasSubstr("norms in a run without outer.reject"));
 }
 
-// ---- messages that break the rules ----
+// ---- messages that break the protocol ----
 
 TEST_F(ProtocolMember, ChunksOfAnotherViewAreDroppedWithoutAWord) {
   auto message = contribution(0, 1, 1, 10);
@@ -428,7 +429,7 @@ TEST_F(ProtocolMember, ChunksOfAnotherViewAreDroppedWithoutAWord) {
     message.view = other;
     feed(0, message);
     EXPECT_EQ(take().size(), 0U)
-        << "not even acknowledged: a sender whose view begins here later sends it again";
+        << "it must not even be acknowledged: the sender repeats it when its view begins here";
   }
 }
 
@@ -449,7 +450,7 @@ TEST_F(ProtocolMember, ChunksThatDoNotExistAreRefused) {
 TEST_F(ProtocolMember, OnlyTheOwnerGathersAndOnlyTheOwnerAnswers) {
   EXPECT_THAT(refused(2, contribution(2, 0, 1, 10)), HasSubstr("not owned here"));
   EXPECT_THAT(refused(2, result(2, 0, 1, 10)), HasSubstr("a result of a chunk that it does not own"));
-  EXPECT_THAT(refused(2, result(2, 1, 1, 10)), HasSubstr("does not own")) << "chunk 1 is ours";
+  EXPECT_THAT(refused(2, result(2, 1, 1, 10)), HasSubstr("does not own")) << "this member owns chunk 1";
 }
 
 TEST_F(ProtocolMember, KindsThatDoNotExistAreRefused) {
@@ -464,16 +465,16 @@ TEST_F(ProtocolMember, RoundsThatAreTooFarAheadAreAskedForAgain) {
   EXPECT_THAT(refused(0, contribution(0, 1, 0, 10)), HasSubstr("a chunk of round 0"));
   for (const Round round : {Member::window + 1, UINT64_MAX}) {
     feed(0, contribution(0, 1, round, 10));
-    EXPECT_EQ(take().size(), 0U) << "we lag, and have no room for it";
+    EXPECT_EQ(take().size(), 0U) << "this member lags and has no room for it";
   }
-  feed(0, contribution(0, 1, Member::window, 10));  // the furthest that is kept
+  feed(0, contribution(0, 1, Member::window, 10));  // the furthest round that is kept
   EXPECT_EQ(take().acks.size(), 1U);
   contribute_all(1);
   finish_round(1);
   take();
   member.applied(0, 1, digest);
   const auto actions = take();
-  ASSERT_EQ(actions.begun.size(), 1U) << "member 0 must send again what we dropped";
+  ASSERT_EQ(actions.begun.size(), 1U) << "member 0 must repeat what was dropped here";
   EXPECT_EQ(actions.begun[0].peer, 0);
 }
 
@@ -495,7 +496,7 @@ TEST_F(ProtocolMember, SizesFollowTheRoundsCodec) {
   begin(warm);
   auto message = contribution(0, 1, 1, 10);
   EXPECT_THAT(warm.receive(0, message).value_or("accepted"), HasSubstr("expected 32"))
-      << "bf16 in the warm-up";
+      << "the warm-up sends bf16";
   message.key.round = 2;
   EXPECT_EQ(warm.receive(0, message), std::nullopt);
 }
@@ -503,8 +504,8 @@ TEST_F(ProtocolMember, SizesFollowTheRoundsCodec) {
 TEST_F(ProtocolMember, TwoDifferentChunksForOnePlaceAreRefusedAndTheFirstStands) {
   feed(0, contribution(0, 1, 1, 10));
   feed(0, result(0, 0, 1, 98));
-  EXPECT_THAT(refused(0, contribution(0, 1, 1, 11)), HasSubstr("two different chunks for one place"));
-  EXPECT_THAT(refused(0, result(0, 0, 1, 97)), HasSubstr("two different chunks for one place"));
+  EXPECT_THAT(refused(0, contribution(0, 1, 1, 11)), HasSubstr("two versions of one chunk"));
+  EXPECT_THAT(refused(0, result(0, 0, 1, 97)), HasSubstr("two versions of one chunk"));
   contribute_all(1);
   feed(2, contribution(2, 1, 1, 12));
   member.reduced(view_number, 1, 1, bytes(1, 99));
@@ -522,10 +523,10 @@ TEST_F(ProtocolMember, RefusedChunksLeaveTheRoundAsItWas) {
   finish_round(1);
   const auto actions = take();
   EXPECT_EQ(actions.jobs.size(), 1U);
-  EXPECT_EQ(actions.rounds.size(), 1U) << "the round must go on as if they had never come";
+  EXPECT_EQ(actions.rounds.size(), 1U) << "the round must continue as if they had never arrived";
 }
 
-// ---- starting from a checkpoint, one member alone ----
+// ---- starting from a checkpoint with a single member ----
 
 TEST_F(ProtocolMember, RoundsCountFromTheCheckpoint) {
   Member resumed(layout, codecs, {}, {{7, digest}, {6, digest}});
@@ -580,16 +581,16 @@ TEST_F(ProtocolMember, ViewsThatDoNotFitAreTold) {
                .ledger = Ledger(2),
                .reserved = std::vector<SampleSet>(2)};
   EXPECT_TRUE(member.fits(good, 1));
-  EXPECT_FALSE(member.fits(good, 2)) << "there are two members";
+  EXPECT_FALSE(member.fits(good, 2)) << "the view has two members";
   const auto fits_with = [&](auto change) {
     auto message = good;
     change(message);
     return member.fits(message, 1);
   };
   EXPECT_FALSE(fits_with([](NewView& view) { view.view.owners.pop_back(); }));
-  EXPECT_FALSE(fits_with([](NewView& view) { view.view.owners[0] = 2; })) << "an owner that is nobody";
+  EXPECT_FALSE(fits_with([](NewView& view) { view.view.owners[0] = 2; })) << "an owner that is not a member";
   EXPECT_FALSE(fits_with([](NewView& view) { view.chains.pop_back(); }));
-  EXPECT_FALSE(fits_with([](NewView& view) { view.chains[1].clear(); })) << "a chain of no rounds";
+  EXPECT_FALSE(fits_with([](NewView& view) { view.chains[1].clear(); })) << "a chain without rounds";
   EXPECT_FALSE(fits_with([](NewView& view) { view.fixed[0].fragment = 2; }));
   EXPECT_FALSE(fits_with([](NewView& view) { view.fixed[0].holders[0].first = 2; }));
   EXPECT_FALSE(fits_with([](NewView& view) { view.fixed[0].holders[0].second = ChunkSet(9); }));
@@ -597,8 +598,9 @@ TEST_F(ProtocolMember, ViewsThatDoNotFitAreTold) {
   EXPECT_FALSE(fits_with([](NewView& view) { view.applied[0].pop_back(); }));
   EXPECT_FALSE(fits_with([](NewView& view) { view.ledger.pop_back(); }));
   EXPECT_FALSE(fits_with([](NewView& view) { view.reserved.pop_back(); }));
-  EXPECT_FALSE(fits_with([](NewView& view) { view.ledger[1].add({{0, 9, 9}}); })) << "samples that are none";
-  EXPECT_FALSE(fits_with([](NewView& view) { view.tracks = max_members + 1; })) << "more than anybody walks";
+  EXPECT_FALSE(fits_with([](NewView& view) { view.ledger[1].add({{0, 9, 9}}); })) << "an empty sample range";
+  EXPECT_FALSE(fits_with([](NewView& view) { view.tracks = max_members + 1; }))
+      << "more tracks than members are allowed";
   EXPECT_FALSE(fits_with([](NewView& view) {
     view.view.members.resize(max_members + 1);
     view.applied.resize(max_members + 1, {0, 0});

@@ -1,4 +1,4 @@
-// Observers at the coordinator: they are told all that they need to follow the run, and are nobody in it.
+// Observers at the coordinator: they get everything they need to follow the run, and do not count as members.
 
 #include <gmock/gmock.h>
 
@@ -23,7 +23,7 @@ class ProtocolObserver : public testing::Test {
     run.run_all({"a", "b"});
     run.receive(observer, hello());
   }
-  /// Of a member of view 1 whose fragments have these rounds; `prefix` stands for the chains.
+  /// Heartbeat of a member of view 1 with its fragments at these rounds; `prefix` stands for the chains.
   static Heartbeat at(Round first, Round second, std::uint64_t prefix, ViewNumber view = 1) {
     return {.number = 5,
             .view = view,
@@ -40,8 +40,8 @@ class ProtocolObserver : public testing::Test {
 TEST_F(ProtocolObserver, IsNotCountedAmongThoseWhomTheRunWaitsFor) {
   run.receive(observer, hello());
   run.receive(1, CoordinatorHarness::hello("a"));
-  EXPECT_EQ(run.count<Seal>(1), 0U) << "one of two replicas is here";
-  EXPECT_FALSE(run.last<Admitted>(observer)) << "there is nothing to be taken yet";
+  EXPECT_EQ(run.count<Seal>(1), 0U) << "only one of two replicas is here";
+  EXPECT_FALSE(run.last<Admitted>(observer)) << "there is no state to copy yet";
   run.receive(2, CoordinatorHarness::hello("b"));
   for (const ConnectionId m : {1, 2}) run.receive(m, CoordinatorHarness::sealed());
   const auto view = run.last<NewView>(1);
@@ -50,7 +50,7 @@ TEST_F(ProtocolObserver, IsNotCountedAmongThoseWhomTheRunWaitsFor) {
   EXPECT_EQ(run.coordinator.members().size(), 2U);
   EXPECT_EQ(run.coordinator.participating(), 2U);
   const auto admitted = run.last<Admitted>(observer);
-  ASSERT_TRUE(admitted) << "now there is";
+  ASSERT_TRUE(admitted) << "the view has begun, so there is a state to copy";
   EXPECT_EQ(admitted->donors.size(), 2U);
   EXPECT_EQ(admitted->token, digest_of(99));
   for (const auto count : {run.count<Seal>(observer), run.count<NewView>(observer)}) EXPECT_EQ(count, 0U);
@@ -88,7 +88,7 @@ TEST_F(ProtocolObserver, HearsHowFarTheMembersAre) {
   run.receive(observer, at(1, 1, 7, 0));
   const auto reply = run.last<HeartbeatReply>(observer);
   ASSERT_TRUE(reply);
-  EXPECT_EQ(reply->view, 0U) << "no lease";
+  EXPECT_EQ(reply->view, 0U) << "an observer gets no lease";
   EXPECT_EQ(reply->number, 5U);
   EXPECT_THAT(reply->newest, ElementsAre(3, 2));
 }
@@ -103,7 +103,7 @@ TEST_F(ProtocolObserver, OfAnotherHistoryTakesTheStateAnew) {
   ASSERT_TRUE(evicted);
   EXPECT_THAT(evicted->reason, HasSubstr("round 3 of fragment 0 is not the run's"));
   EXPECT_TRUE(run.closed.contains(observer));
-  EXPECT_FALSE(run.ended) << "its chain is nobody else's business";
+  EXPECT_FALSE(run.ended) << "an observer's chain must not affect the run";
 }
 
 TEST_F(ProtocolObserver, IsGivenTheDonorsOfEveryView) {
@@ -128,7 +128,7 @@ TEST_F(ProtocolObserver, HearsOfTheEndAndOfTheLastRounds) {
     run.receive(m, at(9, 8, 7));
     run.receive(m, Done{"{}", digest_of(42)});
   }
-  ASSERT_TRUE(run.ended) << "nobody waits for an observer";
+  ASSERT_TRUE(run.ended) << "the run must not wait for an observer";
   EXPECT_THAT(run.last<HeartbeatReply>(observer)->newest, ElementsAre(9, 8));
   const auto finished = run.last<Finished>(observer);
   ASSERT_TRUE(finished);
@@ -179,7 +179,7 @@ TEST_F(ProtocolObserver, OfAnotherModelThatCameFirstIsRefusedWhenTheRunBegins) {
 TEST_F(ProtocolObserver, OfADataParallelRunHasNothingToFollow) {
   CoordinatorHarness rigid(CoordinatorHarness::rigid(2));
   rigid.receive(observer, hello());
-  EXPECT_THAT(rigid.refusal(observer), HasSubstr("no rounds that could be followed"));
+  EXPECT_THAT(rigid.refusal(observer), HasSubstr("no rounds to follow"));
 }
 
 TEST_F(ProtocolObserver, KindsThatThereAreNotAreRefused) {

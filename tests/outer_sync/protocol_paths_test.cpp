@@ -1,4 +1,4 @@
-// What the coordinator makes of the paths that members tell of.
+// How the coordinator compares the paths that members report.
 
 #include "isthmus/outer_sync/protocol/coordinator/paths.h"
 
@@ -30,7 +30,7 @@ std::vector<Path> paths_of(const Rates& rates, Time round_trip = 100ms) {
   return out;
 }
 
-/// "a -> b 6", "a -> * 6", "* -> b 6".
+/// Slow routes as text, e.g. "a -> b 6", "a -> * 6", "* -> b 6".
 std::vector<std::string> slow(const std::vector<Path>& paths, const std::set<Route>& before = {}) {
   std::vector<std::string> out;
   for (const auto& seen : compare_paths(paths, before)) {
@@ -50,22 +50,23 @@ TEST(ComparedPaths, WhereNothingIsFarSlowerNothingIsSaid) {
   EXPECT_THAT(slow(Rates{}), IsEmpty());
   EXPECT_THAT(slow({{0, 12, 10}, {8, 0, 12}, {4, 9, 0}}), IsEmpty());
   EXPECT_THAT(slow({{0, 0, 0}, {0, 0, 0}, {0, 0, 0}}), IsEmpty()) << "no rate is known";
-  EXPECT_THAT(slow({{0, 0, 1}, {0, 0, 0}, {0, 0, 0}}), IsEmpty()) << "there is nothing to compare with";
+  EXPECT_THAT(slow({{0, 0, 1}, {0, 0, 0}, {0, 0, 0}}), IsEmpty()) << "no other rate to compare with";
 }
 
 TEST(ComparedPaths, APathIsSlowAgainstItsSendersAndItsReceiversOthers) {
   EXPECT_THAT(slow({{0, 2, 12}, {12, 0, 12}, {12, 12, 0}}), ElementsAre("a -> b 6"));
   EXPECT_THAT(slow({{0, 2, 8, 8}, {12, 0, 12, 12}, {12, 12, 0, 12}, {12, 12, 12, 0}}),
               ElementsAre("a -> b 4"))
-      << "a's other paths deliver less than those of others to b: that much of it is a's";
+      << "a's other paths are slower than the others' paths to b, so a's own link explains that part";
   EXPECT_THAT(slow({{0, 2, 12}, {12, 0, 12}, {12, 0, 0}}), ElementsAre("* -> b 6"))
-      << "of all that b gets nothing else is known";
+      << "no other path to b is known";
   EXPECT_THAT(slow({{0, 2, 0}, {12, 0, 12}, {12, 12, 0}}), ElementsAre("a -> * 6"))
-      << "of all that a sends nothing else is known";
+      << "no other path from a is known";
 }
 
 TEST(ComparedPaths, AMembersLineIsSaidInPlaceOfItsPaths) {
-  EXPECT_THAT(slow({{0, 2, 3}, {12, 0, 12}, {12, 12, 0}}), ElementsAre("a -> * 4")) << "by its fastest";
+  EXPECT_THAT(slow({{0, 2, 3}, {12, 0, 12}, {12, 12, 0}}), ElementsAre("a -> * 4"))
+      << "compared by its fastest path";
   EXPECT_THAT(slow({{0, 12, 2}, {12, 0, 3}, {12, 12, 0}}), ElementsAre("* -> c 4"));
   EXPECT_THAT(slow({{0, 2, 2}, {2, 0, 12}, {2, 12, 0}}), ElementsAre("a -> * 6", "* -> a 6"));
   EXPECT_THAT(slow({{0, 2, 2, 2}, {2, 0, 2, 2}, {12, 12, 0, 12}, {12, 12, 12, 0}}),
@@ -73,9 +74,10 @@ TEST(ComparedPaths, AMembersLineIsSaidInPlaceOfItsPaths) {
 }
 
 TEST(ComparedPaths, OfTwoMembersNothingIsSaidOfAPath) {
-  EXPECT_THAT(slow({{0, 2}, {12, 0}}), ElementsAre("a -> * 6")) << "against the way back, and once";
+  EXPECT_THAT(slow({{0, 2}, {12, 0}}), ElementsAre("a -> * 6"))
+      << "compared with the way back, and reported once";
   const auto seen = compare_paths(paths_of({{0, 2}, {12, 0}}), {});
-  EXPECT_EQ(seen.at(0).only, "b") << "it cannot be told from its path";
+  EXPECT_EQ(seen.at(0).only, "b") << "with two members, the link cannot be distinguished from the path";
   EXPECT_EQ(seen.at(0).bytes_per_second, 2'000'000U);
 }
 
@@ -85,7 +87,7 @@ TEST(ComparedPaths, InAHubASpokesLineIsSeen) {
 }
 
 TEST(ComparedPaths, ASitesOwnNetworkIsNoMeasureOfTheWayToAnother) {
-  for (const std::size_t first : {1, 2, 3, 5}) {  // members at the first of two sites, of six
+  for (const std::size_t first : {1, 2, 3, 5}) {  // number of members at the first of two sites; six in total
     Rates rates(6, std::vector<double>(6));
     std::vector<Path> paths;
     for (std::size_t i = 0; i < 6; ++i) {
@@ -102,7 +104,7 @@ TEST(ComparedPaths, ASitesOwnNetworkIsNoMeasureOfTheWayToAnother) {
   for (auto& path : paths) path.shortest = path.to == "b" ? 50ms : 20ms;
   EXPECT_THAT(slow(paths), ElementsAre("a -> b 6")) << "20 ms are comparable with 50 ms";
   for (auto& path : paths) path.shortest = path.to == "b" ? 50ms : 10ms;
-  EXPECT_THAT(slow(paths), IsEmpty()) << "10 ms are not: a quarter is the least";
+  EXPECT_THAT(slow(paths), IsEmpty()) << "10 ms are less than a quarter and not comparable";
 }
 
 TEST(ComparedPaths, ThreeTimesBeginsAndTwoTimesEnds) {
@@ -114,11 +116,11 @@ TEST(ComparedPaths, ThreeTimesBeginsAndTwoTimesEnds) {
   EXPECT_THAT(at(4, {}), ElementsAre("a -> b 3"));
   EXPECT_THAT(at(6, before), ElementsAre("a -> b 2"));
   EXPECT_THAT(at(8, before), ElementsAre("a -> b 1.5"))
-      << "how it stands is told, so that its end can be said";
-  EXPECT_THAT(at(0, before), IsEmpty()) << "not known any more: that is no end";
+      << "the factor must still be returned until it falls below the limit";
+  EXPECT_THAT(at(0, before), IsEmpty()) << "an unknown rate must not count as a recovery";
   const Rates line{{0, 2, 2}, {12, 0, 12}, {12, 12, 0}};
   EXPECT_THAT(slow(line, before), ElementsAre("a -> * 6"))
-      << "now the line explains it: that is no end either";
+      << "now a's link explains it; that is not a recovery either";
 }
 
 TEST(ComparedPaths, MoreMembersThanCanBeComparedAreLeftAlone) {
@@ -165,15 +167,15 @@ class RunPathsTest : public testing::Test {
 
 TEST_F(RunPathsTest, ASlowPathIsSaidOnceAndThenNowAndThenUntilItIsNone) {
   const auto* line =
-      "a -> b delivers chunks 6x slower than its other peers: the path, not the machine (2 MB/s)";
-  EXPECT_THAT(lines_of(1, 2), IsEmpty()) << "compared when somebody speaks again";
+      "a -> b delivers chunks 6x slower than their other paths: slow path, not a slow machine (2 MB/s)";
+  EXPECT_THAT(lines_of(1, 2), IsEmpty()) << "paths are compared at a member's next report";
   EXPECT_THAT(lines_of(1, 2), ElementsAre(line));
   EXPECT_THAT(lines_of(RunPaths::say_every - 1, 2), IsEmpty());
   EXPECT_THAT(lines_of(1, 2), ElementsAre(line));
   EXPECT_EQ(paths.comparisons(), RunPaths::say_every + 1);
-  EXPECT_THAT(lines_of(3, 5), IsEmpty()) << "2.4 times";
+  EXPECT_THAT(lines_of(3, 5), IsEmpty()) << "2.4 times slower";
   EXPECT_THAT(lines_of(3, 12), ElementsAre("a -> b delivers as fast as the others again"));
-  EXPECT_THAT(lines_of(3, 2), ElementsAre(line)) << "and again";
+  EXPECT_THAT(lines_of(3, 2), ElementsAre(line)) << "reported again";
 }
 
 TEST_F(RunPathsTest, TheMatrixIsWhatTheMembersHaveSaid) {
@@ -201,7 +203,7 @@ TEST_F(RunPathsTest, WhatDoesNotFitTheViewIsPassedOver) {
     EXPECT_THAT(paths.all(), IsEmpty());
   }
   paths.add(99, good);
-  EXPECT_THAT(paths.all(), IsEmpty()) << "no member";
+  EXPECT_THAT(paths.all(), IsEmpty()) << "not a member";
   paths.add(ids[0], good);
   EXPECT_THAT(paths.all(), SizeIs(2));
 }
@@ -210,12 +212,12 @@ TEST_F(RunPathsTest, AViewWithTheSameMembersGoesOnAndOneWithoutThemForgets) {
   EXPECT_THAT(lines_of(2, 2), SizeIs(1));
   paths.begin(view);
   EXPECT_THAT(paths.all(), IsEmpty());
-  EXPECT_THAT(lines_of(3, 2), IsEmpty()) << "it has been said";
+  EXPECT_THAT(lines_of(3, 2), IsEmpty()) << "it was reported before";
   auto without = view;
   without.members.erase(without.members.begin());
   paths.begin(without);
   paths.begin(view);
-  EXPECT_THAT(lines_of(3, 2), SizeIs(1)) << "it is another's path now";
+  EXPECT_THAT(lines_of(3, 2), SizeIs(1)) << "after a left and came back, it is a different path";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Members and a coordinator that say what none can: whoever does is dropped with the reason, and the others
-// notice nothing.
+// Members and a coordinator that send impossible values. The sender is dropped with a reason, and the others
+// are not affected.
 
 #include "isthmus/outer_sync/protocol/received.h"
 
@@ -26,11 +26,11 @@ CoordinatorOptions options_of(std::size_t replicas) {
   return options;
 }
 
-/// Two train; connection 1 then says something.
+/// Two trainers are in the run; connection 1 then sends something wrong.
 class Received : public testing::Test {
  protected:
   void SetUp() override { run.run_all({"a", "b"}); }
-  /// It is a's alone: b is asked for its state, and goes on.
+  /// Fails the test unless only a is dropped, while b is asked to seal and continues.
   void expect_dropped(const std::string& why) {
     EXPECT_THAT(run.refusal(1), HasSubstr(why));
     EXPECT_THAT(run.said, Contains(testing::AllOf(HasSubstr("a broke the protocol"), HasSubstr(why))));
@@ -103,8 +103,8 @@ TEST_P(ReceivedFigures, ThatNoOuterStepHas) {
   auto odd = beat();
   std::tie(odd.outer_gain, odd.outer_correlation) = GetParam();
   run.receive(1, odd);
-  expect_dropped(std::abs(odd.outer_correlation) <= 1 ? "a gain that no outer step has"
-                                                      : "a correlation that is none");
+  expect_dropped(std::abs(odd.outer_correlation) <= 1 ? "an outer gain that is not in -1e6 to 1e6"
+                                                      : "a correlation that is not in -1 to 1");
 }
 
 INSTANTIATE_TEST_SUITE_P(Figures, ReceivedFigures,
@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(Figures, ReceivedFigures,
 
 TEST_F(Received, AViewThatHasNotBegun) {
   auto odd = beat();
-  odd.view = 900;  // whoever is in the highest view has the state: all would take it from there
+  odd.view = 900;  // all would copy the state from the member in the highest view
   run.receive(1, odd);
   expect_dropped("view 900, which has not begun for it");
 }
@@ -142,7 +142,7 @@ TEST_F(Received, AnAgreedStepThatTheRunHasNotIsInNoView) {
   EXPECT_EQ(run.last<NewView>(3)->step, 0U);
 }
 
-/// A view with them would leave the others nothing to train on.
+/// A view with these samples would leave the others nothing to train on.
 TEST_F(Received, SamplesThatNoTrackHasAreInNoView) {
   constexpr auto end = SampleRange::max_sequences;
   using Change = std::function<void(Sealed&)>;
@@ -168,7 +168,7 @@ TEST_F(Received, SamplesThatNoTrackHasAreInNoView) {
     answer.view = fresh.last<Seal>(number)->view;
     change(answer);
     fresh.receive(number, answer);
-    EXPECT_THAT(fresh.refusal(number), HasSubstr("unsound samples"));
+    EXPECT_THAT(fresh.refusal(number), HasSubstr("invalid samples"));
     ++number;
   }
 }
@@ -214,7 +214,7 @@ TEST_F(Received, AHelloFromAViewThatWasNeverAnnounced) {
     hello.activated = hello.sealed = view;
     hello.token = digest_of(99);
     run.receive(5, hello);
-    EXPECT_TRUE(run.closed.contains(5)) << "it would be the reference, and the others evicted";
+    EXPECT_TRUE(run.closed.contains(5)) << "otherwise it would be the reference, and the others evicted";
     EXPECT_EQ(run.coordinator.view(), 1U);
     EXPECT_EQ(run.coordinator.participating(), 2U);
     run.closed.erase(5);
@@ -231,7 +231,7 @@ TEST_F(Received, AHelloFromAViewOfOthers) {
   EXPECT_THAT(run.said, Contains(HasSubstr("has not announced to it (its newest is 1)")));
 }
 
-/// Its peers would have it from the view, and dial it.
+/// Its peers would get the address with the view and dial it.
 TEST_F(Received, AnAddressThatNobodyCanDial) {
   for (const auto& address :
        std::vector<std::string>{"x", "host:70000", "host:", std::string(600, 'a') + ":1"}) {
@@ -277,7 +277,7 @@ TEST(ReceivedAnswers, OfAReducerThatHasBeenInNoView) {
       with([](Sealed& sealed) { sealed.layout.clear(); }),
       with([](Sealed& sealed) {
         sealed.history[0] = {{huge, {}}};
-      }),  // 0 would follow it
+      }),  // the next round would be 0
   };
   for (std::size_t i = 0; i < answers.size(); ++i) {
     CoordinatorHarness run(options_of(1));
@@ -299,10 +299,10 @@ TEST(ReceivedAnswers, OfATrainerThatSaysNothing) {
   Sealed blank;
   blank.view = 1;
   run.receive(1, blank);
-  EXPECT_THAT(run.refusal(1), HasSubstr("no layout, although it trains"));
+  EXPECT_THAT(run.refusal(1), HasSubstr("a trainer without a layout"));
 }
 
-/// A coordinator that has come back, to whom c, who was not in the last view, speaks first.
+/// A restarted coordinator. c, which was not in the last view, answers first.
 TEST(ReceivedAnswers, TheFirstToSpeakDoesNotSayWhatTheLayoutIs) {
   auto options = options_of(3);
   options.last = LastView{
@@ -346,7 +346,7 @@ TEST(ReceivedCheckpoints, BeyondTheEndOfTheRunAreNoneToResumeFrom) {
   EXPECT_THAT(run.ended->reason, HasSubstr("is of step 1001, and run.steps is 1000"));
 }
 
-// ---- what a coordinator says ----
+// ---- messages of a coordinator ----
 
 TEST(ReceivedViews, AreJudgedByTheMemberToo) {
   Cluster cluster({"a", "b"});

@@ -1,5 +1,5 @@
-// Members that only reduce, scene by scene: they are not counted and not waited for, they need nothing of
-// what was before them, and what they know goes on with the others.
+// Reducers, scene by scene: they are not counted and not waited for, they need no earlier state, and the
+// others continue with their results.
 
 #include "cluster.h"
 #include "coordinator_support.h"
@@ -15,8 +15,8 @@ using testing::IsEmpty;
 TEST(Reducers, OneIsInTheFirstViewAndOwnsAll) {
   Cluster cluster({"a", "c"}, 1, {}, {"b"});
   EXPECT_THAT(cluster.view(), ElementsAre("a", "b", "c"));
-  EXPECT_THAT(cluster.at("a").member->view().owners, Each(1)) << "auto, with uplinks that nobody knows";
-  EXPECT_EQ(cluster.at("c").member->view().members[2].slot, 1) << "it takes no share of the data";
+  EXPECT_THAT(cluster.at("a").member->view().owners, Each(1)) << "topology auto, with unknown uplinks";
+  EXPECT_EQ(cluster.at("c").member->view().members[2].slot, 1) << "a reducer takes no share of the data";
   cluster.train(5);
   expect_equal(cluster, {"a", "b", "c"}, 5);
   EXPECT_EQ(cluster.at("a").rounds.at(5).contributed, 2U);
@@ -44,20 +44,21 @@ TEST(Reducers, TheFirstViewWaitsForOneThatIsToBeThereButNotForEver) {
     alone.receive(1, Heartbeat{});
     alone.tick(later);
   }
-  EXPECT_EQ(alone.count<Seal>(1), 1U) << "nobody else has come for longer than the detect time-out";
+  EXPECT_EQ(alone.count<Seal>(1), 1U) << "no other member has come for longer than the detect time-out";
 }
 
 TEST(Reducers, OneAloneIsNoView) {
   Cluster cluster({"a", "c"}, 2, {}, {"b"});
   cluster.kill("a");
   EXPECT_THAT(cluster.view(), IsEmpty());
-  EXPECT_TRUE(cluster.was_said("1 of at least 2 replicas are here")) << "a reducer is none";
+  EXPECT_TRUE(cluster.was_said("1 of at least 2 replicas are here"))
+      << "a reducer does not count as a replica";
 }
 
 TEST(Reducers, ALostOneIsReplacedByTheTrainers) {
   Cluster cluster({"a", "c"}, 1, {}, {"b"});
   cluster.train(2);
-  cluster.contribute({"a"});  // to b, which is lost with it
+  cluster.contribute({"a"});  // sent to b and lost with it
   cluster.kill("b");
   EXPECT_THAT(cluster.view(), ElementsAre("a", "c"));
   EXPECT_THAT(cluster.at("a").member->view().owners, ElementsAre(0, 1));
@@ -70,7 +71,7 @@ TEST(Reducers, WhatOnlyTheLostOneHadIsMadeAgain) {
   cluster.cut("b", "a");
   cluster.cut("b", "c");
   cluster.train();
-  EXPECT_EQ(cluster.round_of("b"), 1U) << "it has the results, and nobody else";
+  EXPECT_EQ(cluster.round_of("b"), 1U) << "only b has the results";
   cluster.kill("b");
   expect_equal(cluster, {"a", "c"}, 1);
 }
@@ -84,7 +85,7 @@ TEST(Reducers, WhatItHasCommittedStaysWhenItStays) {
   const auto chain = cluster.chain_of("b");
   cluster.heal();
   cluster.kill("d");
-  EXPECT_EQ(cluster.chain_of("a"), chain) << "of the contributions of three";
+  EXPECT_EQ(cluster.chain_of("a"), chain) << "results that three members contributed to";
   expect_equal(cluster, {"a", "b", "c"}, 1);
 }
 
@@ -126,9 +127,9 @@ TEST(Reducers, OneIsNoHeirAndNoDonor) {
   EXPECT_THAT(cluster.view(), IsEmpty());
 }
 
-// ---- what the coordinator makes of one ----
+// ---- reducers at the coordinator ----
 
-/// It has no model.
+/// A Hello without a model.
 Hello reducer_hello() {
   auto hello = CoordinatorHarness::hello("b");
   hello.member.kind = MemberKind::reducer;
@@ -136,14 +137,14 @@ Hello reducer_hello() {
   return hello;
 }
 
-/// What one says that has been in no view.
+/// The answer to a Seal of a reducer that was in no view.
 Sealed blank() {
   Sealed sealed;
   sealed.view = 1;
   return sealed;
 }
 
-/// The first view of the reducer b, on connection 1, and the trainer c, on connection 2.
+/// Begins the first view with the reducer b on connection 1 and the trainer c on connection 2.
 void begin_view(CoordinatorHarness& harness) {
   harness.receive(1, reducer_hello());
   harness.receive(2, CoordinatorHarness::hello("c"));
@@ -155,13 +156,13 @@ void begin_view(CoordinatorHarness& harness) {
 TEST(Reducers, ANewcomerTakesTheStateFromTrainersAlone) {
   CoordinatorHarness harness(1);
   harness.receive(1, reducer_hello());
-  EXPECT_FALSE(harness.last<Seal>(1)) << "the run begins when those who train are there";
+  EXPECT_FALSE(harness.last<Seal>(1)) << "the run begins when the trainers are there";
   harness.receive(2, CoordinatorHarness::hello("c"));
   harness.receive(2, CoordinatorHarness::sealed());
   EXPECT_FALSE(harness.last<NewView>(2)) << "b has not answered";
   harness.receive(1, blank());
   ASSERT_TRUE(harness.last<NewView>(1));
-  EXPECT_EQ(harness.last<NewView>(1)->layout.size(), 2U) << "it knows the layout from here alone";
+  EXPECT_EQ(harness.last<NewView>(1)->layout.size(), 2U) << "a reducer gets the layout only from the view";
   harness.receive(3, CoordinatorHarness::hello("d"));
   ASSERT_TRUE(harness.last<Admitted>(3));
   ASSERT_EQ(harness.last<Admitted>(3)->donors.size(), 1U);
@@ -181,18 +182,18 @@ TEST(Reducers, StopAndEndAreTheTrainers) {
   CoordinatorHarness harness(1);
   begin_view(harness);
   harness.receive(2, EvalReport{10, 20, 10});
-  ASSERT_EQ(harness.evaluated.size(), 1U) << "it evaluates nothing";
+  ASSERT_EQ(harness.evaluated.size(), 1U) << "a reducer evaluates nothing";
   harness.stop("enough");
   harness.receive(2, Held{12});
-  ASSERT_TRUE(harness.last<StopAt>(2)) << "it has no step";
-  EXPECT_FALSE(harness.last<StopAt>(1)) << "it is needed until they have stopped";
+  ASSERT_TRUE(harness.last<StopAt>(2)) << "a reducer has no step";
+  EXPECT_FALSE(harness.last<StopAt>(1)) << "it is needed until the trainers have stopped";
   harness.receive(2, Done{"{}", digest_of(4)});
-  EXPECT_FALSE(harness.ended) << "it has not said what it sent";
+  EXPECT_FALSE(harness.ended) << "the reducer has not reported what it sent";
   ASSERT_TRUE(harness.last<StopAt>(1));
   harness.receive(1, Done{"{}", {}});
   ASSERT_TRUE(harness.ended);
-  EXPECT_EQ(harness.ended->how, Ended::How::finished) << "there is no hash of it to compare";
-  EXPECT_TRUE(harness.last<Finished>(1)) << "it is told that the run is over";
+  EXPECT_EQ(harness.ended->how, Ended::How::finished) << "a reducer has no hash to compare";
+  EXPECT_TRUE(harness.last<Finished>(1)) << "it must be notified that the run is over";
 }
 
 TEST(Reducers, OneThatIsLostAtTheEndHoldsNobodyUp) {
@@ -216,7 +217,7 @@ TEST(Reducers, WhatIsNotTheirsToSayIsDropped) {
   auto other = CoordinatorHarness::hello("o");
   other.member.kind = static_cast<MemberKind>(7);
   harness.receive(5, other);
-  EXPECT_THAT(harness.refusal(5), HasSubstr("of kind 7, of which there are no members"));
+  EXPECT_THAT(harness.refusal(5), HasSubstr("of member kind 7; expected"));
   CoordinatorHarness rigid(CoordinatorHarness::rigid(2));
   rigid.receive(1, reducer_hello());
   EXPECT_THAT(rigid.refusal(1), HasSubstr("data-parallel"));

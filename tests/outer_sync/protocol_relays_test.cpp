@@ -1,4 +1,4 @@
-// Who carries chunks between members that cannot connect to each other, as the coordinator names it.
+// The relays that the coordinator chooses for members that cannot connect to each other.
 
 #include "isthmus/outer_sync/protocol/coordinator/relays.h"
 
@@ -15,7 +15,7 @@ using testing::IsEmpty;
 
 constexpr Time patience = 4s;
 
-/// A view whose members tell of each other. Names in capitals open no port.
+/// A view; its members report which others they cannot reach. Members with names in capitals open no port.
 class RelayTable : public testing::Test {
  protected:
   void form(const std::vector<std::string>& names, const std::string& reducer = {}) {
@@ -32,7 +32,7 @@ class RelayTable : public testing::Test {
     return id_of({name, incarnation.try_emplace(name, 1).first->second, ""});
   }
   RunRelays::Pair pair(const std::string& a, const std::string& b) { return std::minmax(id(a), id(b)); }
-  /// Heard by all, what was said last.
+  /// Takes the newest announcement, as if all members had received it.
   void receive() {
     if (const auto news = relays.take_news()) said = *news;
   }
@@ -55,11 +55,11 @@ class RelayTable : public testing::Test {
     for (const auto& member : view.members) {
       if (id_of(member) == place->second) return member.name;
     }
-    return "somebody else";
+    return "not a member";
   }
 
   RunRelays relays;
-  std::map<std::string, std::uint64_t> incarnation;  ///< 1 unless it was set
+  std::map<std::string, std::uint64_t> incarnation;  ///< 1 unless set by the test
   View view;
   Relays said;
 };
@@ -69,10 +69,11 @@ TEST_F(RelayTable, APairGetsOneWhenAllHaveHadTimeToReport) {
   report("a", {"b"});
   EXPECT_THAT(settle(1s), IsEmpty());
   EXPECT_THAT(settle(1s + patience / 2 - Time(1)), IsEmpty());
-  EXPECT_EQ(relay_of("a", "b"), "") << "others may have more to say";
+  EXPECT_EQ(relay_of("a", "b"), "") << "others may have more to report";
   EXPECT_THAT(settle(1s + patience / 2), IsEmpty());
   EXPECT_EQ(relay_of("a", "b"), "c");
-  EXPECT_THAT(relays.take_lines(), ElementsAre("a and b cannot reach each other; their chunks go by c"));
+  EXPECT_THAT(relays.take_lines(),
+              ElementsAre("a and b cannot reach each other; their chunks are relayed by c"));
   ASSERT_EQ(said.relays.size(), 1U);
   EXPECT_EQ(said.relays[0].by, id("c"));
 }
@@ -94,7 +95,7 @@ TEST_F(RelayTable, WhoeverRelaysLeastIsTakenAndOneThatOnlyReducesFirst) {
   static_cast<void>(settle(patience));
   std::set<std::string> taken{relay_of("a", "b"), relay_of("b", "c")};
   EXPECT_TRUE(taken.contains("e"));
-  EXPECT_EQ(taken.size(), 2U) << "each relays for one pair";
+  EXPECT_EQ(taken.size(), 2U) << "each must relay for one pair";
 }
 
 TEST_F(RelayTable, WhereNobodyReachesBothTheyAreHelpless) {
@@ -111,7 +112,7 @@ TEST_F(RelayTable, TwoWithoutPortsHaveOneFromTheStart) {
   report("A", {}, {"B"});
   report("B", {});
   EXPECT_THAT(settle(0s), IsEmpty());
-  EXPECT_EQ(relay_of("A", "B"), "c") << "one of them has not a word to say of it yet";
+  EXPECT_EQ(relay_of("A", "B"), "c") << "one of them does not know the relay yet";
 }
 
 TEST_F(RelayTable, OneThatWorksStaysAndNothingIsSaidOfIt) {
@@ -132,12 +133,12 @@ TEST_F(RelayTable, OneThatDoesNotHelpIsReplacedAndInTheEndThePairIsHelpless) {
   static_cast<void>(settle(0s));
   EXPECT_THAT(settle(patience / 2), IsEmpty());
   EXPECT_EQ(relay_of("a", "b"), "c");
-  report("a", {"b"}, {"b"});  // the relay is known there, and b is lost all the same
+  report("a", {"b"}, {"b"});  // a knows the relay and still has no path to b
   EXPECT_THAT(settle(patience), IsEmpty());
-  EXPECT_EQ(relay_of("a", "b"), "c") << "it needs time";
+  EXPECT_EQ(relay_of("a", "b"), "c") << "the relay needs time";
   EXPECT_THAT(settle(2 * patience), IsEmpty());
   EXPECT_EQ(relay_of("a", "b"), "d");
-  EXPECT_THAT(settle(3 * patience), IsEmpty()) << "nobody has said yet why d does not help";
+  EXPECT_THAT(settle(3 * patience), IsEmpty()) << "the reason why d does not help was not reported yet";
   EXPECT_EQ(relay_of("a", "b"), "d");
   EXPECT_THAT(settle(4 * patience), ElementsAre(pair("a", "b")));
 }
@@ -149,10 +150,10 @@ TEST_F(RelayTable, WhoIsCutOffFromTheLastRelayTooMayReportItLate) {
   EXPECT_THAT(settle(patience / 2), IsEmpty());
   EXPECT_EQ(relay_of("a", "b"), "c");
   report("a", {"b"}, {"b"});
-  EXPECT_THAT(settle(2 * patience), IsEmpty()) << "either end may be the one that is cut off";
+  EXPECT_THAT(settle(2 * patience), IsEmpty()) << "either end may be cut off";
   report("a", {"b", "c"}, {"b"});
   EXPECT_THAT(settle(3 * patience), testing::UnorderedElementsAre(pair("a", "b"), pair("a", "c")))
-      << "it is a";
+      << "a is cut off";
 }
 
 TEST_F(RelayTable, ARelayThatLosesOneOfThemIsReplaced) {
@@ -176,10 +177,10 @@ TEST_F(RelayTable, ItEndsWhenBothWhoHaveHeardOfItAreConnected) {
   static_cast<void>(settle(patience / 2));
   ASSERT_EQ(relay_of("a", "b"), "c");
   EXPECT_THAT(settle(patience / 2 + 1s), IsEmpty());
-  EXPECT_EQ(relay_of("a", "b"), "c") << "what they have said is older than the relay";
+  EXPECT_EQ(relay_of("a", "b"), "c") << "their reports are older than the relay";
   report("a", {});
   EXPECT_THAT(settle(patience / 2 + 2s), IsEmpty());
-  EXPECT_EQ(relay_of("a", "b"), "c") << "only one has said so";
+  EXPECT_EQ(relay_of("a", "b"), "c") << "only one of them has reported it";
   report("b", {});
   EXPECT_THAT(settle(patience / 2 + 3s), IsEmpty());
   EXPECT_EQ(relay_of("a", "b"), "");
@@ -194,14 +195,14 @@ TEST_F(RelayTable, InTheNextViewItGoesOnAndALostOneIsReplacedAtOnce) {
   const auto number = said.number;
   form({"a", "b", "c"});
   EXPECT_EQ(relay_of("a", "b"), "c");
-  EXPECT_GT(said.number, number) << "who has come back has not heard of it";
+  EXPECT_GT(said.number, number) << "a member that came back has not received the old announcement";
   form({"a", "b", "d"});
   EXPECT_EQ(relay_of("a", "b"), "d");
   form({"a", "d"});
   EXPECT_THAT(relays.relays(), IsEmpty());
 }
 
-/// Whoever was away need not be lost first once more.
+/// A pair that needed a relay gets one at once when a member comes back.
 TEST_F(RelayTable, TwoThatNeededOneAreKnownByNameUntilTheyAreConnected) {
   form({"a", "b", "c"});
   report("a", {"b"});
@@ -212,14 +213,14 @@ TEST_F(RelayTable, TwoThatNeededOneAreKnownByNameUntilTheyAreConnected) {
   EXPECT_THAT(relays.relays(), IsEmpty());
   incarnation["b"] = 2;
   form({"a", "b", "c"});
-  EXPECT_EQ(relay_of("a", "b"), "c") << "under the same name it is another replica, at the same place";
+  EXPECT_EQ(relay_of("a", "b"), "c") << "the new b is another replica at the same site";
   report("a", {});
   report("b", {});
   static_cast<void>(settle(patience));
   EXPECT_EQ(relay_of("a", "b"), "");
   form({"a", "c"});
   form({"a", "b", "c"});
-  EXPECT_EQ(relay_of("a", "b"), "") << "they were connected since";
+  EXPECT_EQ(relay_of("a", "b"), "") << "they were connected in between";
 }
 
 TEST_F(RelayTable, WhatCannotBeIsPassedOver) {
@@ -258,10 +259,11 @@ TEST(CoordinatorRelays, TwoThatLoseEachOtherStayInTheView) {
     ASSERT_EQ(told->relays.size(), 1U);
     EXPECT_EQ(told->relays[0].by, id_of({"us-1", 1, ""}));
   }
-  EXPECT_THAT(run.said, testing::Contains("eu-1 and us-2 cannot reach each other; their chunks go by us-1"));
+  EXPECT_THAT(run.said,
+              testing::Contains("eu-1 and us-2 cannot reach each other; their chunks are relayed by us-1"));
   EXPECT_EQ(run.coordinator.relays(), (std::vector<Coordinator::RelayedPair>{{"eu-1", "us-2", "us-1"}}));
   EXPECT_FALSE(run.ended);
-  EXPECT_EQ(run.count<Seal>(1), 1U) << "no view changes for it";
+  EXPECT_EQ(run.count<Seal>(1), 1U) << "a relay must not change the view";
 }
 
 TEST(CoordinatorRelays, DonorsWithoutPortsAreNotNamed) {
@@ -280,7 +282,7 @@ TEST(CoordinatorRelays, DonorsWithoutPortsAreNotNamed) {
   EXPECT_THAT(run.said, testing::Contains(HasSubstr("us joined; it opens no port")));
 }
 
-/// Two without ports, with one between them that only relays and reduces.
+/// Two members without ports, and between them a reducer that relays.
 TEST(CoordinatorRelays, ANewcomerWhomNobodyWithAPortCanServeIsSpokenOf) {
   CoordinatorHarness run(2);
   auto reducer = CoordinatorHarness::hello("hub");
@@ -302,11 +304,10 @@ TEST(CoordinatorRelays, ANewcomerWhomNobodyWithAPortCanServeIsSpokenOf) {
   run.tick(1s);
   run.receive(1, beat(1, {}));
   EXPECT_FALSE(run.last<Admitted>(4));
-  EXPECT_EQ(
-      std::ranges::count(run.said,
-                         "new waits for the state: nobody who has it opens a port to be dialled at (eu, "
-                         "us); stop the run and resume it with a port at one of them"),
-      1);
+  EXPECT_EQ(std::ranges::count(run.said,
+                               "new waits for the state: no member that has it opens a port (eu, "
+                               "us); stop the run and resume it with a port at one of them"),
+            1);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What operators ask of a coordinator: changes come with a view, at a step that nobody can be past.
+// Operators' requests to a coordinator: changes come with a view, at a step that no member can have passed.
 
 #include "coordinator_support.h"
 
@@ -33,7 +33,7 @@ class Steering : public ::testing::Test {
     run.run_all({"a", "b"});
     ASSERT_TRUE(run.last<NewView>(1));
   }
-  /// Both answer the newest seal: their clocks can come so far.
+  /// Both answer the newest Seal, with the steps that their clocks can reach.
   void seal(std::uint64_t a, std::uint64_t b) {
     for (const auto& [connection, reach] : {std::pair<ConnectionId, std::uint64_t>{1, a}, {2, b}}) {
       auto answer = CoordinatorHarness::sealed();
@@ -62,7 +62,7 @@ class Steering : public ::testing::Test {
 
 TEST_F(Steering, AChangeHoldsFromAStepThatNobodyCanBePast) {
   run.receive(operator_connection, command("set", {"outer.sync_every=60"}));
-  EXPECT_EQ(run.count<Answer>(operator_connection), 0U) << "nobody has begun it yet";
+  EXPECT_EQ(run.count<Answer>(operator_connection), 0U) << "the change has begun at no member yet";
   seal(40, 47);
   const auto view = run.last<NewView>(1);
   ASSERT_THAT(view->settings.changes, SizeIs(1));
@@ -85,7 +85,7 @@ TEST_F(Steering, AStepThatIsNamedIsTakenOrRefused) {
   early.at = 120;
   run.receive(51, early);
   seal(140, 130);
-  EXPECT_THAT(problem(51), HasSubstr("the first is 140"));
+  EXPECT_THAT(problem(51), HasSubstr("the earliest possible step is 140"));
   EXPECT_THAT(settings().changes, SizeIs(1));
 }
 
@@ -96,7 +96,8 @@ TEST_F(Steering, ChangesNeverGoBack) {
   seal(40, 47);
   run.receive(51, command("set", {"outer.optimizer.lr=0.5"}));
   seal(80, 90);
-  EXPECT_EQ(settings().changes.at(1).step, 300U) << "else the order of changes would not be that of steps";
+  EXPECT_EQ(settings().changes.at(1).step, 300U)
+      << "otherwise the changes would not be in the order of their steps";
   EXPECT_TRUE(settings().sound());
 }
 
@@ -110,7 +111,7 @@ TEST_F(Steering, NothingIsChangedAtTheEnd) {
 TEST_F(Steering, WhatTheRunRefusesIsSaidAtOnce) {
   run.receive(operator_connection, command("set", {"model.dim=64"}));
   EXPECT_THAT(problem(), HasSubstr("model.dim cannot be set in mid-run"));
-  EXPECT_EQ(run.last<Seal>(1)->view, 1U) << "no view changes for that";
+  EXPECT_EQ(run.last<Seal>(1)->view, 1U) << "a refused change must not change the view";
   run.receive(51, command("set", {"nonsense"}));
   EXPECT_THAT(problem(51), HasSubstr("expected KEY=VALUE"));
   run.receive(52, command("fly"));
@@ -125,7 +126,7 @@ TEST_F(Steering, AViewThatBeganNowhereIsAskedForOnceMore) {
   run.receive(operator_connection, command("set", {"outer.sync_every=60"}));
   seal(40, 47);
   ASSERT_THAT(settings().changes, SizeIs(1));
-  // The next seal comes before anybody has begun it: both answer as members of the first view.
+  // The next Seal comes before the view has begun at any member: both answer as members of the first view.
   run.receive(1, Evicted{"another history"});
   auto answer = CoordinatorHarness::sealed();
   answer.view = run.last<Seal>(2)->view;
@@ -133,7 +134,7 @@ TEST_F(Steering, AViewThatBeganNowhereIsAskedForOnceMore) {
   answer.reach = 55;
   run.receive(2, answer);
   ASSERT_THAT(settings().changes, SizeIs(1));
-  EXPECT_EQ(settings().changes[0].step, 55U) << "it is not known to anybody with the step of before";
+  EXPECT_EQ(settings().changes[0].step, 55U) << "no member knows the change with its earlier step";
 }
 
 TEST_F(Steering, AMemberThatHasBegunTheViewKeepsTheChange) {
@@ -146,7 +147,7 @@ TEST_F(Steering, AMemberThatHasBegunTheViewKeepsTheChange) {
   EXPECT_EQ(settings().pause_after, 61U);
 }
 
-/// Of two members, whose heartbeats say where they are and what is on their disks.
+/// Two members that report their step and their checkpoints in heartbeats.
 class CheckpointsOfAll : public ::testing::Test {
  protected:
   void SetUp() override { run.run_all({"a", "b"}); }
@@ -162,7 +163,7 @@ class CheckpointsOfAll : public ::testing::Test {
     for (const auto of : checkpoints) beat.checkpoints.push_back({of, 1});
     run.receive(connection, beat);
   }
-  /// A step a second, for so long.
+  /// Lets all train one step per second until then.
   void train(Time until, const std::vector<std::uint64_t>& checkpoints = {}) {
     while (run.now < until) {
       run.tick(run.now + 1s);
@@ -185,7 +186,7 @@ TEST_F(CheckpointsOfAll, AreOfAStepThatNobodyHasDoneAndChangeNoView) {
   EXPECT_GT(ordered(1), 10U);
   EXPECT_LT(ordered(1), 20U);
   EXPECT_EQ(ordered(2), ordered(1));
-  EXPECT_EQ(run.count<Seal>(1), 1U) << "no view changes, so nothing that is agreed does";
+  EXPECT_EQ(run.count<Seal>(1), 1U) << "the view must not change, so no agreed setting changes";
   EXPECT_THAT(run.last<Answer>(operator_connection)->text,
               HasSubstr("\"checkpoint_after_step\":" + std::to_string(ordered(1))));
 }
@@ -197,9 +198,9 @@ TEST_F(CheckpointsOfAll, ComeWhenTheLastOneIsLongAgo) {
   EXPECT_GT(ordered(1), 60U);
   EXPECT_THAT(run.said, Contains(HasSubstr("(run.checkpoint_interval)")));
   train(100s, {ordered(1)});
-  train(110s, {ordered(1), 105});  // written by number of steps
+  train(110s, {ordered(1), 105});  // 105 was written because of its step number
   train(158s, {105});
-  EXPECT_LT(ordered(1), 70U) << "none is due while the last one is newer";
+  EXPECT_LT(ordered(1), 70U) << "no checkpoint is due while a newer one exists";
   train(172s, {105});
   EXPECT_GT(ordered(1), 160U);
 }
@@ -212,7 +213,7 @@ TEST_F(CheckpointsOfAll, DisksThatAreSlowAreAskedMoreAndMoreSeldom) {
   EXPECT_EQ(ordered(1), first);
   train(125s, {1});
   const auto second = ordered(1);
-  EXPECT_GT(second, first) << "somebody may have missed it";
+  EXPECT_GT(second, first) << "a member may have missed it";
   train(240s, {1});
   EXPECT_EQ(ordered(1), second);
   train(250s, {1});
@@ -225,7 +226,7 @@ TEST_F(CheckpointsOfAll, WhoHasMissedOneAsksForAnother) {
   const auto first = ordered(1);
   EXPECT_GT(first, 10U);
   run.receive(1, CheckpointRequest{"it is about to leave"});
-  EXPECT_EQ(ordered(1), first) << "which is to come";
+  EXPECT_EQ(ordered(1), first) << "that one is still to come";
   beat(1, first + 5);
   run.receive(1, CheckpointRequest{"it was past that step"});
   EXPECT_GT(ordered(2), first + 5);
@@ -267,18 +268,19 @@ TEST_F(CheckpointsOfAll, AlsoWhereAllStayTogether) {
 
 TEST_F(Steering, WhatTheCoordinatorProposesIsAgreedLikeWhatAnOperatorAsksFor) {
   run.propose({{"outer.sync_every", "60"}});
-  EXPECT_THAT(run.said, Contains(HasSubstr("outer.auto asks for: a thin line")));
+  EXPECT_THAT(run.said, Contains(HasSubstr("outer.auto requests: a thin line")));
   run.propose({{"outer.sync_every", "70"}});  // one change is under way
   seal(40, 47);
   beat(1);
   ASSERT_THAT(settings().changes, SizeIs(1));
   EXPECT_EQ(settings().changes[0], (Change{47, {{"outer.sync_every", "60"}}}));
-  EXPECT_THAT(run.said, Contains(HasSubstr("outer.sync_every=60 from the step after 47 on (outer.auto)")));
+  EXPECT_THAT(run.said, Contains(HasSubstr("outer.sync_every=60 takes effect after step 47 (outer.auto)")));
   run.propose({{"model.dim", "64"}});
   EXPECT_THAT(run.said.back(), HasSubstr("but model.dim cannot be set in mid-run"));
   run.propose({{"outer.sync_every", "80"}});
   seal(990, 1003);
-  EXPECT_THAT(run.said, Contains(HasSubstr("outer.auto changes nothing: it could hold from")));
+  EXPECT_THAT(run.said,
+              Contains(HasSubstr("outer.auto changes nothing: the change would take effect after")));
   EXPECT_THAT(settings().changes, SizeIs(1));
 }
 
@@ -308,7 +310,7 @@ TEST_F(Steering, ARateIsEachMembersOwn) {
   EXPECT_EQ(run.last<Adjust>(2)->items, (ConfigItems{{"network.rate", "40Mbps"}}));
   one.member = "c";
   run.receive(51, one);
-  EXPECT_THAT(problem(51), HasSubstr("no member and no site 'c'"));
+  EXPECT_THAT(problem(51), HasSubstr("no member or site is called 'c'"));
 }
 
 TEST_F(Steering, DrainsWhomTheOthersCanDoWithout) {
@@ -319,7 +321,7 @@ TEST_F(Steering, DrainsWhomTheOthersCanDoWithout) {
   run.receive(51, command("drain", {"a", "b"}));
   EXPECT_THAT(problem(51), HasSubstr("0 replicas would be left"));
   run.receive(52, command("drain", {"c"}));
-  EXPECT_THAT(problem(52), HasSubstr("no worker and no site 'c'"));
+  EXPECT_THAT(problem(52), HasSubstr("no worker or site is called 'c'"));
 }
 
 TEST_F(Steering, WhoEntersAViewWithoutTheStateIsToldWhatItsRoundsAreMadeUnder) {
@@ -333,7 +335,7 @@ TEST_F(Steering, WhoEntersAViewWithoutTheStateIsToldWhatItsRoundsAreMadeUnder) {
   EXPECT_EQ(run.last<Admitted>(9)->settings, settings());
 }
 
-// ---- nobody steers but an operator ----
+// ---- only operators steer ----
 
 const Settings made_up{.changes = {{20, {{"outer.optimizer.lr", "1e9"}, {"outer.no_such_key", "x"}}}},
                        .pause_after = 0};
@@ -346,7 +348,7 @@ TEST_F(Steering, AMemberThatSealsWithSettingsOfItsOwnIsDroppedAlone) {
   answer.activated = 1;
   answer.settings = made_up;
   run.receive(1, answer);
-  EXPECT_THAT(run.refusal(1), HasSubstr("other settings of view 1 than were announced with it"));
+  EXPECT_THAT(run.refusal(1), HasSubstr("settings of view 1 other than the announced ones"));
   run.seal_all({2, 3});
   ASSERT_TRUE(run.last<NewView>(3));
   EXPECT_EQ(run.last<NewView>(3)->settings, Settings());
@@ -360,12 +362,12 @@ TEST_F(Steering, AMemberThatComesBackWithSettingsOfItsOwnIsRefused) {
   back.member.incarnation = 1;
   back.settings = made_up;
   run.receive(4, back);
-  EXPECT_THAT(run.refusal(4), HasSubstr("other settings of view 1 than were announced with it"));
+  EXPECT_THAT(run.refusal(4), HasSubstr("settings of view 1 other than the announced ones"));
   EXPECT_EQ(settings(), Settings());
-  EXPECT_FALSE(run.closed.contains(1)) << "whoever has the name";
+  EXPECT_FALSE(run.closed.contains(1)) << "it may be another process with the same name";
 }
 
-/// A coordinator that has come back; a and b were in view 7, which began with `settings`.
+/// A restarted coordinator; a and b were in view 7, which began with `settings`.
 class SteeringAgain : public ::testing::Test {
  protected:
   void start(bool knows, const Settings& announced = {}) {
@@ -387,7 +389,7 @@ class SteeringAgain : public ::testing::Test {
       hello.settings = member == 1 ? of_a : of_b;
       run->receive(member, hello);
     }
-    if (!run->last<Seal>(1)) {  // one that does not know who is to come hears out who does
+    if (!run->last<Seal>(1)) {  // a coordinator that does not know its members waits for all that may come
       run->tick(4s);
       for (const ConnectionId member : {1, 2}) run->receive(member, Heartbeat{});
       run->tick(6s);
@@ -417,7 +419,7 @@ TEST_F(SteeringAgain, TheCoordinatorRemembersWhatWasSet) {
 TEST_F(SteeringAgain, WhatAMemberSaysDoesNotReplaceIt) {
   start(true, changed);
   come_back(made_up, changed);
-  EXPECT_THAT(run->refusal(1), HasSubstr("other settings of view 7"));
+  EXPECT_THAT(run->refusal(1), HasSubstr("settings of view 7 other than the announced ones"));
   EXPECT_EQ(run->coordinator.settings(), changed);
   ASSERT_TRUE(run->last<NewView>(2));
   EXPECT_EQ(run->last<NewView>(2)->settings, changed);
@@ -435,7 +437,7 @@ TEST_F(SteeringAgain, MembersOfOneViewWithDifferentSettingsAreADisagreement) {
   come_back(changed, {});
   ASSERT_TRUE(run->ended);
   EXPECT_EQ(run->ended->how, Ended::How::diverged);
-  EXPECT_THAT(run->ended->reason, HasSubstr("is not the same at b and a, which are both in view 7"));
+  EXPECT_THAT(run->ended->reason, HasSubstr("are not the same at b and a, which are both in view 7"));
 }
 
 TEST_F(SteeringAgain, WhatNoOperatorCanHaveSetIsRefused) {
@@ -444,7 +446,7 @@ TEST_F(SteeringAgain, WhatNoOperatorCanHaveSetIsRefused) {
   const Settings own{.changes = {{47, {{"network.rate", "40Mbps"}}}}};
   come_back(forbidden, own);
   EXPECT_THAT(run->refusal(1), HasSubstr("model.dim cannot be set in mid-run"));
-  EXPECT_THAT(run->refusal(2), HasSubstr("network.rate=40Mbps is each member's own"));
+  EXPECT_THAT(run->refusal(2), HasSubstr("network.rate=40Mbps is set by each member for itself"));
   EXPECT_EQ(run->coordinator.settings(), Settings());
   EXPECT_FALSE(run->ended);
 }
@@ -475,7 +477,7 @@ TEST(SteeringBefore, CheckpointsMustAgreeOnWhatWasSet) {
   run.receive(1, changed);
   run.receive(2, CoordinatorHarness::sealed());
   ASSERT_TRUE(run.ended);
-  EXPECT_THAT(run.ended->reason, HasSubstr("what was set in mid-run"));
+  EXPECT_THAT(run.ended->reason, HasSubstr("settings changed in mid-run"));
 }
 
 TEST(Versions, OneThatSpeaksNoCommonProtocolIsRefusedByName) {
@@ -507,7 +509,7 @@ TEST(Versions, AnotherBuildIsNoted) {
 TEST(Versions, NoMemberIsCalledLikeAnOperator) {
   CoordinatorHarness run{options(2)};
   run.receive(1, CoordinatorHarness::hello("operator-anna"));
-  EXPECT_THAT(run.refusal(1), HasSubstr("a name of who steers the run"));
+  EXPECT_THAT(run.refusal(1), HasSubstr("reserved for operators"));
 }
 
 }  // namespace

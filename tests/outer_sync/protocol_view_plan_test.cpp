@@ -41,7 +41,7 @@ TEST(PlanView, OneThatOnlyReducesIsNeverDisplacedForItsRounds) {
   const auto plan = plan_view(one_fragment, members);
   EXPECT_THAT(plan.evicted, IsEmpty());
   EXPECT_THAT(plan.message.applied, ElementsAre(ElementsAre(20U), ElementsAre(20U)))
-      << "it begins where the run is";
+      << "the reducer starts at the run's round";
 }
 
 TEST(PlanView, WhatOnlyAReducerKnowsSendsNoTrainerAway) {
@@ -62,7 +62,7 @@ void hold(SealedMember& member, Round round) {
 }
 
 TEST(PlanView, AViewThatHasBegunAtNoTrainerIsNoReference) {
-  // b has applied round 21, which a was to get in view 4; c began that one at round 20 and keeps nothing.
+  // b has applied round 21, which a was to get in view 4. c began view 4 at round 20 and keeps no results.
   std::vector<SealedMember> members = {standing("a", MemberKind::trainer, 3, 20),
                                        standing("b", MemberKind::trainer, 3, 21),
                                        standing("c", MemberKind::reducer, 4, 20)};
@@ -79,22 +79,23 @@ TEST(PlanView, WhatATrainerHasAppliedOfTheRunItHandsOnWhereOnlyANewcomerHasBegun
                                        standing("n", MemberKind::trainer, 4, 20)};
   for (const Round round : {19, 20, 21}) hold(members[0], round);
   auto plan = plan_view(one_fragment, members);
-  EXPECT_THAT(plan.evicted, IsEmpty()) << "n began at round 20 and keeps nothing; a keeps what b lacks";
+  EXPECT_THAT(plan.evicted, IsEmpty())
+      << "n began at round 20 and keeps nothing; a keeps the results that b lacks";
   ASSERT_EQ(plan.message.fixed.size(), 2U) << "round 21 is not applied, so it may have been made again";
   EXPECT_EQ(plan.message.fixed[0].round, 19U);
   EXPECT_EQ(plan.message.fixed[1].round, 20U);
   ASSERT_EQ(plan.message.fixed[1].holders.size(), 1U);
   EXPECT_EQ(plan.message.fixed[1].holders[0].first, 0U);
 
-  // One that only reduces forgets all when it begins anew.
+  // A reducer forgets everything when it begins a new view.
   members[0].info.kind = MemberKind::reducer;
   plan = plan_view(one_fragment, members);
   ASSERT_EQ(plan.evicted.size(), 1U);
   EXPECT_EQ(plan.evicted[0].name, "b");
 }
 
-/// Two members own a fragment each and have made its rounds without the other, for longer than results
-/// are kept.
+/// Each of two members owns a fragment and has made its rounds without the other for longer than results are
+/// kept.
 const FragmentLayout two_fragments({{0, 64}, {64, 64}}, 16);
 
 SealedMember standing_in_two(const std::string& name, ViewNumber activated, Round first, Round second) {
@@ -126,8 +127,8 @@ TEST(PlanView, WhereEachLacksWhatNobodyKeepsANewcomerThatHasTakenItFromBothGoesO
     auto& sealed = members[newcomer].sealed;
     sealed.history.assign(2, {});
     sealed.settings = {};
-    sealed.ledger = {FragmentLedger(0), FragmentLedger(0)};  // it learns it with its first view
-    hold(members[newcomer], 34);  // applied nowhere: it drops that when the view begins
+    sealed.ledger = {FragmentLedger(0), FragmentLedger(0)};  // a newcomer gets the ledger with its first view
+    hold(members[newcomer], 34);                             // applied nowhere: dropped when the view begins
   }
   const auto plan = plan_view(two_fragments, members);
   ASSERT_EQ(plan.message.view.members.size(), 2U);
@@ -141,10 +142,11 @@ TEST(PlanView, WhereEachLacksWhatNobodyKeepsANewcomerThatHasTakenItFromBothGoesO
   EXPECT_THAT(plan.message.fixed, IsEmpty());
   for (FragmentId p = 0; p < 2; ++p) {
     EXPECT_EQ(plan.message.chains[p].back(), members[2].sealed.fragments[p]);
-    EXPECT_GT(plan.message.chains[p].size(), 1U) << "by which those who are evicted are known again";
+    EXPECT_GT(plan.message.chains[p].size(), 1U)
+        << "evicted members need the older rounds to recognise their history";
   }
 
-  // Of another history it has nothing to go on with.
+  // A newcomer with a different history cannot continue the run.
   for (const std::size_t newcomer : {2, 3}) members[newcomer].sealed.fragments[1].chain = digest_of(1);
   const auto without = plan_view(two_fragments, members);
   ASSERT_EQ(without.message.view.members.size(), 1U);
@@ -158,12 +160,12 @@ TEST(PlanView, WhatANewcomerDoesNotKnowOfTheHistoryTheOthersTell) {
   members[2].sealed.history[0].clear();
   for (const Round round : {19, 20}) hold(members[0], round);
   const auto plan = plan_view(one_fragment, members);
-  EXPECT_THAT(plan.evicted, IsEmpty()) << "b is at a round that led to where n began";
+  EXPECT_THAT(plan.evicted, IsEmpty()) << "b is at an earlier round of the history that n follows";
   ASSERT_EQ(plan.message.chains[0].size(), Member::history_length);
   EXPECT_EQ(plan.message.chains[0].back(), members[2].sealed.fragments[0]);
   EXPECT_EQ(plan.message.chains[0].front().round, 5U);
 
-  // Another round 20 has another history.
+  // A different round 20 means a different history.
   members[0] = standing("a", MemberKind::trainer, 3, 20, 100);
   EXPECT_EQ(plan_view(one_fragment, members).message.chains[0].size(), 1U);
   EXPECT_EQ(plan_view(one_fragment, members).evicted.size(), 2U);

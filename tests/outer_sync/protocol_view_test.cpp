@@ -1,5 +1,5 @@
-// Runs whose members come and go, scene by scene: what is decided stays decided, what is not is made again,
-// and whoever has seen another history takes the state from others.
+// Members that come and go, scene by scene. Committed rounds stay, others are made again, and a member
+// with a different history copies the state from the others.
 
 #include "cluster.h"
 #include "coordinator_support.h"
@@ -28,14 +28,14 @@ TEST(Views, SeveralWhoFallSilentTogetherAreOneChange) {
     EXPECT_THAT(harness.said, testing::Contains(std::string(name) +
                                                 " is lost: silent for longer than network.detect_timeout"));
   harness.tick(12s);  // the others do not answer
-  EXPECT_EQ(harness.count<Seal>(1), before + 1) << "nobody is left";
+  EXPECT_EQ(harness.count<Seal>(1), before + 1) << "no member is left";
 }
 
 TEST(Views, ALostMemberIsLeftOutAndTheOthersGoOn) {
   Cluster cluster({"a", "b", "c"});
   cluster.train(2);
   cluster.kill("c");
-  EXPECT_THAT(cluster.view(), ElementsAre("a", "b")) << "at once: its connection has closed";
+  EXPECT_THAT(cluster.view(), ElementsAre("a", "b")) << "at once, because its connection has closed";
   cluster.train(3);
   expect_equal(cluster, {"a", "b"}, 5);
   EXPECT_FALSE(cluster.ended);
@@ -55,19 +55,19 @@ TEST(Views, AnOwnerDiesAfterItHasToldOneMember) {
   cluster.cut("a", "c");
   cluster.at("b").applies = false;
   cluster.train();
-  ASSERT_TRUE(cluster.at("b").rounds.contains(1)) << "b has what a has made";
+  ASSERT_TRUE(cluster.at("b").rounds.contains(1)) << "b has a's result";
   const auto made = *cluster.at("b").rounds.at(1).results[0];
   cluster.kill("a");
   cluster.apply("b");
   expect_equal(cluster, {"b", "c"}, 1);
   EXPECT_EQ(*cluster.at("c").rounds.at(1).results[0], made)
-      << "it is decided: b must hand it on, not make another";
+      << "the result is committed: b must pass it on, not make another";
   EXPECT_EQ(cluster.at("c").rounds.at(1).contributed, 2U)
-      << "contributions of one that is gone count, but are of nobody in the view";
+      << "contributions of a lost member count, but belong to no member of the view";
 }
 
-/// Member a, which alone has all results of round 1, is cut off from everybody: it owns chunk 0, whose result
-/// has reached nobody, and has got that of chunk 1 from b. The others go on.
+/// Cuts member a off from all others when only a has all results of round 1: the result of chunk 0, which a
+/// owns, has reached no other member; the result of chunk 1 came from b. The others continue.
 void cut_a_off_after_round_1(Cluster& cluster) {
   cluster.contribute({"a"});
   for (const auto* other : {"b", "c"}) cluster.cut("a", other);
@@ -79,9 +79,9 @@ void cut_a_off_after_round_1(Cluster& cluster) {
   ASSERT_THAT(cluster.view(), ElementsAre("b", "c"));
   expect_equal(cluster, {"b", "c"}, 1);
   EXPECT_NE(*cluster.at("b").rounds.at(1).results[0], *cluster.at("a").rounds.at(1).results[0])
-      << "nobody else had it, so it is made again, without a";
+      << "no other member had the result, so it is made again without a";
   EXPECT_EQ(*cluster.at("b").rounds.at(1).results[1], *cluster.at("a").rounds.at(1).results[1])
-      << "b had it, so it is decided";
+      << "b had the result, so it is committed";
 }
 
 TEST(Views, AResultThatOnlyTheCutOffMemberHadIsWithdrawnFromIt) {
@@ -91,10 +91,10 @@ TEST(Views, AResultThatOnlyTheCutOffMemberHadIsWithdrawnFromIt) {
   cluster.at("a").applies = true;
   cluster.heal();
   cluster.reconnect("a");
-  EXPECT_EQ(cluster.at("a").evicted, "") << "it had not applied it";
+  EXPECT_EQ(cluster.at("a").evicted, "") << "a had not applied the result";
   expect_equal(cluster, {"a", "b", "c"}, 1);
   EXPECT_THAT(cluster.at("a").rounds.at(1).included, ElementsAre(false, true))
-      << "its contribution to chunk 0 must come back to it, that to chunk 1 is in the result";
+      << "its contribution to chunk 0 must come back to it; the one to chunk 1 is in the result";
   cluster.train(3);
   expect_equal(cluster, {"a", "b", "c"}, 4);
 }
@@ -123,7 +123,7 @@ TEST(Views, WhoAppliesMoreAfterItSealedFindsOutItself) {
   cluster.lost = [](const std::string& to, const ControlMessage& message) {
     return to == "a" && std::holds_alternative<NewView>(message);
   };
-  cluster.reconnect("a");  // it seals with round 0, which is one of the run's
+  cluster.reconnect("a");  // it seals with round 0, which the run's history contains
   ASSERT_THAT(cluster.view(), ElementsAre("a", "b", "c"));
   cluster.apply("a");
   cluster.lost = [](auto&, auto&) { return false; };
@@ -148,7 +148,7 @@ TEST(ComingBack, WithinTheRoundsThatAreKept) {
   expect_equal(cluster, {"a", "b", "c"}, 3 + Member::always_kept);
   for (const auto round : {4, 5}) {
     EXPECT_THAT(cluster.at("c").rounds.at(round).included, ElementsAre(false, false))
-        << "rounds made without it give its contributions back";
+        << "rounds made without a member must return its contributions";
   }
   cluster.train();
   expect_equal(cluster, {"a", "b", "c"}, 6);
@@ -161,10 +161,10 @@ TEST(ComingBack, TooLateIsAsANewcomer) {
   cluster.isolate("c");
   cluster.pass(2 * Cluster::detect_timeout);
   for (Round i = 0; i <= Member::always_kept; ++i) cluster.contribute({"a", "b"});
-  cluster.pass(200ms);  // both hear that both have applied them
+  cluster.pass(200ms);  // a and b learn that both have applied these rounds
   cluster.heal();
   cluster.reconnect("c");
-  EXPECT_THAT(cluster.at("c").evicted, HasSubstr("nobody keeps the results of round 4 of fragment 0"));
+  EXPECT_THAT(cluster.at("c").evicted, HasSubstr("no member holds the results of round 4 of fragment 0"));
   EXPECT_THAT(cluster.view(), ElementsAre("a", "b"));
   cluster.start("c");
   cluster.learn("c", "a");
@@ -174,9 +174,9 @@ TEST(ComingBack, TooLateIsAsANewcomer) {
 TEST(ComingBack, StartedAgainBeforeItsOldConnectionWasSeenToEnd) {
   Cluster cluster({"a", "b"});
   cluster.train();
-  cluster.start("b");  // nobody has closed anything
+  cluster.start("b");  // without closing the old connection
   EXPECT_EQ(cluster.at("b").refused, "");
-  EXPECT_THAT(cluster.view(), ElementsAre("a")) << "the one that was called b is gone";
+  EXPECT_THAT(cluster.view(), ElementsAre("a")) << "the old b is gone";
 
   cluster.train();
   cluster.learn("b", "a");
@@ -205,12 +205,12 @@ TEST(ComingBack, FromAnotherRunOfThatNameIsRefused) {
   stray.activated = stray.sealed = 7;
   stray.token = digest_of(98);
   harness.receive(2, stray);
-  EXPECT_THAT(harness.refusal(2), AllOf(HasSubstr("eu-1"), HasSubstr("another run that is called 'run-1'")));
+  EXPECT_THAT(harness.refusal(2), AllOf(HasSubstr("eu-1"), HasSubstr("another run called 'run-1'")));
   stray.token = digest_of(99);
   stray.sealed = UINT64_MAX;
   harness.receive(3, stray);
   EXPECT_THAT(harness.refusal(3), HasSubstr("the view it has sealed or begun is 18446744073709551615"));
-  EXPECT_EQ(harness.coordinator.participating(), 1U) << "neither may touch the view in force";
+  EXPECT_EQ(harness.coordinator.participating(), 1U) << "neither may touch the current view";
 }
 
 // ---- joining in mid-run ----
@@ -227,7 +227,7 @@ TEST(Newcomers, OneThatIsReadyWhileAChangeIsUnderWay) {
   cluster.lost = [](auto&, auto&) { return false; };
   const auto number = cluster.coordinator().view();
   cluster.learn("d", "a");
-  EXPECT_EQ(cluster.coordinator().view(), number + 1) << "the change begins anew, with d";
+  EXPECT_EQ(cluster.coordinator().view(), number + 1) << "the view change must start again, with d";
   EXPECT_THAT(cluster.view(), ElementsAre("a", "b", "d"));
   cluster.train(2);
   expect_equal(cluster, {"a", "b", "d"}, 3);
@@ -245,7 +245,7 @@ TEST(Newcomers, WaitForTheWarmupToEnd) {
   harness.receive(1, beat);
   EXPECT_FALSE(harness.last<Admitted>(2)) << "fragment 1 is in the warm-up";
   harness.receive(2, Ready{});
-  EXPECT_EQ(harness.count<Seal>(2), 0U) << "ready with what?";
+  EXPECT_EQ(harness.count<Seal>(2), 0U) << "it has no state to be ready with";
   beat.fragments = {{5, 1}, {5, 2}};
   harness.receive(1, beat);
   ASSERT_TRUE(harness.last<Admitted>(2));
@@ -277,10 +277,10 @@ const ClosingRule two_of_three{.least = 2, .quorum = 2, .grace = 300ms};
 
 TEST(Quorums, ALateContributionIsLeftOutAndComesBack) {
   Cluster cluster({"a", "b", "c"}, 2, two_of_three);
-  cluster.pass(200ms);  // for a lease
+  cluster.pass(200ms);  // to get a lease
   cluster.contribute({"a", "b"});
   cluster.pass(200ms);
-  EXPECT_EQ(cluster.round_of("a"), 0U) << "c has its grace";
+  EXPECT_EQ(cluster.round_of("a"), 0U) << "c must get its grace time";
   cluster.pass(400ms);
   expect_equal(cluster, {"a", "b", "c"}, 1);
   EXPECT_THAT(cluster.at("a").rounds.at(1).included, ElementsAre(true, true));
@@ -301,7 +301,7 @@ TEST(Quorums, AHubThatIsCutOffFromTheCoordinatorDoesNotGoOnAlone) {
   cluster.pass(Cluster::detect_timeout + 200ms);  // its lease ends
   cluster.contribute({"a"});
   cluster.pass(5 * Cluster::detect_timeout);
-  EXPECT_EQ(cluster.round_of("a"), lone) << "without a lease nothing closes by quorum";
+  EXPECT_EQ(cluster.round_of("a"), lone) << "without a lease, no round may close by quorum";
   cluster.contribute({"b", "c"});
   expect_equal(cluster, {"b", "c"}, 1);
   cluster.heal();
@@ -314,7 +314,7 @@ TEST(Quorums, NoViewBeginsWhileSomebodyElsesLeaseLasts) {
   Cluster cluster({"a", "b"}, 1, {.least = 1, .quorum = 1, .grace = 100ms});
   cluster.pass(200ms);
   cluster.kill("b");
-  EXPECT_THAT(cluster.view(), IsEmpty()) << "b may only have lost its connection, and go on closing chunks";
+  EXPECT_THAT(cluster.view(), IsEmpty()) << "b may only have lost its connection and still close chunks";
   cluster.pass(Cluster::detect_timeout + 100ms);
   EXPECT_THAT(cluster.view(), ElementsAre("a"));
 }
@@ -328,7 +328,7 @@ TEST(Quorums, WhoFallsBehindIsTakenOut) {
     cluster.pass(400ms);
     ASSERT_EQ(cluster.round_of("a"), round);
   }
-  EXPECT_EQ(cluster.at("c").evicted, "") << "its reports may only be on their way";
+  EXPECT_EQ(cluster.at("c").evicted, "") << "its reports may only be delayed";
   cluster.pass(2 * Cluster::detect_timeout);
   EXPECT_THAT(cluster.at("c").evicted, HasSubstr("it is at round 0 of fragment 0, the others are at 3"));
   cluster.pass(2 * Cluster::detect_timeout);
@@ -353,9 +353,10 @@ TEST(Quorums, ReportsThatAreOldByManyRoundsAreNoLag) {
   EXPECT_EQ(harness.last<HeartbeatReply>(2)->newest.at(0), 200U);
 }
 
-// ---- members without a way to each other ----
+// ---- members without a path to each other ----
 
-/// Reports of the members of a view, connections 1, 2, ..., for as long as it takes to judge them.
+/// Sends heartbeats of members 1, 2, ... that report these lost peers, for as long as the coordinator needs
+/// to judge them.
 void report_lost(CoordinatorHarness& harness, const std::vector<std::vector<std::string>>& lost) {
   const auto view = harness.coordinator.view();
   for (int i = 0; i < 4; ++i) {
@@ -373,7 +374,7 @@ TEST(Links, WhoLacksMostPeersIsLeftOutWhoeverReportsFirst) {
   CoordinatorHarness harness(3);
   harness.run_all({"asia-1", "eu-1", "us-1"});
   report_lost(harness, {{"eu-1", "us-1"}, {"asia-1"}, {}});
-  EXPECT_TRUE(harness.closed.contains(1)) << "asia-1 lacks two";
+  EXPECT_TRUE(harness.closed.contains(1)) << "asia-1 lacks two peers";
   EXPECT_FALSE(harness.closed.contains(2) || harness.closed.contains(3));
   EXPECT_THAT(harness.said,
               testing::Contains(AllOf(HasSubstr("asia-1 is left out"), HasSubstr("eu-1:7000"))));
@@ -400,7 +401,7 @@ TEST(Links, WhoLacksOneIsLeftOutForAWhileLongerEachTime) {
   for (int i = 0; i < 4; ++i) {
     harness.closed.clear();
     report_lost(harness, {{"us-1"}, {"eu-1"}});
-    ASSERT_TRUE(harness.closed.contains(2)) << "both lack one: who comes later by name";
+    ASSERT_TRUE(harness.closed.contains(2)) << "both lack one peer, so the later name is left out";
     const auto began = harness.now;
     harness.close(2);
     auto back = CoordinatorHarness::hello("us-1");
@@ -441,14 +442,14 @@ TEST(Coordinators, OneThatDiesBetweenSealAndNewView) {
   cluster.lost = [](const std::string&, const ControlMessage& message) {
     return std::holds_alternative<NewView>(message);
   };
-  cluster.kill("c");  // a and b have sealed, and hear of no view
+  cluster.kill("c");  // a and b have sealed and get no view
   cluster.kill_coordinator();
   cluster.lost = [](auto&, auto&) { return false; };
   cluster.contribute({"b"});
-  EXPECT_EQ(cluster.round_of("a"), 1U) << "sealed is sealed: nothing is made in the old view";
+  EXPECT_EQ(cluster.round_of("a"), 1U) << "after sealing, no round may commit in the old view";
   const auto given = cluster.disk->number;
   cluster.start_coordinator();
-  EXPECT_GT(cluster.coordinator().view(), given) << "a number must not be given twice";
+  EXPECT_GT(cluster.coordinator().view(), given) << "a view number must not be used twice";
   EXPECT_THAT(cluster.view(), ElementsAre("a", "b"));
   expect_equal(cluster, {"a", "b"}, 2);
 }
@@ -477,12 +478,12 @@ TEST(Coordinators, OneWhoseDiskIsLostAsksForRecover) {
   expect_equal(cluster, {"a", "b"}, 3);
   cluster.kill_coordinator();
   cluster.start_coordinator(1000);
-  cluster.pass(2 * Cluster::detect_timeout);  // it does not know whom to wait for
+  cluster.pass(2 * Cluster::detect_timeout);  // it does not know which members to wait for
   EXPECT_THAT(cluster.view(), ElementsAre("a", "b"));
-  EXPECT_GT(cluster.coordinator().view(), 1000U) << "numbers that it does not remember were lower";
+  EXPECT_GT(cluster.coordinator().view(), 1000U) << "the forgotten view numbers were lower";
   cluster.train();
   expect_equal(cluster, {"a", "b"}, 4);
-  EXPECT_EQ(cluster.disk->token, cluster.at("a").token) << "the run's token is the members' to know";
+  EXPECT_EQ(cluster.disk->token, cluster.at("a").token) << "only the members know the run's token";
 }
 
 TEST(Coordinators, OneThatComesBackWaitsForAnHeir) {
@@ -496,7 +497,7 @@ TEST(Coordinators, OneThatComesBackWaitsForAnHeir) {
   cluster.kill("a");
   cluster.heal();
   cluster.start_coordinator();
-  cluster.pass(2 * Cluster::detect_timeout);  // it hears its members out
+  cluster.pass(2 * Cluster::detect_timeout);  // it waits for members that may come
   EXPECT_THAT(cluster.view(), IsEmpty()) << "b does not know the rounds that only a had";
   EXPECT_TRUE(cluster.was_said("waiting for a member of view 2"));
   cluster.kill_coordinator();
@@ -508,12 +509,12 @@ TEST(Coordinators, OneThatComesBackWaitsForAnHeir) {
   cluster.given_up = {"a"};
   cluster.start_coordinator(2000);
   cluster.pass(2 * Cluster::detect_timeout);
-  EXPECT_THAT(cluster.view(), ElementsAre("b")) << "the operator has said that a is gone for good";
+  EXPECT_THAT(cluster.view(), ElementsAre("b")) << "the operator has given up a for good";
 }
 
 // ---- two coordinators ----
 
-/// Of two trainers a alone reaches the coordinator that recovers the run.
+/// Only a, one of two trainers, reaches the coordinator that recovers the run.
 class Halves : public testing::Test {
  protected:
   void recover(ViewNumber number) {
@@ -531,7 +532,7 @@ class Halves : public testing::Test {
 TEST_F(Halves, OneWithoutTheStateDoesNotGoOnWithHalf) {
   cluster.disk.reset();
   recover(1000);
-  EXPECT_THAT(cluster.view(), IsEmpty()) << "another one may be at work with b";
+  EXPECT_THAT(cluster.view(), IsEmpty()) << "another coordinator may be running with b";
   EXPECT_TRUE(cluster.was_said("only 1 of 2 trainers of view 1 are here (missing: b)"));
   EXPECT_TRUE(cluster.was_said("--recover --give-up b"));
   cluster.heal();
@@ -545,7 +546,7 @@ TEST_F(Halves, AnOperatorMayGiveTheOthersUpByName) {
   cluster.disk.reset();
   cluster.given_up = {"c"};
   recover(1000);
-  EXPECT_THAT(cluster.view(), IsEmpty()) << "it is b that is missing";
+  EXPECT_THAT(cluster.view(), IsEmpty()) << "the missing member is b";
   cluster.given_up = {"b"};
   recover(2000);
   EXPECT_THAT(cluster.view(), ElementsAre("a"));
@@ -569,7 +570,8 @@ TEST(Majorities, MoreThanHalfNeedNoState) {
   EXPECT_THAT(cluster.view(), ElementsAre("a", "b"));
 }
 
-/// The one before had a longer network.detect_timeout: members may go on by a lease of that length.
+/// The previous coordinator had a longer network.detect_timeout, so members may still act on a lease of that
+/// length.
 TEST(Leases, OfTheCoordinatorBeforeAreWaitedFor) {
   auto options = CoordinatorHarness::default_options(2);
   options.last = LastView{7,
@@ -592,13 +594,13 @@ TEST(Leases, OfTheCoordinatorBeforeAreWaitedFor) {
   answer.activated = 7;
   run.receive(1, answer);
   ASSERT_TRUE(run.stored);
-  EXPECT_EQ(run.stored->lease, 5'000'000U) << "its own";
+  EXPECT_EQ(run.stored->lease, 5'000'000U) << "the new coordinator's own";
 }
 
 TEST(Coordinators, TheFirstViewHadBegunUnheardOf) {
   Cluster cluster({"a", "b"});
   cluster.kill_coordinator();
-  // Of b nobody knows that the view had begun there: it says hello as a fresh one.
+  // The coordinator does not know that the view had begun at b, because b said hello as a fresh member.
   cluster.kill("b");
   cluster.start_coordinator();
   cluster.pass(2 * Cluster::detect_timeout);
@@ -618,12 +620,13 @@ TEST(Coordinators, AFirstViewThatReachedNobodyBeginsAgain) {
     harness.receive(1, CoordinatorHarness::hello("eu-1"));
     EXPECT_FALSE(harness.last<Seal>(1));
     harness.receive(2, CoordinatorHarness::hello("us-1"));
-    ASSERT_TRUE(harness.last<Seal>(1) && harness.last<Seal>(2)) << "all that it was for are here, and fresh";
+    ASSERT_TRUE(harness.last<Seal>(1) && harness.last<Seal>(2))
+        << "all members of the stored view are here and fresh";
     auto sealed = CoordinatorHarness::sealed();
     sealed.view = harness.last<Seal>(1)->view;
     EXPECT_EQ(sealed.view, 2U);
     harness.receive(1, sealed);
-    if (begun) sealed.activated = 1;  // it had, after all, after us-1 said hello
+    if (begun) sealed.activated = 1;  // the view began after us-1 had said hello
     harness.receive(2, sealed);
     ASSERT_TRUE(harness.last<NewView>(1)) << "no round can have been made without eu-1";
     EXPECT_EQ(harness.last<NewView>(1)->view.number, 2U);
@@ -633,7 +636,7 @@ TEST(Coordinators, AFirstViewThatReachedNobodyBeginsAgain) {
   }
 }
 
-// ---- answers that no member gives ----
+// ---- answers that no correct member gives ----
 
 TEST(Answers, AreJudgedBeforeAnythingIsMadeOfThem) {
   const FragmentLayout layout({{0, 100}, {100, 50}}, 32);
@@ -655,11 +658,12 @@ TEST(Answers, AreJudgedBeforeAnythingIsMadeOfThem) {
   EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.fragments.pop_back(); }));
   EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.history.pop_back(); }));
   EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.ledger.pop_back(); }));
-  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.ledger[0].add({}); })) << "of a round that it is not at";
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.ledger[0].add({}); }))
+      << "a ledger that is ahead of the fragment's round";
   EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.activated = 7; }))
-      << "it would be the view of reference";
+      << "it would make its own view the reference";
   EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.history[0][1].round = 17; })) << "rounds out of order";
-  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.fragments[0].round = 21; })) << "a gap";
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.fragments[0].round = 21; })) << "a gap in the history";
   EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.fragments[1].round = UINT64_MAX; }));
   EXPECT_FALSE(fits_with([](Sealed& sealed) {
     sealed.history[1].clear();
@@ -668,11 +672,9 @@ TEST(Answers, AreJudgedBeforeAnythingIsMadeOfThem) {
   EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[0].fragment = 2; }));
   EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[0].chunks = ChunkSet(9); }));
   EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[1].round = 20; })) << "twice";
-  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[1].round += 1; }))
-      << "a round that nobody keeps yet";
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[1].round += 1; })) << "a round too new to be kept";
   EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[1].round = UINT64_MAX; }));
-  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[2].round -= 1; }))
-      << "one that nobody keeps any more";
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[2].round -= 1; })) << "a round too old to be kept";
   const auto fits_with_rows = [&](std::size_t held, std::vector<TrainedOn> rows, std::size_t chunk = 0) {
     return fits_with([&](Sealed& sealed) {
       sealed.held[held].chunks.add(chunk);
@@ -680,8 +682,8 @@ TEST(Answers, AreJudgedBeforeAnythingIsMadeOfThem) {
     });
   };
   EXPECT_TRUE(fits_with_rows(1, {{1, {0, 4, 8}}}));
-  EXPECT_FALSE(fits_with_rows(0, {{1, {0, 4, 8}}})) << "of a round that its ledger has";
-  EXPECT_FALSE(fits_with_rows(1, {{1, {0, 4, 8}}}, 1)) << "without the chunk that they stand beside";
+  EXPECT_FALSE(fits_with_rows(0, {{1, {0, 4, 8}}})) << "samples of a round that is in the ledger already";
+  EXPECT_FALSE(fits_with_rows(1, {{1, {0, 4, 8}}}, 1)) << "samples without the chunk that carries them";
   EXPECT_FALSE(fits_with_rows(1, {{1, {0, 4, 4}}}));
   EXPECT_FALSE(fits_with_rows(1, {{1, {0, 4, UINT64_MAX}}}));
   EXPECT_FALSE(fits_with_rows(1, {max_members * max_trained_on + 1, {1, {0, 4, 8}}}));
@@ -743,7 +745,7 @@ TEST(Leaving, BelowTheLeastRoundsDoNotCommit) {
   EXPECT_FALSE(cluster.ended);
 }
 
-/// A member that was done when its connection broke.
+/// The Hello of a member that was done when its connection broke.
 Hello done_and_back(const std::string& name) {
   auto hello = CoordinatorHarness::hello(name);
   hello.activated = hello.sealed = 1;
@@ -758,9 +760,9 @@ TEST(Finishing, WithMembersLostAtTheEnd) {
   harness.receive(1, Done{"{}", digest_of(4)});
   harness.close(3);
   EXPECT_FALSE(harness.ended) << "eu-1 is not done";
-  EXPECT_EQ(harness.last<Seal>(1)->view, 2U) << "one that is done still owns chunks";
+  EXPECT_EQ(harness.last<Seal>(1)->view, 2U) << "a member that is done still owns chunks";
   harness.receive(2, Done{"{}", digest_of(4)});
-  ASSERT_TRUE(harness.ended) << "all that are left are done";
+  ASSERT_TRUE(harness.ended) << "all remaining members are done";
   EXPECT_EQ(harness.ended->how, Ended::How::finished);
 }
 
@@ -770,7 +772,7 @@ TEST(Finishing, OneThatIsDoneAndReconnectsSaysItsHashAgain) {
   harness.receive(1, Done{"{}", digest_of(4)});
   harness.receive(3, done_and_back("eu-1"));
   harness.receive(2, Done{"{}", digest_of(4)});
-  EXPECT_FALSE(harness.ended) << "eu-1's hash went with its connection";
+  EXPECT_FALSE(harness.ended) << "eu-1's hash was lost with its connection";
   harness.receive(3, Done{"{}", digest_of(4)});
   ASSERT_TRUE(harness.ended);
   EXPECT_EQ(harness.ended->how, Ended::How::finished);
@@ -783,7 +785,7 @@ TEST(Finishing, WhileAViewChangesTheLastEvaluationCountsToo) {
   harness.receive(3, done_and_back("eu-1"));
   for (const ConnectionId member : {2, 3}) harness.receive(member, EvalReport{100, 20, 10});
   harness.receive(2, Done{"{}", digest_of(4)});
-  EXPECT_TRUE(harness.evaluated.empty()) << "who is in the next view is not known yet";
+  EXPECT_TRUE(harness.evaluated.empty()) << "the members of the next view are not known yet";
   harness.receive(3, Done{"{}", digest_of(4)});
   ASSERT_TRUE(harness.ended);
   ASSERT_EQ(harness.evaluated.size(), 1U);
@@ -808,7 +810,7 @@ TEST(Finishing, TheAgreedStepOutlivesWhoHasNamedIt) {
   harness.receive(3, Held{12});
   harness.close(3);
   EXPECT_EQ(harness.count<StopAt>(1), 1U);
-  EXPECT_EQ(harness.last<StopAt>(1)->step, 12U) << "eu-1 may have gone on to it already";
+  EXPECT_EQ(harness.last<StopAt>(1)->step, 12U) << "eu-1 may have reached it already";
 }
 
 }  // namespace

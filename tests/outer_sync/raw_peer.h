@@ -1,5 +1,6 @@
 #pragma once
-// A blocking connection that says whatever the test wants: strangers, and members that break the rules.
+// A blocking connection on which a test can send anything, to play strangers and members that break the
+// protocol.
 
 #include <poll.h>
 
@@ -29,7 +30,7 @@ inline Bytes header_bytes(transport::FrameType type, std::uint32_t length) {
   return transport::bytes_of(transport::FrameHeader{.type = type, .length = length});
 }
 
-/// Listens on loopback for a RawPeer to take what comes.
+/// Listens on loopback for connections that a RawPeer accepts.
 class RawListener {
  public:
   explicit RawListener(const std::string& address = "127.0.0.1:0") : acceptor_(io_) {
@@ -57,15 +58,15 @@ class RawPeer {
     const auto to = parse_address(address, "address");
     socket_.connect({asio::ip::make_address(to.host), to.port});
   }
-  /// The next one that connects there. Fails with an exception when nobody does.
+  /// Accepts the listener's next connection. Throws if none comes in time.
   explicit RawPeer(RawListener& listener) : socket_(io_) {
     pollfd waits{.fd = listener.acceptor_.native_handle(), .events = POLLIN, .revents = 0};
-    if (::poll(&waits, 1, patience_ms) != 1) throw std::runtime_error("nobody connected");
+    if (::poll(&waits, 1, patience_ms) != 1) throw std::runtime_error("no connection within 20 s");
     listener.acceptor_.accept(socket_);
   }
 
   void say(std::span<const std::byte> bytes) {
-    asio::error_code ignored;  // it may have hung up already
+    asio::error_code ignored;  // the other end may have closed already
     asio::write(socket_, asio::buffer(bytes.data(), bytes.size()), ignored);
   }
   void say(std::string_view text) { say(std::as_bytes(std::span(text.data(), text.size()))); }
@@ -79,8 +80,8 @@ class RawPeer {
   }
   void say(const protocol::ControlMessage& message) { say(transport::control_frame(message)); }
 
-  /// The next frame, whose checksum is believed; nothing when the other end has hung up. Fails with an
-  /// exception when neither comes.
+  /// The next frame, without checking its checksum; nullopt once the other end has closed. Throws if neither
+  /// comes in time.
   std::optional<transport::Frame> receive() {
     transport::FrameHeader header;
     if (!read(&header, sizeof header)) return std::nullopt;
@@ -90,7 +91,7 @@ class RawPeer {
     if (!read(frame.head.data(), frame.head.size())) return std::nullopt;
     return frame;
   }
-  /// Waits for a control message of this kind and skips others.
+  /// Waits for a control message of this type and skips others.
   template <class Message>
   Message receive_control() {
     while (const auto frame = receive()) {
@@ -99,7 +100,7 @@ class RawPeer {
     }
     throw std::runtime_error("the other end hung up");
   }
-  /// Whether the other end hangs up, whatever it says before.
+  /// Reads until the other end closes the connection. Throws if it stays silent.
   bool is_dropped() {
     for (std::byte next{}; read(&next, 1);) {
     }
@@ -108,7 +109,7 @@ class RawPeer {
   [[nodiscard]] int handle() { return socket_.native_handle(); }
 
  private:
-  static constexpr int patience_ms = 20'000;  ///< so that a test fails in place of hanging
+  static constexpr int patience_ms = 20'000;  ///< milliseconds; a test must fail instead of hanging
 
   bool read(void* data, std::size_t size) {
     asio::error_code error;

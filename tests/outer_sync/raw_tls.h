@@ -1,5 +1,5 @@
 #pragma once
-// A blocking connection with TLS that says whatever the test wants.
+// A blocking TLS connection on which a test can send anything.
 
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
@@ -17,7 +17,7 @@
 
 namespace isthmus::outer_sync {
 
-/// A blocking client that shows any certificate or none, and believes everybody.
+/// A blocking client that shows any certificate or none and does not verify the other end.
 class RawTls {
  public:
   RawTls(const std::string& address, const std::filesystem::path& certificate)
@@ -29,9 +29,9 @@ class RawTls {
     stream_.emplace(io_, context_);
     const auto to = parse_address(address, "address");
     stream_->next_layer().connect({asio::ip::make_address(to.host), to.port});
-    timeval limit{.tv_sec = 20, .tv_usec = 0};  // so that a test fails in place of hanging
+    timeval limit{.tv_sec = 20, .tv_usec = 0};  // so that a test fails instead of hanging
     ::setsockopt(stream_->next_layer().native_handle(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    asio::error_code ignored;  // the other end may refuse it
+    asio::error_code ignored;  // the other end may refuse the handshake
     stream_->handshake(asio::ssl::stream_base::client, ignored);
   }
   void say(const transport::Frame& frame) {
@@ -41,18 +41,18 @@ class RawTls {
     asio::write(*stream_, asio::buffer(&header, sizeof header), ignored);
     asio::write(*stream_, asio::buffer(frame.head), ignored);
   }
-  /// Within TLS, as they are.
+  /// Sends raw bytes within TLS.
   void say(std::span<const std::byte> bytes) {
     asio::error_code ignored;
     asio::write(*stream_, asio::buffer(bytes.data(), bytes.size()), ignored);
   }
-  /// Past TLS, as no TLS would have it.
+  /// Sends raw bytes past TLS, as if the stream were corrupted.
   void say_beside(std::span<const std::byte> bytes) {
     asio::error_code ignored;
     asio::write(stream_->next_layer(), asio::buffer(bytes.data(), bytes.size()), ignored);
   }
   [[nodiscard]] int handle() { return stream_->next_layer().native_handle(); }
-  /// Nothing when the other end has hung up.
+  /// The next frame; nullopt once the other end has closed. Throws if neither comes within 20 s.
   std::optional<transport::Frame> receive() {
     transport::FrameHeader header;
     asio::error_code error;
@@ -64,7 +64,7 @@ class RawTls {
     return frame;
   }
 
-  /// Whether the other end hangs up, whatever it says before.
+  /// Reads until the other end closes the connection. Throws if it stays silent for 20 s.
   bool is_dropped() {
     while (receive()) {
     }

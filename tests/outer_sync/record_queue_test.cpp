@@ -1,4 +1,4 @@
-// Lines on their way to the coordinator.
+// The queue of a member's log and metric lines on their way to the coordinator.
 
 #include "isthmus/outer_sync/net/member/record_queue.h"
 
@@ -23,7 +23,7 @@ TEST(RecordQueue, LinesStayUntilTheyAreTaken) {
   RecordQueue queue;
   for (const auto* line : {"a", "b", "c"}) queue.add(RecordKind::log, line);
   EXPECT_THAT(words_of(queue.next(1000)), ElementsAre("a", "b", "c"));
-  EXPECT_THAT(words_of(queue.next(1)), ElementsAre("a")) << "one at least";
+  EXPECT_THAT(words_of(queue.next(1)), ElementsAre("a")) << "at least one";
   queue.taken(2);
   EXPECT_EQ(queue.next(1000).first, 2U);
   EXPECT_THAT(words_of(queue.next(1000)), ElementsAre("c"));
@@ -31,7 +31,7 @@ TEST(RecordQueue, LinesStayUntilTheyAreTaken) {
   queue.taken(100);
   EXPECT_EQ(queue.bytes(), 0U);
   queue.add(RecordKind::log, "d");
-  EXPECT_EQ(queue.next(1000).first, 3U) << "numbers are of lines, whatever was acknowledged";
+  EXPECT_EQ(queue.next(1000).first, 3U) << "lines keep their numbers, regardless of a wrong acknowledgement";
 }
 
 TEST(RecordQueue, TheOldestGiveWayWhereNobodyTakesThem) {
@@ -49,7 +49,7 @@ TEST(RecordQueue, ALineIsOneLineAndNoLongerThanAllowed) {
   queue.add(RecordKind::log, std::string(2 * protocol::longest_record, 'x'));
   queue.add(RecordKind::metrics, std::string(2 * protocol::longest_record, '1'));
   const auto all = queue.next(SIZE_MAX).records;
-  ASSERT_EQ(all.size(), 2U) << "half a JSON object is none";
+  ASSERT_EQ(all.size(), 2U) << "half a JSON object must be left out";
   EXPECT_EQ(all[0].line, "two lines ");
   EXPECT_EQ(all[1].line.size(), protocol::longest_record);
 }

@@ -1,4 +1,4 @@
-// The owner's arithmetic: weighted means, worked out by hand and against a plain loop.
+// The owner's arithmetic: weighted means, checked by hand and against a plain loop.
 
 #include <gmock/gmock.h>
 
@@ -36,7 +36,7 @@ Values mean(const std::vector<Values>& contributions, const Weights& weights) {
   return out;
 }
 
-/// Every element is `value`.
+/// A chunk of which every element is `value`.
 Values all(float value) { return Values(one_chunk.buffer_size(), value); }
 
 TEST(Reducer, TheMeanIsWeightedByTokens) {
@@ -79,7 +79,7 @@ TEST(Reducer, ItMeasuresContributionsAndTheMean) {
   EXPECT_THAT(made.measured.squares, testing::ElementsAre(16, 144));
   EXPECT_EQ(made.measured.mean_squares, 0) << "(3 * 1 - 3) / 4";
   const auto other = reducer.reduce(0, 1, contributions, Weights{1, 1});
-  EXPECT_EQ(other.measured.mean_squares, 16) << "of sixteen times -1";
+  EXPECT_EQ(other.measured.mean_squares, 16) << "sixteen times -1";
   EXPECT_THAT(other.measured.dots, testing::ElementsAre(-16, 48));
 }
 
@@ -105,9 +105,9 @@ TEST(Reducer, WhatTheRuleLeavesOutIsAsIfItWereNotThere) {
     const auto made = one.reduce(0, 1, with_sick, Weights{3, 900, 7, 5}, rule);
     const auto expected =
         other.reduce(0, 1, std::vector{healthy[0], healthy[1], in_fp32(all(0.2F))}, Weights{3, 7, 5});
-    EXPECT_EQ(*made.bytes, *expected.bytes) << "not even its weight counts";
+    EXPECT_EQ(*made.bytes, *expected.bytes) << "not even its weight may count";
     EXPECT_EQ(made.measured.mean_squares, expected.measured.mean_squares);
-    EXPECT_EQ(made.measured.squares.size(), 4U) << "all are measured";
+    EXPECT_EQ(made.measured.squares.size(), 4U) << "all contributions must be measured";
   }
 }
 

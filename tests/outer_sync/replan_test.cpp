@@ -1,4 +1,4 @@
-// When a run that goes on is planned again, and when it is left alone.
+// When a running run is planned again, and when its settings stay.
 
 #include "isthmus/outer_sync/plan/replan.h"
 
@@ -16,7 +16,7 @@ using testing::Not;
 
 constexpr double mbit = 1e6 / 8;
 
-/// A run of two replicas with steps of a second, of 4 M parameters in 4 bits: it exchanges 2.2 MB.
+/// A run of two replicas with steps of one second and 4 M parameters at 4 bits: it exchanges 2.2 MB.
 class Replan : public testing::Test {
  protected:
   Replan() {
@@ -48,7 +48,8 @@ class Replan : public testing::Test {
             .may_set_every = may_set_every,
             .may_set_delay = may_set_delay};
   }
-  /// A reading each second for so long, each changed by `noise`; what is proposed is taken, where `takes`.
+  /// Gives the replanner a reading each second, each changed by `noise`; applies its proposals if `takes` is
+  /// true.
   std::vector<Proposal> watch(int for_seconds, const std::function<void(LineReadings&)>& noise = {},
                               bool takes = true) {
     std::vector<Proposal> out;
@@ -78,7 +79,7 @@ class Replan : public testing::Test {
   int seconds = 0;
 };
 
-/// What two replicas would compute with these settings and lines.
+/// The predicted utilization of two replicas with these settings and links.
 double utilization(const OuterConfig& outer, const FragmentLayout& layout, const LineReadings& lines) {
   Setting setting;
   for (const auto& member : lines.members)
@@ -92,27 +93,27 @@ double utilization(const OuterConfig& outer, const FragmentLayout& layout, const
 TEST_F(Replan, NothingIsProposedWhileTheLinesDo) {
   ASSERT_GT(utilization(outer, *layout, lines), 0.99);
   EXPECT_TRUE(watch(600).empty());
-  EXPECT_EQ(replanner->simulated(), 1U) << "the lines did not change, so there was nothing to simulate";
+  EXPECT_EQ(replanner->simulated(), 1U) << "the links did not change, so there was nothing to simulate";
 }
 
 TEST_F(Replan, ALineThatGetsThinAndComesBack) {
   ASSERT_TRUE(watch(120).empty());
   lines.members[0].up /= 32;
   const auto up = watch(300);
-  ASSERT_EQ(up.size(), 1U) << "one change, and no more of them";
+  ASSERT_EQ(up.size(), 1U) << "there must be exactly one change";
   EXPECT_EQ(up[0].every_before, 20);
   EXPECT_GT(up[0].every, 20);
   EXPECT_LT(up[0].before, 0.99);
   EXPECT_GE(up[0].after, 0.99);
-  EXPECT_GE(utilization(outer, *layout, lines), 0.99) << "by the same lines, in another way";
-  EXPECT_THAT(up[0].cause, HasSubstr("what eu sends is 250 kbit/s in place of 8 Mbit/s"));
+  EXPECT_GE(utilization(outer, *layout, lines), 0.99) << "the same links, computed another way";
+  EXPECT_THAT(up[0].cause, HasSubstr("the upload rate of eu is 250 kbit/s instead of 8 Mbit/s"));
   EXPECT_THAT(to_string(up[0]), HasSubstr(" -> "));
   lines.members[0].up *= 32;
   const auto down = watch(300);
   ASSERT_EQ(down.size(), 1U);
-  EXPECT_EQ(down[0].every, 20) << "what the run began with";
+  EXPECT_EQ(down[0].every, 20) << "the run's first interval";
   EXPECT_EQ(down[0].delay, 2);
-  EXPECT_THAT(down[0].cause, HasSubstr("what eu sends is 8 Mbit/s in place of 250 kbit/s"));
+  EXPECT_THAT(down[0].cause, HasSubstr("the upload rate of eu is 8 Mbit/s instead of 250 kbit/s"));
 }
 
 TEST_F(Replan, AStepOfDelayMoreIsNotTakenBack) {
@@ -123,14 +124,14 @@ TEST_F(Replan, AStepOfDelayMoreIsNotTakenBack) {
   EXPECT_EQ(up[0].every, 20);
   EXPECT_EQ(up[0].delay, 3);
   lines.members[0].up *= 8;
-  EXPECT_TRUE(watch(300).empty()) << "it costs less than a change is worth";
+  EXPECT_TRUE(watch(300).empty()) << "the cost is not worth a change";
 }
 
 TEST_F(Replan, ADelayThatIsNotNeededAnyMoreIsTakenBackWithALongerIntervalToo) {
   ASSERT_TRUE(watch(120).empty());
   set_rates(0.2 * mbit);
   ASSERT_EQ(watch(300).size(), 1U);
-  outer.sync_every = 100;  // the most that there is, whatever it was
+  outer.sync_every = 100;  // the longest interval
   outer.sync_delay = 10;
   set_rates(1.2 * mbit);
   const auto down = watch(600);
@@ -140,7 +141,7 @@ TEST_F(Replan, ADelayThatIsNotNeededAnyMoreIsTakenBackWithALongerIntervalToo) {
 }
 
 TEST_F(Replan, ADelayBeyondTheLongestStays) {
-  outer.sync_delay = 15;  // set by hand, with a coordinator that has forgotten it
+  outer.sync_delay = 15;  // set by hand; the coordinator does not know it any more
   begin();
   outer.sync_delay = 17;
   ASSERT_TRUE(watch(120).empty());
@@ -148,7 +149,7 @@ TEST_F(Replan, ADelayBeyondTheLongestStays) {
   const auto up = watch(300);
   ASSERT_EQ(up.size(), 1U);
   EXPECT_EQ(up[0].delay, 17);
-  EXPECT_LT(up[0].every, 100) << "the shortest that does, not the most that there is";
+  EXPECT_LT(up[0].every, 100) << "the shortest sufficient interval, not the longest";
 }
 
 TEST_F(Replan, NeverBelowWhatTheRunBeganWith) {
@@ -174,7 +175,7 @@ TEST_F(Replan, NoisyReadingsChangeNothing) {
     for (auto& way : now.ways) way.round_trip *= factor;
   };
   EXPECT_TRUE(watch(900, noise).empty());
-  // All of them are, by up to 30 %: what is proposed once holds.
+  // Every reading is off by up to 30 %: the first proposal must hold.
   std::uint32_t state = 1;
   const auto wild = [&](LineReadings& now) {
     for (auto& member : now.members) {
@@ -200,11 +201,11 @@ TEST_F(Replan, ALineThatSwingsIsFollowedNoFasterThanIsAllowed) {
 
 TEST_F(Replan, ALongerRoundTripAsksForALongerDelay) {
   ASSERT_TRUE(watch(60).empty());
-  for (auto& way : lines.ways) way.round_trip *= 40;  // 2 s, where the delay hides 2
+  for (auto& way : lines.ways) way.round_trip *= 40;  // 2 s; the delay hides 2 s
   const auto found = watch(300);
   ASSERT_EQ(found.size(), 1U);
   EXPECT_GT(found[0].delay, 2);
-  EXPECT_THAT(found[0].cause, HasSubstr("the round trip eu -> us is 2e+03 ms in place of 50 ms"));
+  EXPECT_THAT(found[0].cause, HasSubstr("the round trip eu -> us is 2e+03 ms instead of 50 ms"));
 }
 
 TEST_F(Replan, ASlowPathCountsLikeASlowLine) {
@@ -218,8 +219,8 @@ TEST_F(Replan, ASlowPathCountsLikeASlowLine) {
 TEST_F(Replan, AStragglerIsNoReason) {
   ASSERT_TRUE(watch(60).empty());
   lines.members[1].step_seconds = 3;
-  ASSERT_LT(utilization(outer, *layout, lines), 0.5) << "the fast one waits";
-  EXPECT_TRUE(watch(600).empty()) << "and does so at any interval";
+  ASSERT_LT(utilization(outer, *layout, lines), 0.5) << "the fast replica waits";
+  EXPECT_TRUE(watch(600).empty()) << "a longer interval does not help against a straggler";
 }
 
 TEST_F(Replan, FasterStepsAre) {
@@ -227,29 +228,29 @@ TEST_F(Replan, FasterStepsAre) {
   for (auto& member : lines.members) member.step_seconds = 0.2;
   const auto found = watch(300);
   ASSERT_EQ(found.size(), 1U);
-  EXPECT_THAT(found[0].cause, HasSubstr("the slowest replica's step takes 200 ms in place of 1e+03 ms"));
+  EXPECT_THAT(found[0].cause, HasSubstr("the slowest replica's step takes 200 ms instead of 1e+03 ms"));
 }
 
 TEST_F(Replan, WithoutReadingsNothingIsProposed) {
   set_rates(0.2 * mbit);
   const auto full = lines;
   lines.members[0].step_seconds = 0;
-  EXPECT_TRUE(watch(300).empty()) << "a replica that has made no step yet";
+  EXPECT_TRUE(watch(300).empty()) << "a replica has made no step yet";
   lines = full;
   for (auto& way : lines.ways) way = {};
-  EXPECT_TRUE(watch(300).empty()) << "nobody is connected";
+  EXPECT_TRUE(watch(300).empty()) << "no member is connected";
   lines = full;
   lines.ways.pop_back();
-  EXPECT_TRUE(watch(300).empty()) << "a table of another size";
+  EXPECT_TRUE(watch(300).empty()) << "the table has the wrong size";
   lines = full;
   lines.members.resize(1);
   lines.ways.resize(1);
-  EXPECT_TRUE(watch(300).empty()) << "one alone has no lines";
+  EXPECT_TRUE(watch(300).empty()) << "a single member has no links";
   lines = full;
   set_rates(0);
-  EXPECT_TRUE(watch(300).empty()) << "lines that were never full";
+  EXPECT_TRUE(watch(300).empty()) << "the links were never full";
   lines = full;
-  EXPECT_EQ(watch(300).size(), 1U) << "and with all of them";
+  EXPECT_EQ(watch(300).size(), 1U) << "with all readings there must be a proposal";
 }
 
 TEST_F(Replan, WhatIsNotMeasuredIsAsItWasPlanned) {
@@ -263,7 +264,7 @@ TEST_F(Replan, TheCauseIsAgainstWhatWasPlannedWith) {
   set_rates(0.4 * mbit);
   const auto found = watch(300);
   ASSERT_EQ(found.size(), 1U);
-  EXPECT_THAT(found[0].cause, HasSubstr("in place of 10 Mbit/s"));
+  EXPECT_THAT(found[0].cause, HasSubstr("instead of 10 Mbit/s"));
 }
 
 TEST_F(Replan, AMemberThatComesMakesTheReadingsBeginAnew) {

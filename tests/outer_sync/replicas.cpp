@@ -98,7 +98,7 @@ const std::vector<protocol::Audit>& MemoryNetwork::audits(std::size_t member) co
   return ports_.at(member)->audits;
 }
 
-/// As a coordinator does it: everybody seals the first view, and what they answer makes it.
+/// Like a coordinator: all members seal the first view, and their answers form it.
 void MemoryNetwork::begin(const std::vector<protocol::FragmentState>& fragments) {
   std::vector<protocol::SealedMember> answers;
   for (std::size_t m = 0; m < ports_.size(); ++m) {
@@ -245,15 +245,16 @@ Digest Replicas::global_hash() {
   const auto hash = at(0).loop.global_hash();
   for (std::size_t m = 1; m < size(); ++m)
     EXPECT_EQ(at(m).loop.global_hash().hex(), hash.hex())
-        << "replica " << m << " has other global parameters";
+        << "replica " << m << " has different global parameters";
   return hash;
 }
 
 void Replicas::expect_agreement() {
   static_cast<void>(global_hash());
   for (std::size_t m = 0; m < size(); ++m) {
-    EXPECT_EQ(at(m).local.open, 0) << "a range was left open for change";
-    EXPECT_EQ(at(m).loop.fragments(), at(0).loop.fragments()) << "replica " << m << " has other chain hashes";
+    EXPECT_EQ(at(m).local.open, 0) << "a range was left open for modification";
+    EXPECT_EQ(at(m).loop.fragments(), at(0).loop.fragments())
+        << "replica " << m << " has different chain hashes";
     ASSERT_EQ(at(m).globals.size(), at(0).globals.size());
     for (std::size_t t = 0; t < at(0).globals.size(); ++t) {
       ASSERT_EQ(hash_of(std::as_bytes(std::span(at(m).globals[t]))).hex(),

@@ -1,6 +1,6 @@
 #pragma once
 // Replicas in one process: real outer loops, members and reducers, each replica on its own thread, joined by
-// a router that calls instead of sending. Their inner steps come from a table.
+// a router that calls instead of sending. A table gives their inner steps.
 
 #include <algorithm>
 #include <condition_variable>
@@ -29,7 +29,7 @@ class PlainParameters final : public LocalParameters {
   void modified(Range) override { --open; }
 
   std::vector<float> values;
-  int open = 0;  ///< `modify` without `modified`
+  int open = 0;  ///< calls of `modify` without `modified` yet
 
  private:
   std::span<float> part(Range range) { return std::span(values).subspan(range.begin, range.size); }
@@ -62,12 +62,12 @@ class MemoryNetwork {
  public:
   MemoryNetwork(const FragmentLayout& layout, protocol::CodecPlan codecs, std::size_t members);
   ~MemoryNetwork();
-  /// Begins the view with the rounds that each member has applied.
+  /// Begins the view; every member has applied the rounds in `fragments`.
   void begin(const std::vector<protocol::FragmentState>& fragments);
   [[nodiscard]] RoundExchange& exchange(std::size_t member);
-  /// What it has reported; not while it runs.
+  /// Audits that the member has reported; not while it runs.
   [[nodiscard]] const std::vector<protocol::Audit>& audits(std::size_t member) const;
-  /// Waits that cannot be answered any more throw.
+  /// Makes all waits throw that can no longer be answered.
   void fail();
 
   /// Sees every contribution before it is routed.
@@ -92,16 +92,16 @@ struct ReplicaState {
 
 class Replicas {
  public:
-  /// What element `i` of replica `m` does in a step: its gradient in the warm-up, how far the inner optimizer
-  /// moves it afterwards.
+  /// The inner step of element `i` of replica `m`: its gradient in the warm-up, afterwards its move by the
+  /// inner optimizer.
   using Table = std::function<float(std::size_t m, std::uint64_t step, std::size_t i)>;
 
   Replicas(OuterConfig config, FragmentLayout layout, std::size_t members, Table table);
-  /// Goes on from where others were saved.
+  /// Continues from saved states.
   Replicas(OuterConfig config, FragmentLayout layout, Table table, const std::vector<ReplicaState>& states);
 
-  /// All replicas, each on its own thread, up to the end of `last_step`. Rethrows what stopped the first of
-  /// them.
+  /// Trains all replicas up to the end of `last_step`, each on its own thread. Rethrows the first replica's
+  /// error.
   void train(std::uint64_t last_step);
   void finish();
   [[nodiscard]] std::vector<ReplicaState> save();
@@ -119,12 +119,12 @@ class Replicas {
   [[nodiscard]] MemoryNetwork& network() { return network_; }
   [[nodiscard]] const std::vector<protocol::Audit>& audits(std::size_t m) const { return network_.audits(m); }
   [[nodiscard]] const FragmentLayout& layout() const { return layout_; }
-  /// Of all replicas; fails the test when they are not equal.
+  /// The replicas' common hash; fails the test if their hashes differ.
   [[nodiscard]] Digest global_hash();
   /// Fails the test unless global parameters and chains are equal on all replicas after every step.
   void expect_agreement();
 
-  /// The step size of the mock's inner optimizer in the warm-up.
+  /// Step size of the mock's inner optimizer in the warm-up.
   static constexpr float warmup_rate = 0.125F;
 
  private:
@@ -139,23 +139,23 @@ class Replicas {
   std::vector<std::unique_ptr<Replica>> replicas_;
 };
 
-/// Of every mock replica.
+/// Tokens per inner step of a mock replica.
 inline constexpr std::uint64_t tokens_per_step = 96;
 
-/// One inner step of the mock, the outer loop's part included.
+/// One inner step of the mock, including the outer loop's part.
 void mock_step(OuterLoop& loop, PlainParameters& local, const FragmentLayout& layout,
                const Replicas::Table& table, std::size_t m);
 
-/// A pseudo-random table, the same on every machine: values in [-1, 1).
+/// Pseudo-random moves in [-1, 1), equal on every machine.
 [[nodiscard]] inline float random_step(std::size_t m, std::uint64_t step, std::size_t i) {
   return 2 * random_unit(7 + m, step, i) - 1;
 }
-/// Streaming DiLoCo in fp32 with small chunks; without alpha it is the carry merge.
+/// Streaming DiLoCo in fp32 with small chunks; the carry merge if alpha is not given.
 [[nodiscard]] OuterConfig config_of(std::int64_t fragments, std::int64_t every, std::int64_t delay,
                                     std::optional<double> alpha);
 /// P fragments of a few chunks, the last one short, with padding between them.
 [[nodiscard]] FragmentLayout layout_of(FragmentId fragments);
-/// Where all replicas start.
+/// Initial parameters of all replicas.
 [[nodiscard]] std::vector<float> initial_parameters(const FragmentLayout& layout);
 
 }  // namespace isthmus::outer_sync

@@ -1,5 +1,5 @@
-// Send and apply points against tables written out by hand from Algorithm 2 of arXiv 2501.18512:
-// fragment p is sent at steps t with (t - t_p) mod H = 0 and applied where (t - t_p - tau) mod H = 0.
+// Compares send and apply points with tables written by hand from Algorithm 2 of arXiv 2501.18512: fragment p
+// is sent at steps t with (t - t_p) mod H = 0 and applied where (t - t_p - tau) mod H = 0.
 
 #include "isthmus/outer_sync/core/schedule.h"
 
@@ -20,7 +20,7 @@ std::vector<std::uint64_t> offsets(const Schedule& schedule, FragmentId fragment
   return all;
 }
 
-/// A result of the fragment becomes due at that step.
+/// Whether a result of the fragment becomes due at this step.
 bool applies(const Schedule& schedule, FragmentId p, std::uint64_t step) {
   return step > schedule.warmup_steps() && schedule.rounds_due(p, step) > schedule.rounds_due(p, step - 1);
 }
@@ -115,7 +115,7 @@ TEST(Schedule, WarmUpShiftsEverythingAndHasNoPointsOfItsOwn) {
 }
 
 TEST(Schedule, FragmentZeroIsNotSentBeforeTheFirstStep) {
-  // (0 - 0) mod H is 0 too, but there is nothing to send before a step was taken.
+  // (0 - 0) mod H is 0 too, but before the first step there is nothing to send.
   EXPECT_FALSE(Schedule(2, 4, 1, 0).sends(0, 0));
   EXPECT_FALSE(Schedule(2, 4, 1, 8).sends(0, 8));
   EXPECT_FALSE(applies(Schedule(2, 4, 1, 0), 0, 1));
@@ -142,7 +142,8 @@ TEST(Schedule, EachFragmentIsSentOncePerHAndAppliedBeforeItIsSentAgain) {
 // ---- rounds and steps ----
 
 TEST(Schedule, ARoundBelongsToOneStep) {
-  // H = 6, P = 3, warm-up of 4: rounds 1 to 4 are the warm-up's; then offsets 0, 2, 4, and 0 waits for 6.
+  // H = 6, P = 3, warm-up of 4: rounds 1 to 4 belong to the warm-up. Then the offsets are 0, 2, 4, and
+  // fragment 0 waits until 6.
   const Schedule schedule(3, 6, 2, 4);
   EXPECT_EQ(schedule.send_step(1, 3), 3U) << "a round in each step of the warm-up";
   EXPECT_THAT((std::vector{schedule.send_step(0, 5), schedule.send_step(1, 5), schedule.send_step(2, 5)}),
@@ -155,7 +156,8 @@ TEST(Schedule, ARoundBelongsToOneStep) {
   EXPECT_EQ(schedule.rounds_sent(1, 17), 6U);
 }
 
-/// A schedule's two ways round, and that no fragment is sent before its last result is applied.
+/// Checks that rounds and steps map to each other both ways, and that no fragment is sent before its last
+/// result is applied.
 void expect_sound(const Schedule& schedule, FragmentId fragments, std::uint64_t steps) {
   for (FragmentId p = 0; p < fragments; ++p) {
     auto round = schedule.warmup_steps();
@@ -167,7 +169,7 @@ void expect_sound(const Schedule& schedule, FragmentId fragments, std::uint64_t 
         EXPECT_EQ(schedule.rounds_due(p, step - 1), round - 1)
             << "fragment " << p << " is sent at " << sent << " and " << step;
         EXPECT_LE(step - std::max(sent, schedule.warmup_steps()), 2 * 20U)
-            << "fragment " << p << " is forgotten";
+            << "fragment " << p << " is not sent for too long";
         sent = step;
       }
       EXPECT_EQ(schedule.rounds_sent(p, step), round) << "fragment " << p << ", step " << step;
@@ -242,7 +244,7 @@ TEST(Schedule, AWholeRoundsOverlapAppliesWhereTheFragmentIsSentNext) {
   const Schedule schedule(2, {{0, 4}}, 0, 1, Overlap::whole_round);
   EXPECT_THAT(table(schedule, 2, 13), ElementsAre("1:", "2:", "3: s1", "4:", "5: s0", "6:", "7: s1 a1",
                                                   "8:", "9: s0 a0", "10:", "11: s1 a1", "12:", "13: s0 a0"));
-  EXPECT_EQ(schedule.rounds_due(1, 1), 1U) << "the warm-up's rounds are applied in their step";
+  EXPECT_EQ(schedule.rounds_due(1, 1), 1U) << "the warm-up's rounds must be applied in their own step";
   EXPECT_EQ(schedule.rounds_due(1, 6), 1U);
   EXPECT_EQ(schedule.rounds_due(1, 7), 2U);
 }
@@ -264,7 +266,7 @@ TEST(StepWith, IsTheFirstAtWhichTheseRoundsAreDue) {
       ++ahead[1];
       const auto later = schedule.step_with(ahead, 4);
       EXPECT_GE(due_at(later)[1], ahead[1]);
-      EXPECT_LT(due_at(later - 4)[1], ahead[1]) << "an earlier one would do, after step " << step;
+      EXPECT_LT(due_at(later - 4)[1], ahead[1]) << "an earlier step is enough, after step " << step;
     }
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
-// A RoundExchange that a test writes the other members' part of: what they contribute, whose contributions
-// are in a result, and when rounds commit.
+// A RoundExchange in which the test plays the other members: their contributions, which contributions a
+// result includes, and when rounds commit.
 
 #include <gtest/gtest.h>
 
@@ -26,19 +26,19 @@ class ScriptedExchange final : public RoundExchange {
   ScriptedExchange(const FragmentLayout& layout, protocol::CodecPlan codecs)
       : layout_(layout), codecs_(codecs), reducer_(layout, codecs) {}
 
-  /// Whether rounds commit; asked anew whenever the loop waits.
+  /// Whether rounds commit; asked again whenever the loop waits.
   std::function<bool(FragmentId, protocol::Round)> commits = [](FragmentId, protocol::Round) { return true; };
-  /// Whether the next view forms, so that the result may take a while.
+  /// Whether the next view is forming, so that the result may take a while.
   std::function<bool(FragmentId, protocol::Round)> view_forms = [](FragmentId, protocol::Round) {
     return false;
   };
-  /// Whether this replica's chunk is in the result. Results without it are zeros.
+  /// Whether the result includes this replica's chunk. Results without it are zeros.
   std::function<bool(ChunkId, protocol::Round)> includes = [](ChunkId, protocol::Round) { return true; };
 
-  /// Whether it is left out of the result for its norm.
+  /// Whether this replica's chunk is left out of the result because of its norm.
   std::function<bool(ChunkId, protocol::Round)> rejects = [](ChunkId, protocol::Round) { return false; };
 
-  /// Called by the thread that hands a chunk in, if set.
+  /// If set, called by the thread that contributes a chunk.
   std::function<void()> before_contribute;
 
   struct Contribution {
@@ -49,14 +49,14 @@ class ScriptedExchange final : public RoundExchange {
     SampleSet samples{};
     friend bool operator==(const Contribution&, const Contribution&) = default;
   };
-  std::vector<Contribution> contributions;  ///< all that were handed in, which may be by another thread
+  std::vector<Contribution> contributions;  ///< all contributions, possibly from another thread
   std::map<std::pair<FragmentId, protocol::Round>, std::vector<protocol::SharedBytes>> results;
   std::map<FragmentId, protocol::FragmentState> chains;
   StateSource source;
   std::size_t served = 0, waits = 0;
-  std::uint64_t others_at = 0;  ///< the step that the others are at when this replica comes back to them
+  std::uint64_t others_at = 0;  ///< the others' step when this replica comes back to them
 
-  /// Rounds of the fragment that were handed in.
+  /// Rounds of the fragment to which this replica contributed.
   [[nodiscard]] std::vector<protocol::Round> rounds_of(FragmentId p) const {
     std::vector<protocol::Round> rounds;
     for (const auto& contribution : contributions) {
@@ -71,11 +71,11 @@ class ScriptedExchange final : public RoundExchange {
     const std::lock_guard lock(mutex_);
     for (const auto& other : contributions)
       EXPECT_FALSE(other.chunk == chunk && other.round == round)
-          << "chunk " << chunk << " was handed in twice";
+          << "chunk " << chunk << " was contributed twice";
     contributions.push_back({chunk, round, weight, std::move(bytes), samples});
     contributed_.notify_all();
   }
-  /// Whether so many chunks have been handed in by then.
+  /// Waits until `count` chunks have been contributed; false if that takes longer than `within`.
   [[nodiscard]] bool has(std::size_t count, std::chrono::milliseconds within = std::chrono::seconds(10)) {
     std::unique_lock lock(mutex_);
     return contributed_.wait_for(lock, within, [&] { return contributions.size() >= count; });
@@ -96,13 +96,13 @@ class ScriptedExchange final : public RoundExchange {
       const std::vector<std::uint64_t> weights = {1};
       result.chunks.push_back(reducer_.reduce(k, round, all, weights).bytes);
     }
-    // A round has one result, whoever asks for it.
+    // A round has one result, the same at every call.
     result.chunks = results.emplace(std::pair(p, round), result.chunks).first->second;
     return {std::move(result)};
   }
 
   void applied(FragmentId p, protocol::Round round, const Digest& chain, std::vector<SampleRange>) override {
-    EXPECT_TRUE(!chains.contains(p) || round == chains[p].round + 1) << "rounds are applied in order";
+    EXPECT_TRUE(!chains.contains(p) || round == chains[p].round + 1) << "rounds must be applied in order";
     chains[p] = {round, chain};
   }
   void serve_state_from(StateSource its_source) override { source = std::move(its_source); }
@@ -133,10 +133,10 @@ class ScriptedExchange final : public RoundExchange {
   std::condition_variable contributed_;
 };
 
-/// One replica against a ScriptedExchange.
+/// One replica with a ScriptedExchange.
 class LoneReplica {
  public:
-  /// Where its outer state lies; nothing for the host.
+  /// Makes the outer state; nullptr: on the host.
   using MakeState = std::function<std::unique_ptr<OuterState>(LoneReplica&)>;
 
   LoneReplica(OuterConfig its_config, FragmentLayout its_layout, const MakeState& make_state = nullptr)
@@ -147,11 +147,11 @@ class LoneReplica {
         loop(make_state ? std::make_unique<OuterLoop>(config, layout, make_state(*this), exchange, trace_)
                         : std::make_unique<OuterLoop>(config, layout, local, exchange, trace_)) {}
 
-  /// One inner step that moves every element by `move` (in the warm-up: whose gradient it is).
+  /// One inner step that moves every element by `move` (in the warm-up: with `move` as the gradient).
   void step(float move, std::uint64_t tokens = 1) {
     step([move](std::uint64_t) { return move; }, tokens);
   }
-  /// By the move of each element.
+  /// One inner step with a move for each element.
   void step(const std::function<float(std::uint64_t)>& move, std::uint64_t tokens = 1) {
     std::vector<float> change(layout.buffer_size(), 0.0F);
     for (const auto& fragment : layout.fragments()) {
@@ -176,7 +176,7 @@ class LoneReplica {
   std::unique_ptr<OuterLoop> loop;
 };
 
-/// All parameters zero, at step 0, with the state of others.
+/// Starts with all parameters zero at step 0, as if copied from others.
 inline void begin_at_zero(LoneReplica& replica) {
   for (FragmentId p = 0; p < replica.layout.fragment_count(); ++p) {
     const auto zero = std::make_shared<const AlignedVector<float>>(replica.layout.fragment(p).size, 0.0F);

@@ -1,4 +1,4 @@
-// Figures of outer steps: by hand, and equal on all replicas.
+// Figures of outer steps: checked by hand, and equal on all replicas.
 
 #include "isthmus/outer_sync/engine/step_figures.h"
 
@@ -41,7 +41,7 @@ TEST(StepFigures, TheCorrelationIsThatOfAStationaryMomentum) {
     }
   }
   const quant::Products turned{.xx = 100, .xy = -10, .yy = 1};
-  EXPECT_EQ(figures_of(turned, rule(0.5F, true))->correlation, -1) << "past what any rho gives";
+  EXPECT_EQ(figures_of(turned, rule(0.5F, true))->correlation, -1) << "beyond the range of rho";
 }
 
 TEST(StepFigures, WithoutMomentumItIsTheCosineToTheLastGradient) {
@@ -49,7 +49,7 @@ TEST(StepFigures, WithoutMomentumItIsTheCosineToTheLastGradient) {
   EXPECT_EQ(averaged, (OuterStepFigures{.norm = 3, .gain = 1, .correlation = -0.5, .has_momentum = false}));
 }
 
-/// What a heartbeat says must be within what the coordinator takes.
+/// Gains in heartbeats must be within the coordinator's limits.
 TEST(StepFigures, ASmallGradientAfterLargeOnesHasTheLargestGain) {
   const quant::Products small{.xx = 1e60, .xy = -1e10, .yy = 1e-40};
   EXPECT_EQ(figures_of(small, rule(0.5F, true))->gain, -protocol::max_abs_gain);
@@ -67,7 +67,8 @@ TEST(StepFigures, ThereAreNoneOfNothing) {
 TEST(StepFigures, TheSpreadIsADistance) {
   EXPECT_EQ(distance_of({.xx = 25, .xy = 12, .yy = 8}), 3);
   EXPECT_EQ(distance_of({.xx = 1, .xy = 1 + 1e-15, .yy = 1}), 0) << "rounding";
-  EXPECT_TRUE(std::isnan(distance_of({.xx = NAN, .xy = NAN, .yy = 1}))) << "not a distance of 0";
+  EXPECT_TRUE(std::isnan(distance_of({.xx = NAN, .xy = NAN, .yy = 1})))
+      << "NaN must not become a distance of 0";
 }
 
 // H = 1, tau = 0, lr = mu = 1/2; both replicas move by 1 in each step, so g = -1. Steps 13 to 24 have
@@ -87,7 +88,7 @@ TEST(StepFigures, OfAuditedRoundsByHand) {
   };
   replicas.train(15);
   expect({});
-  // The carry merge takes off again what was sent, which is all that a replica was ahead by.
+  // The carry merge takes off what was sent, which is all that a replica was ahead by.
   const double gain = 1.5 + 0.25 * 1.875, correlation = 1.875 / 1.9375;
   const FragmentFigures at_16{
       .round = 16, .step = figures(1, gain, correlation), .spread_at_send = 1, .spread_at_apply = 0};
@@ -100,12 +101,12 @@ TEST(StepFigures, OfAuditedRoundsByHand) {
   averaged.has_momentum = false;
   expect({.round = 32, .step = averaged, .spread_at_send = 1, .spread_at_apply = 0});
   const auto& stats = replicas.at(0).loop.stats();
-  EXPECT_EQ(stats.measured, 1U) << "the mean is of steps with momentum";
+  EXPECT_EQ(stats.measured, 1U) << "the mean must only count steps with momentum";
   EXPECT_EQ(stats.gains, gain);
   EXPECT_EQ(stats.correlations, correlation);
 }
 
-/// One setting's figures, the same on all replicas.
+/// The figures of a run with this config; fails the test unless they agree on all replicas.
 std::vector<FragmentFigures> figures_at_the_end(const OuterConfig& config) {
   Replicas replicas(config, layout_of(3), 3, random_step);
   replicas.train(110);
@@ -118,7 +119,7 @@ std::vector<FragmentFigures> figures_at_the_end(const OuterConfig& config) {
       const auto& theirs = replicas.at(m).loop.figures()[p];
       EXPECT_EQ(theirs.round, out[p].round);
       EXPECT_EQ(theirs.step, out[p].step) << "replica " << m;
-      EXPECT_NE(theirs.spread_at_send, out[p].spread_at_send) << "each replica has a spread of its own";
+      EXPECT_NE(theirs.spread_at_send, out[p].spread_at_send) << "each replica must have its own spread";
     }
   }
   return out;

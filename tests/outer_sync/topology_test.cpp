@@ -1,5 +1,5 @@
-// Who owns which chunks: shares that even out the time of the uplinks, the choice between topologies, and
-// what it says of itself.
+// Chunk owners: shares that equalise the time each uplink needs, the choice between topologies, and the
+// reason given for it.
 
 #include "isthmus/outer_sync/protocol/topology.h"
 
@@ -21,7 +21,7 @@ using testing::HasSubstr;
 using testing::SizeIs;
 using testing::StartsWith;
 
-const FragmentLayout layout({{0, 40 * 64}, {40 * 64, 60 * 64}}, 64);  // of a hundred chunks
+const FragmentLayout layout({{0, 40 * 64}, {40 * 64, 60 * 64}}, 64);  // a hundred chunks
 constexpr auto trainer = MemberKind::trainer, reducer = MemberKind::reducer;
 
 std::vector<Site> trainers(const std::vector<std::uint64_t>& uplinks) {
@@ -50,14 +50,15 @@ TEST(Shares, TwoTrainersSendTheSameWhateverTheyOwn) {
 }
 
 TEST(Shares, ASlowLineThatIsBusyWithItsOwnContributionsOwnsNothing) {
-  // d needs 1 for its own contributions. a, b and c send 1 + 2 s each, at 3: s = 1 / 3, done after 5 / 9 < 1.
+  // d needs time 1 for its own contributions. a, b and c send 1 + 2 s each at rate 3: with s = 1 / 3 they are
+  // done after 5 / 9 < 1.
   const auto shares = balanced_shares(trainers({3, 3, 3, 1}));
   EXPECT_THAT(shares, ElementsAre(DoubleNear(1.0 / 3, 1e-6), DoubleNear(1.0 / 3, 1e-6),
                                   DoubleNear(1.0 / 3, 1e-6), DoubleNear(0, 1e-6)));
 }
 
 TEST(Shares, WhatIsRaisedEndsAtOneHeight) {
-  // 1 + 2 s at 2 and at 3, four members: 2 (1 + 2 x) / 2 ... all lines are busy for the same time.
+  // Each of four members sends 1 + 2 s; the shares must keep all uplinks busy for the same time.
   const auto sites = trainers({20, 20, 25, 30});
   const auto shares = balanced_shares(sites);
   EXPECT_NEAR(std::accumulate(shares.begin(), shares.end(), 0.0), 1, 1e-9);
@@ -67,12 +68,12 @@ TEST(Shares, WhatIsRaisedEndsAtOneHeight) {
 }
 
 TEST(Shares, AFastReducerOwnsAlmostAll) {
-  // Trainers send 1 + 2 s at 1 each; the reducer 3 s at 1000.
+  // Trainers send 1 + 2 s each at rate 1; the reducer sends 3 s at rate 1000.
   const auto shares = balanced_shares(with_reducer(trainers({1, 1, 1}), 1000));
   EXPECT_NEAR(shares[3], 1, 1e-6);
 }
 
-/// No shares that differ a little take less time.
+/// Checks that moving a little of any share to another member takes no less time.
 TEST(Shares, NoOthersAreFaster) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     std::vector<Site> sites;
@@ -118,7 +119,7 @@ TEST(OwnersByShare, FollowTheSharesWithinAChunkInEveryFragment) {
           << "member " << m << ", fragment " << p;
     }
   }
-  EXPECT_EQ(owners, owners_by_share(layout, shares)) << "the same every time";
+  EXPECT_EQ(owners, owners_by_share(layout, shares)) << "the owners must be the same every time";
 }
 
 // ---- the choice ----
@@ -133,7 +134,8 @@ TEST(DealChunks, AMeshIsDealtAsEver) {
 
 TEST(DealChunks, AHubIsTheReducerWithTheLargestUplinkElseTheTrainerThatHasIt) {
   EXPECT_THAT(deal(trainers({5, 9, 7}), Topology::hub).owners, Each(1));
-  EXPECT_THAT(deal(trainers({0, 0, 0}), Topology::hub).owners, Each(0)) << "else the first by name";
+  EXPECT_THAT(deal(trainers({0, 0, 0}), Topology::hub).owners, Each(0))
+      << "otherwise the first trainer by name";
   auto sites = with_reducer(trainers({5, 9, 7}), 2);
   EXPECT_THAT(deal(sites, Topology::hub).owners, Each(3));
   sites.push_back({"s", reducer, 3});
@@ -155,13 +157,14 @@ TEST(DealChunks, AutoStaysWithTheMeshUnlessAnotherIsATenthShorter) {
   EXPECT_THAT(deal(trainers({95, 100, 100, 100}), Topology::automatic).reason, StartsWith("mesh"));
   EXPECT_THAT(deal(trainers({40, 100, 100, 100}), Topology::automatic).reason, StartsWith("weighted"));
   EXPECT_THAT(deal(with_reducer(trainers({10, 10, 10, 10}), 1000), Topology::automatic).owners, Each(4))
-      << "a fast line that sends nothing of its own takes all";
+      << "a fast link without contributions of its own takes all chunks";
 }
 
 TEST(DealChunks, TheReasonHasTheFigures) {
-  // 6400 elements at 8 bits. Mesh: 1 + (M - 2) / M of them at the slowest, 64 bytes per second.
+  // 6400 elements at 8 bits. In a mesh, the slowest link sends 1 + (M - 2) / M of them at 64 bytes per
+  // second.
   const auto text = deal(trainers({64, 6400, 6400, 6400}), Topology::automatic).reason;
-  EXPECT_THAT(text, AllOf(StartsWith("weighted, shares follow the uplinks: 100.00 s an exchange"),
+  EXPECT_THAT(text, AllOf(StartsWith("weighted, shares follow the uplinks: 100.00 s per exchange"),
                           HasSubstr("mesh 150.00 s"), HasSubstr("hub 100.00 s")));
   EXPECT_LE(("chunks: " + text).size(), 100U);
 }
@@ -175,7 +178,7 @@ TEST(DealChunks, OneAloneOwnsAll) {
 
 using namespace std::chrono_literals;
 
-/// `rate` bytes per second for so many ticks.
+/// Samples `ticks` ticks of 50 ms at `rate` bytes per second.
 void feed(transport::UplinkMeter& meter, std::chrono::milliseconds& now, std::uint64_t& written, int ticks,
           std::uint64_t rate, bool full) {
   for (int i = 0; i < ticks; ++i) {
@@ -190,9 +193,9 @@ TEST(UplinkMeter, KnowsNothingUntilTheLineWasFullForASecond) {
   std::chrono::milliseconds now{};
   std::uint64_t written = 0;
   feed(meter, now, written, 200, 1'000'000, false);
-  EXPECT_EQ(meter.bytes_per_second(), 0U) << "a line that is not full says nothing of what it could carry";
+  EXPECT_EQ(meter.bytes_per_second(), 0U) << "a link that is not full does not show its capacity";
   feed(meter, now, written, 15, 2'000'000, true);
-  EXPECT_EQ(meter.bytes_per_second(), 0U) << "too short";
+  EXPECT_EQ(meter.bytes_per_second(), 0U) << "the link was full for less than a second";
   feed(meter, now, written, 10, 2'000'000, true);
   EXPECT_EQ(meter.bytes_per_second(), 2'000'000U);
 }

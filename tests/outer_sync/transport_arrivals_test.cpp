@@ -1,4 +1,4 @@
-// What a peer says of what has arrived, and what is learnt from it.
+// A peer's reports of the bytes that arrived, and what the sender learns from them.
 
 #include <gmock/gmock.h>
 
@@ -31,15 +31,15 @@ TEST(Departures, AreKnownBetweenTheMomentsThatWereSaid) {
   EXPECT_THAT(departures.when(500), Optional(Time(5ms)));
   EXPECT_THAT(departures.when(1000), Optional(Time(10ms)));
   EXPECT_THAT(departures.when(2000), Optional(Time(15ms)));
-  EXPECT_EQ(departures.when(3001), std::nullopt) << "nobody said that these had left";
-  EXPECT_EQ(departures.when(900), std::nullopt) << "forgotten, since later ones were asked for";
+  EXPECT_EQ(departures.when(3001), std::nullopt) << "no departure of these bytes was recorded";
+  EXPECT_EQ(departures.when(900), std::nullopt) << "forgotten, since later bytes were asked for";
 }
 
 TEST(Departures, NobodyKnowsWhenTheLastOnesBeforeAPauseLeft) {
   Departures departures;
   departures.left(0, true, 0ms);
   departures.left(1000, false, 10ms);
-  departures.left(1500, true, 60ms);  // perhaps at 11 ms, perhaps now
+  departures.left(1500, true, 60ms);  // at some time between 11 ms and now
   departures.left(1500, true, 110ms);
   departures.left(1500, true, 160ms);
   departures.left(2500, false, 170ms);
@@ -49,20 +49,20 @@ TEST(Departures, NobodyKnowsWhenTheLastOnesBeforeAPauseLeft) {
   EXPECT_THAT(departures.when(2000), Optional(Time(165ms))) << "the pause lasted until 160 ms";
 }
 
-/// As where each piece is written when the one before has just left.
+/// Like a lane on which each piece is written as soon as the previous one has left.
 TEST(Departures, MomentsWithNothingToSendAreNoPauses) {
   Departures departures;
   for (int i = 0; i <= 5; ++i) departures.left(static_cast<std::uint64_t>(1000 * i), true, 10ms * i);
   EXPECT_THAT(departures.when(1500), Optional(Time(15ms)));
   EXPECT_THAT(departures.when(4000), Optional(Time(40ms)));
-  EXPECT_EQ(departures.when(4500), std::nullopt) << "a pause may have begun with these";
+  EXPECT_EQ(departures.when(4500), std::nullopt) << "a pause may begin after these bytes";
 }
 
-/// As on a lane that gets a piece now and then, and acknowledgements between.
+/// Like a lane that carries a piece now and then, with acknowledgements in between.
 TEST(Departures, APauseNeedNotHaveBeenSeen) {
   Departures departures;
   departures.left(0, true, 0ms);
-  departures.left(1000, true, 40ms);  // perhaps at 1 ms
+  departures.left(1000, true, 40ms);  // perhaps at 1 ms already
   departures.left(2066, true, 80ms);
   departures.left(3066, false, 90ms);
   EXPECT_EQ(departures.when(1000), std::nullopt);
@@ -73,15 +73,15 @@ TEST(Departures, APauseNeedNotHaveBeenSeen) {
 TEST(Departures, TakeNoMoreMemoryHoweverOftenTheyAreSaid) {
   Departures departures;
   for (int i = 0; i < 1'000'000; ++i) departures.left(static_cast<std::uint64_t>(i), false, i * 1ms);
-  EXPECT_EQ(departures.when(1000), std::nullopt) << "this long ago need not be known";
+  EXPECT_EQ(departures.when(1000), std::nullopt) << "departures this long ago need not be kept";
   EXPECT_THAT(departures.when(999'500), Optional(Time(999'500ms)));
 }
 
-/// Samples every 50 ms, whose clock there begins anywhere.
+/// Samples every 50 ms, with a remote clock that starts at any time.
 class Way {
  public:
   Time apart = 17h;
-  double drift = 0;  ///< of the clock there
+  double drift = 0;  ///< of the remote clock
   QueueThere there{};
 
   Time sample(Time queue_there, Time queue_back, Time late = 0ms) {
@@ -105,14 +105,14 @@ TEST(QueueThere, IsToldFromTheQueueOfTheWayBack) {
 
 TEST(QueueThere, IsFoundThoughBothQueuesWereThereBefore) {
   Way way;
-  EXPECT_EQ(way.sample(20ms, 40ms), 60ms) << "so long at most";
+  EXPECT_EQ(way.sample(20ms, 40ms), 60ms) << "at most the sum of both queues";
   for (int i = 0; i < 100; ++i) static_cast<void>(way.sample(25ms, 0ms));
   EXPECT_NEAR(static_cast<double>(way.sample(20ms, 40ms) / 1us), 20'000, 500)
-      << "some seconds without the other one are enough";
+      << "a few seconds without a queue on the way back must be enough";
 }
 
-/// Queues of all lengths both ways. Returns by how many milliseconds what was found was wrong at most, of the
-/// samples after some seconds that were not late.
+/// Samples queues of all lengths in both directions. Returns the largest error in milliseconds, not counting
+/// the first 400 samples and late ones.
 double wrong_by(Way& way, int samples, int late_every) {
   std::mt19937 random(1);
   std::uniform_int_distribution<int> milliseconds(0, 24);
@@ -121,7 +121,7 @@ double wrong_by(Way& way, int samples, int late_every) {
     const Time there = milliseconds(random) * 1ms, back = milliseconds(random) * 1ms;
     const bool late = late_every > 0 && i % late_every == 0;
     const auto found = way.sample(there, back, late ? 120ms : 0ms);
-    EXPECT_LE(found, there + back) << "longer than round trips show";
+    EXPECT_LE(found, there + back) << "longer than the round trip's queueing";
     const auto wrong = std::chrono::duration<double, std::milli>(found - there).count();
     if (i > 400 && !late) most = std::max(most, std::abs(wrong));
   }
@@ -136,7 +136,7 @@ TEST(QueueThere, ClocksMayDriftApart) {
   }
 }
 
-/// What TCP has had to send twice comes a round trip later, and shows no queue.
+/// Data that TCP sent twice arrives a round trip later and does not show a queue.
 TEST(QueueThere, WhatWasSentTwiceChangesLittle) {
   Way way;
   EXPECT_LT(wrong_by(way, 20 * 600, 10), 5);
@@ -182,13 +182,13 @@ TEST_F(OfTwoLanes, WhatCannotBeIsPassedOver) {
   arrivals.heard(said(5070ms, {{10, 20'001}, {12, 4999}}), 0ms, 1120ms);
   EXPECT_EQ(arrivals.bytes(), 10'000U) << "more than was sent, less than before";
   arrivals.heard(said(5080ms, {{11, 9000}, {0, 9000}}), 0ms, 1130ms);
-  EXPECT_EQ(arrivals.bytes(), 10'000U) << "connections that nobody has";
+  EXPECT_EQ(arrivals.bytes(), 10'000U) << "no lane has these connections";
 }
 
 TEST_F(OfTwoLanes, WhatSaysNothingNewIsNoNews) {
   arrivals.heard(said(5060ms, {{10, 5000}, {12, 5000}}), 0ms, 1110ms);
   arrivals.heard(said(5070ms, {{99, 9000}}), 0ms, 1120ms);
-  EXPECT_EQ(arrivals.at(), 5060ms) << "what is known is as of then";
+  EXPECT_EQ(arrivals.at(), 5060ms) << "the time of the last useful report must stay";
 }
 
 TEST_F(OfTwoLanes, WithoutARoundTripThereIsNoQueueToTell) {
@@ -216,7 +216,7 @@ TEST_F(OfTwoLanes, AReportOfTheConnectionBeforeIsNotOfThisOne) {
   EXPECT_EQ(arrivals.bytes(), 6000U);
   arrivals.begun(0, 0);
   arrivals.heard(said(5190ms, {{14, 2000}, {0, 7}}), 0ms, 1200ms);
-  EXPECT_EQ(arrivals.bytes(), 6000U) << "that lane is down";
+  EXPECT_EQ(arrivals.bytes(), 6000U) << "the lane is down";
 }
 
 TEST_F(OfTwoLanes, WhatCannotBeReckonedWithIsRefused) {
@@ -241,11 +241,11 @@ TEST(ArrivalReports, SaysWhatHasComeSince) {
   EXPECT_EQ(second->lanes[0].connection, 12U);
   EXPECT_EQ(second->lanes[0].bytes, 19'000U);
   const auto other = received.report({{14, 5000}, {12, 19'000}}, 4s);
-  ASSERT_TRUE(other) << "a connection that is new";
+  ASSERT_TRUE(other) << "a new connection must be reported";
   EXPECT_EQ(other->lanes[0].connection, 14U);
 }
 
-/// Else two ends would tell each other of their reports for ever.
+/// Otherwise two ends would report each other's reports for ever.
 TEST(ArrivalReports, ReportsAloneAreNotReported) {
   ArrivalReports here, there;
   std::uint64_t to_there = 1'000'000, to_here = 0;

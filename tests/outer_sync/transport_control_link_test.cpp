@@ -1,4 +1,4 @@
-// The link to the coordinator by itself: coordinators that come, go, lie and say nothing.
+// The link to the coordinator by itself: coordinators that come, go, send wrong messages or stay silent.
 
 #include <gmock/gmock.h>
 
@@ -25,7 +25,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
 
-/// A member of which nothing is there but the link: it says on every new connection which one that is.
+/// A member that consists only of the link. As its hello on each new connection it sends the connection's
+/// number.
 class Caller final : public ControlLink::Handler {
  public:
   explicit Caller(const std::string& coordinators, Connection::Clock::duration silence_limit = 1h)
@@ -52,7 +53,7 @@ class Caller final : public ControlLink::Handler {
     on_io([message](ControlLink& link) { link.send(message); });
   }
 
-  /// Blocks until there are so many entries; fails with an exception when they do not come.
+  /// Blocks until the log has this many entries; throws if they do not come.
   std::vector<std::string> log(std::size_t entries) {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, 30s, [&] { return log_.size() >= entries; }))
@@ -60,7 +61,7 @@ class Caller final : public ControlLink::Handler {
     return log_;
   }
 
-  bool finish_when_heard = false, stop_when_heard = false;  ///< to be set before anything is heard
+  bool finish_when_heard = false, stop_when_heard = false;  ///< set before the first message arrives
 
  private:
   void note(const std::string& what) {
@@ -95,7 +96,7 @@ class Caller final : public ControlLink::Handler {
   AwakeClock clock_{1h};
   std::uint64_t connections_ = 0;
   ControlLink link_;
-  std::mutex mutex_;  ///< of what follows
+  std::mutex mutex_;  ///< guards the next two members
   std::condition_variable changed_;
   std::vector<std::string> log_;
   std::thread thread_;
@@ -121,14 +122,14 @@ TEST(ControlLink, TakesTheNextWhereNobodyListens) {
   RawListener listener;
   Caller caller(private_address(60) + "," + private_address(61) + ", " + listener.address());
   RawPeer coordinator(listener);
-  EXPECT_EQ(hello(coordinator), 1U) << "connections that were never made do not count";
+  EXPECT_EQ(hello(coordinator), 1U) << "attempts that failed must not count as connections";
 }
 
 TEST(ControlLink, WaitsForACoordinatorThatComesLater) {
   const auto address = private_address(62);
   Caller caller(address);
   std::string failure;
-  while (failure.empty()) {  // until it has tried in vain
+  while (failure.empty()) {  // until a dial has failed
     std::promise<std::string> asked;
     caller.on_io([&asked](const ControlLink& link) { asked.set_value(link.last_failure()); });
     failure = asked.get_future().get();
@@ -145,7 +146,7 @@ TEST(ControlLink, ComesBackToACoordinatorThatWent) {
   Caller caller(listener.address() + "," + other.address());
   for (std::uint64_t time = 1; time <= 3; ++time) {
     RawPeer coordinator(listener);
-    EXPECT_EQ(hello(coordinator), time) << "the first thing said on a connection is the hello";
+    EXPECT_EQ(hello(coordinator), time) << "the first message on a connection must be the hello";
     answer(coordinator, "welcome");
     EXPECT_THAT(caller.log(3 * time - 1), SizeIs(3 * time - 1));
   }
@@ -205,9 +206,9 @@ TEST(ControlLink, LeavesWhoeverIsNoCoordinator) {
     entries += 2;
     return caller.log(entries).back();
   };
-  EXPECT_THAT(left(std::string_view("HTTP/1.1 200 OK\r\n\r\n")), HasSubstr("no frame of this protocol"));
+  EXPECT_THAT(left(std::string_view("HTTP/1.1 200 OK\r\n\r\n")), HasSubstr("not a frame of this protocol"));
   EXPECT_THAT(left(Frame{FrameType::control, Bytes(40, std::byte{99}), nullptr}), HasSubstr("tag 99"));
-  EXPECT_THAT(left(Frame{FrameType::peer_hello, Bytes(40), nullptr}), HasSubstr("not control"));
+  EXPECT_THAT(left(Frame{FrameType::peer_hello, Bytes(40), nullptr}), HasSubstr("not a control frame"));
   EXPECT_THAT(left(ControlMessage(protocol::Hold{})), HasSubstr("it said what it should not"));
   const FrameHeader huge{.length = UINT32_MAX};
   EXPECT_THAT(left(std::as_bytes(std::span(&huge, 1))), HasSubstr("4294967295 bytes"));
@@ -226,7 +227,7 @@ TEST(ControlLink, FinishedItSaysWhatIsLeftAndCallsNoMore) {
     words.insert(words.end(), head.begin(), head.end());
     words.insert(words.end(), frame.head.begin(), frame.head.end());
   }
-  coordinator.say(words);  // at once, so that all of it is there when the first is heard
+  coordinator.say(words);  // in one write, so that all messages are there when the first is handled
   EXPECT_EQ(coordinator.receive_control<Announce>().text, "farewell");
   EXPECT_TRUE(coordinator.is_dropped());
   EXPECT_THAT(caller.log(3), ElementsAre("up", "go", HasSubstr("ended here")));
@@ -244,7 +245,7 @@ TEST(ControlLink, StoppedInTheMiddleOfMessagesItHearsNoMore) {
 
 TEST(ControlLink, StoppedBeforeAnybodyAnswersItDialsNoMore) {
   struct : ControlLink::Handler {
-    void on_up() override { ADD_FAILURE() << "somebody answered"; }
+    void on_up() override { ADD_FAILURE() << "connected to a port without a listener"; }
     void on_control(ControlMessage) override {}
     void on_down(const std::string&) override {}
   } handler;
@@ -261,7 +262,7 @@ TEST(ControlLink, StoppedBeforeAnybodyAnswersItDialsNoMore) {
   link.start();
   asio::steady_timer a_while(io, 10ms);
   a_while.async_wait([&](const asio::error_code&) { link.stop(); });
-  io.run();  // returns when nothing is left to do: the link neither dials nor waits
+  io.run();  // returns when no work is left: the link neither dials nor waits
 }
 
 TEST(RedialPause, GrowsToTwoSecondsAndDiffersBySeed) {

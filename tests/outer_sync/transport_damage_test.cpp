@@ -1,5 +1,5 @@
-// Wires that turn bits over, where TLS does not see it: what arrives damaged reaches no sum and no state, and
-// is sent again.
+// Links that flip bits where TLS does not notice it: damaged data reaches no sum and no state and is sent
+// again.
 
 #include <gmock/gmock.h>
 
@@ -30,13 +30,13 @@ TEST(Damage, BetweenMembersReachesNoSum) {
   run.start();
   run.expect_good_end();
   const auto said = testing::internal::GetCapturedStderr();
-  EXPECT_GE(forwarder.damaged(), 10U) << "a test of nothing";
+  EXPECT_GE(forwarder.damaged(), 10U) << "too little was damaged to test anything";
   EXPECT_THAT(said, HasSubstr(" arrived damaged (CRC32C "));
   EXPECT_THAT(said, HasSubstr("its connection is dropped, the "));
   EXPECT_THAT(said, Not(HasSubstr("breaks the protocol")));
 }
 
-/// It costs views, as every control connection that ends does, and no more.
+/// Damage costs views, as any lost control connection does, but nothing else.
 TEST(Damage, OnTheWayToTheCoordinatorIsNoMessage) {
   NetworkRun run(NetworkRun::Options::lively(2));
   run.start_coordinator();
@@ -58,7 +58,7 @@ TEST(Damage, OnTheWayToTheCoordinatorIsNoMessage) {
   run.expect_one_end({0, 1});
 }
 
-/// A newcomer's parameters are checked by nothing else until the run ends.
+/// Nothing else checks a newcomer's parameters before the end of the run.
 TEST(Damage, OfTheStateThatANewcomerTakesIsTakenAnew) {
   NetworkRun run(NetworkRun::Options::lively(2));
   Forwarder to_r0(private_address(72)), to_r1(private_address(73));
@@ -82,7 +82,7 @@ TEST(Damage, OfTheStateThatANewcomerTakesIsTakenAnew) {
   run.start();
   run.expect_one_end({0, 1, 2});
   EXPECT_TRUE(run.result(2).joined);
-  EXPECT_GE(to_r0.damaged() + to_r1.damaged(), 4U) << "a test of nothing";
+  EXPECT_GE(to_r0.damaged() + to_r1.damaged(), 4U) << "too little was damaged to test anything";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What is lost is noticed in time, and whoever reads the message knows what to do.
+// Losses are noticed in time, and the message says what to do.
 
 #include <gmock/gmock.h>
 
@@ -14,12 +14,12 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
-/// In seconds, for the tests that wait for it. A busy machine can hold a thread back for longer than a
+/// Seconds, for tests that wait for this time-out. A busy machine can hold a thread back for more than a
 /// second.
 constexpr double patient_detection = 5;
 
-/// A run that no loss is made good in, and that ends with the first. (transport_life_test.cpp has the
-/// others.)
+/// Options of a run without a step limit that is not elastic, so its first loss ends it. (Elastic runs:
+/// transport_life_test.cpp.)
 NetworkRun::Options endless(std::size_t members, double detect_timeout = 30) {
   NetworkRun::Options options;
   options.members = members;
@@ -33,7 +33,7 @@ std::string error_of(const NetworkRun& run, std::size_t m) {
   return run.result(m).error ? run.result(m).error->what() : "no error";
 }
 
-/// The words with which a node refuses to be made.
+/// The error with which a node refuses its settings, or "accepted".
 template <class Make>
 std::string refusal(Make make) {
   try {
@@ -90,12 +90,12 @@ TEST_F(OneMember, PortZeroIsAdvertisedAsTheBoundOne) {
 }
 
 TEST_F(OneMember, WithoutACoordinatorJoiningGivesUp) {
-  network.coordinator = private_address(0);  // nobody listens there
+  network.coordinator = private_address(0);  // a port without a listener
   network.join_timeout = {0.3};
   const auto node = make();
   try {
     static_cast<void>(node->join({}));
-    FAIL() << "joined nobody";
+    FAIL() << "joined without a coordinator";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::network);
     EXPECT_THAT(error.what(), AllOf(HasSubstr(network.coordinator), HasSubstr("network.join_timeout")));
@@ -193,7 +193,8 @@ TEST(Faults, ASilentMemberIsNamedWithinTheDetectTimeout) {
   const std::chrono::duration<double> took = Clock::now() - silent;
   EXPECT_THAT(error_of(run, 0), AllOf(HasSubstr("r1 is lost"), HasSubstr("network.detect_timeout")));
   EXPECT_THAT(error_of(run, 1), AllOf(HasSubstr("no round has committed"), HasSubstr("cut off")));
-  EXPECT_LT(took.count(), 6 * patient_detection) << "detect_timeout is " << patient_detection << " s";
+  EXPECT_LT(took.count(), 6 * patient_detection)
+      << "detect_timeout is " << patient_detection << "detect_timeout is ";
 }
 
 TEST(Faults, APeerThatCannotBeReachedIsNamedWithItsAddress) {
@@ -201,13 +202,13 @@ TEST(Faults, APeerThatCannotBeReachedIsNamedWithItsAddress) {
     auto options = endless(2, 2);
     options.join_timeout = 4;
     NetworkRun run(options);
-    Forwarder wrong(answers ? run.coordinator_address() : private_address(99));  // somebody else, or nobody
+    Forwarder wrong(answers ? run.coordinator_address() : private_address(99));  // another process, or none
     run.adjust_network = [&](std::size_t, NetworkConfig& network) { network.advertise = wrong.address(); };
     run.start();
     run.finish();
     EXPECT_THAT(error_of(run, 0) + error_of(run, 1),
                 AllOf(HasSubstr("there is no connection between"), HasSubstr(wrong.address()),
-                      HasSubstr("are both addresses reachable from the other side?")));
+                      HasSubstr("make sure that each address is reachable from the other side")));
   }
 }
 
@@ -226,7 +227,7 @@ TEST(Faults, WithoutACoordinatorTheRunGoesOnAndCannotEnd) {
   run.start();
   run.finish();
   for (const std::size_t m : {0, 1}) {
-    EXPECT_EQ(run.result(m).step, options.steps) << "nobody needs a coordinator to train";
+    EXPECT_EQ(run.result(m).step, options.steps) << "training must not need a coordinator";
     EXPECT_THAT(error_of(run, m), AllOf(HasSubstr("the coordinator at " + control.address()),
                                         HasSubstr("no answer within network.join_timeout")));
     EXPECT_EQ(run.result(m).error->kind(), ErrorKind::network);

@@ -1,5 +1,4 @@
-// Members that come and go, over real sockets: whatever happens to some of them, all who finish have the same
-// global parameters.
+// Members that come and go, over real sockets. All members that finish must have the same global parameters.
 
 #include <gmock/gmock.h>
 
@@ -26,14 +25,14 @@ NetworkRun::Options losing_silent(std::size_t members) {
   return options;
 }
 
-/// Worker `again` is r`m`, started once more. (Incarnations rise with the worker's number.)
+/// Lets worker `again` start as r`m` again. (A worker's incarnation rises with its number.)
 void let_come_back(NetworkRun& run, std::size_t again, std::size_t m) {
   run.adjust_hello = [again, m](std::size_t worker, protocol::Hello& hello) {
     if (worker == again) hello.member.name = std::string("r").append(std::to_string(m));
   };
 }
 
-/// A worker's own count of its steps, the ones included that it makes while the agreed step stands still.
+/// Counts each worker's own steps, including those made while the agreed step stands still.
 class Steps {
  public:
   std::uint64_t next(std::size_t m) { return ++counts_.at(m); }
@@ -75,14 +74,14 @@ TEST(Life, OneVanishesAndComesBackAndAFifthJoins) {
     if (m == 1 && step == 6) throw NetworkRun::Vanish();
     if (m == 0 && step == 20) run.start_worker(11);
     if (m == 0 && step == 30) run.start_worker(4);
-    // Whichever comes last ends the run, when all five are in a view.
+    // The last worker to join ends the run once all five are in a view.
     if (node.view().members.size() == 5 && m == 4 && run.last_step == for_ever) run.last_step = step + 20;
   };
   run.start();
   run.expect_one_end({0, 2, 3, 4, 11});
   for (const std::size_t m : {4, 11}) {
     EXPECT_TRUE(run.result(m).joined);
-    EXPECT_GT(run.result(m).stats.rounds, 4U) << "worker " << m << " took part in nothing";
+    EXPECT_GT(run.result(m).stats.rounds, 4U) << "worker " << m << " was in no committed round";
   }
 }
 
@@ -96,7 +95,8 @@ TEST(Life, ARunWithManyRoundsAHeartbeatWaitsForANewcomer) {
   };
   run.start();
   run.expect_one_end({0, 1, 7});
-  EXPECT_LE(run.times_said("r7 takes the state from"), 4U) << "the fourth time the rounds stand still";
+  EXPECT_LE(run.times_said("r7 copies the state from"), 4U)
+      << "after three attempts, the rounds must wait for r7";
 }
 
 TEST(Life, ANewcomerTakesTheMomentsOfTheMembers) {
@@ -114,10 +114,11 @@ TEST(Life, ANewcomerTakesTheMomentsOfTheMembers) {
     for (const auto& fragment : run.layout().fragments()) {
       const auto value = newcomer.first_moment[fragment.begin];
       if (moments) {
-        EXPECT_TRUE(value == 0 || value == 1) << value << " is of none of the donors";
-        EXPECT_EQ(newcomer.first_moment[fragment.end() - 1], value) << "a fragment is of one donor";
+        EXPECT_TRUE(value == 0 || value == 1) << value << " is no donor's moment";
+        EXPECT_EQ(newcomer.first_moment[fragment.end() - 1], value)
+            << "a fragment's moments must come from one donor";
       } else {
-        EXPECT_EQ(value, 7) << "nobody had asked for them";
+        EXPECT_EQ(value, 7) << "the moments were not asked for";
       }
     }
     if (moments) {
@@ -152,7 +153,7 @@ TEST(Life, BelowLeastNobodyCommitsUntilOneComesBack) {
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
     const auto made = steps.next(m);
     if (m == 1 && step == 6) throw NetworkRun::Vanish();
-    if (m == 0 && step < made && steps.next(9) == 3) {  // it is frozen for three steps
+    if (m == 0 && step < made && steps.next(9) == 3) {  // r0 has been frozen for three steps
       EXPECT_EQ(node.participation().participating, 0U);
       run.start_worker(11);
     }
@@ -173,10 +174,10 @@ TEST(Life, TheCoordinatorVanishesComesBackFromItsStoredViewAndThenAMemberIsLost)
   std::barrier all(3);
   run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
     if (m == 0 && step == 6) run.kill_coordinator();
-    if (step == 60) {  // nothing is in flight that only one of them has
+    if (step == 60) {  // no member alone has a result in flight
       all.arrive_and_wait();
       if (m == 0) run.start_coordinator_again(run.stored());
-      run.wait_until_said("begins with 3 replicas", 2);  // nobody runs away from the last to come
+      run.wait_until_said("begins with 3 replicas", 2);  // wait until the last worker has joined
     }
     if (m == 1 && step == 70) throw NetworkRun::Vanish();
     if (m == 0 && step == 70) run.last_step = 100;
@@ -189,7 +190,7 @@ TEST(Life, TheCoordinatorVanishesComesBackFromItsStoredViewAndThenAMemberIsLost)
 
 TEST(Life, ACoordinatorWithoutMemoryIsToldToRecover) {
   auto options = lively(2);
-  options.detect_timeout = 4;  // it hears out whoever may be there, for that long
+  options.detect_timeout = 4;  // it waits this long for members that may exist
   NetworkRun run(options);
   run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
     if (m == 0 && step == 6) run.kill_coordinator();
@@ -222,7 +223,7 @@ TEST(Life, ACoordinatorWithoutMemoryThatIsNotToldSendsNobodyAway) {
   run.expect_one_end({0, 1});
 }
 
-/// For longer than network.join_timeout, in which the others train on.
+/// The coordinator is cut off for longer than network.join_timeout while the others train on.
 TEST(Life, ACoordinatorThatIsCutOffFromAllWaitsForThem) {
   auto options = lively(2);
   options.detect_timeout = 1;
@@ -233,7 +234,7 @@ TEST(Life, ACoordinatorThatIsCutOffFromAllWaitsForThem) {
   run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
     if (m != 0 || step != 9) return;
     control.silence();
-    run.wait_until_said("no replica has been here for network.join_timeout: it waits");
+    run.wait_until_said("no replica has been here for network.join_timeout: waiting");
     control.speak();
     run.wait_until_said("begins with 2 replicas", 2);
     run.last_step = step + 20;
@@ -245,7 +246,7 @@ TEST(Life, ACoordinatorThatIsCutOffFromAllWaitsForThem) {
 
 // ---- the network ----
 
-/// r2 of three, whom the others dial, behind forwarders.
+/// Worker r2 of three, behind forwarders; the others dial it.
 class CutOff : public testing::Test {
  protected:
   explicit CutOff(NetworkRun::Options options = losing_silent(3))
@@ -276,22 +277,22 @@ TEST_F(CutOff, ForAFewRoundsItComesBackWithItsOwnParameters) {
   std::barrier all(3);
   run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
     const auto made = steps.next(m);
-    if (step == 8 && made == 8) {  // nothing is in flight that only one of them has
+    if (step == 8 && made == 8) {  // no member alone has a result in flight
       all.arrive_and_wait();
       if (m == 2) cut_off();
       all.arrive_and_wait();
     }
-    if (m == 2 && !healed && step + 3 == made) {  // it is frozen for three steps
+    if (m == 2 && !healed && step + 3 == made) {  // r2 has been frozen for three steps
       heal();
       healed = true;
     }
-    // A round of each fragment goes by without it.
+    // Let a round of each fragment pass without r2.
     if (m != 2 && step == 13) run.wait_until_said("begins with 3 replicas", 2);
     if (m == 0 && step == 14) run.last_step = 60;
   };
   run.start();
   run.expect_one_end({0, 1, 2});
-  EXPECT_EQ(run.result(2).evicted, 0U) << "what it missed was kept for it";
+  EXPECT_EQ(run.result(2).evicted, 0U) << "the others must have kept the results that it missed";
   EXPECT_GE(run.result(2).stats.uncommitted_steps, 3U);
 }
 
@@ -308,7 +309,7 @@ TEST_F(CutOff, ForTooLongItTakesTheStateAnew) {
   EXPECT_GE(run.result(2).evicted, 1U);
 }
 
-/// Where there is no third one between them.
+/// Without a third member between them there is no relay.
 TEST(Life, TwoThatCannotReachEachOtherAreNotInOneView) {
   NetworkRun run(losing_silent(2));
   Forwarder link(private_address(1));
@@ -326,7 +327,7 @@ TEST(Life, TwoThatCannotReachEachOtherAreNotInOneView) {
   run.start();
   run.expect_one_end({0, 1});
   EXPECT_THAT(run.said(), AllOf(HasSubstr("is left out"), HasSubstr("there is no connection between"),
-                                HasSubstr("reachable from the other side?")));
+                                HasSubstr("reachable from the other side")));
 }
 
 // ---- rounds that do not wait for all ----
@@ -361,7 +362,7 @@ TEST(Life, AStopEndsTheOthersAtOneStepWhenOneIsLostMeanwhile) {
   EXPECT_TRUE(run.result(0).stopped && run.result(2).stopped);
 }
 
-/// What was stopped would count as finished.
+/// Otherwise the stopped run would count as finished.
 TEST(Life, AStopOutlivesTheCoordinatorThatHasNamedTheStep) {
   NetworkRun run(lively(2));
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
@@ -385,7 +386,7 @@ TEST(Life, AStopOutlivesTheCoordinatorThatWasAskedForIt) {
   };
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
     if (m != 0 || step != 9) return;
-    control.silence();  // r1 does not hear that it is to hold
+    control.silence();  // r1 does not receive Hold
     node.request_stop("enough");
     run.kill_coordinator([](const protocol::Coordinator& it) { return it.members().at("r0").held; });
     run.start_coordinator_again(run.stored());

@@ -1,4 +1,5 @@
-// What runs out: an io thread that has ended, members that do not read, rounds that nobody has, a full disk.
+// Resources that run out: an io thread that has ended, members that do not read, rounds that no
+// member has, a full disk.
 
 #include <gmock/gmock.h>
 #include <sys/mount.h>
@@ -38,10 +39,11 @@ TEST(Limits, WhoWaitsForAnIoThreadThatHasFailedIsToldWhy) {
   Trace trace;
   const MemberRules rules{.codecs = codec_plan(OuterConfig()), .closing = {}};
   auto side = std::make_shared<NetworkSide>(network, &layout, rules, meet, trace);
-  EXPECT_TRUE(side->ledger().empty()) << "it stands nowhere";
+  EXPECT_TRUE(side->ledger().empty()) << "the member is in no view yet";
   meet.seal = protocol::Seal{1, 0};
   side->activate(std::vector<protocol::FragmentState>(layout.fragment_count()), {}, {}, {});
-  // Whose they are is known in a view alone, and there is none: no caller does this, and it is what fails.
+  // Samples can only be assigned in a view. Without one, this contribution makes the io thread fail; no real
+  // caller does this.
   SampleSet samples;
   samples.add({0, 0, 1});
   side->contribute(0, 1, std::make_shared<const Bytes>(8), nullptr, 1, 0, samples);
@@ -56,7 +58,7 @@ TEST(Limits, WhoWaitsForAnIoThreadThatHasFailedIsToldWhy) {
     }
   });
   if (answer.wait_for(20s) != std::future_status::ready) {
-    ADD_FAILURE() << "it waits for ever";
+    ADD_FAILURE() << "the caller waits for ever";
     std::_Exit(1);
   }
   EXPECT_THAT(answer.get(), HasSubstr("the io thread failed: "));
@@ -90,13 +92,13 @@ TEST(Limits, AMemberThatReadsNothingIsDropped) {
   for (const auto until = std::chrono::steady_clock::now() + 20s;
        !dropped() && std::chrono::steady_clock::now() < until;)
     deaf.say(beats);
-  EXPECT_TRUE(dropped()) << "what it does not read piles up at the coordinator";
+  EXPECT_TRUE(dropped()) << "unread messages pile up at the coordinator";
   EXPECT_TRUE(deaf.is_dropped());
   over = true;
   run.expect_one_end({0, 1});
 }
 
-// ---- rounds that nobody has ----
+// ---- rounds that no member has ----
 
 TEST(Limits, WhoAsksForAStateOfTheFutureCostsNoCopy) {
   asio::io_context io;
@@ -141,7 +143,7 @@ TEST(Limits, WhoAsksForAStateOfTheFutureCostsNoCopy) {
 
 // ---- a full disk ----
 
-/// Of 64 KiB, in memory.
+/// A disk of 64 KiB in memory.
 class SmallDisk {
  public:
   SmallDisk() {
@@ -193,9 +195,9 @@ TEST(Limits, AFullDiskOfTheCoordinatorHoldsViewsBackAndEndsNothing) {
   };
   run.start();
   run.wait_until_said("NO ROOM: view 2 cannot be stored");
-  std::this_thread::sleep_for(2500ms);  // longer than any silence may last
-  EXPECT_EQ(seen, 1U) << "it was announced";
-  EXPECT_EQ(run.times_said("view 2 begins"), 0U) << "for nobody";
+  std::this_thread::sleep_for(2500ms);  // longer than any silence limit
+  EXPECT_EQ(seen, 1U) << "view 2 must not be announced";
+  EXPECT_EQ(run.times_said("view 2 begins"), 0U) << "view 2 must not begin";
   std::string phase, obstacle;
   std::size_t participating = 1;
   run.wait_until([&](const protocol::Coordinator& coordinator) {
@@ -246,7 +248,7 @@ TEST(Limits, OfViewsThatWaitForRoomTheNewestIsAnnouncedAndNoOtherIsStored) {
   EXPECT_EQ(stored, (std::set<protocol::ViewNumber>{1, 3}));
 }
 
-/// Also one that all have while a view waits for room.
+/// This includes a checkpoint that all have only while a view waits for room.
 TEST(Limits, TheNewestCheckpointThatAllHaveIsStored) {
   auto options = NetworkRun::Options::lively(3);
   options.detect_timeout = 1;
@@ -263,7 +265,7 @@ TEST(Limits, TheNewestCheckpointThatAllHaveIsStored) {
     std::vector<protocol::CheckpointId> checkpoints{{4, 1}};
     if (waits_for_room) checkpoints.push_back({8, 1});
     node.report_checkpoints(checkpoints);
-    // After the warm-up: in it the others would wait for a round instead of training on.
+    // After the warm-up, since in the warm-up the others would wait for a round instead of training on.
     if (m == 2 && step >= 6 && checkpoint == 4) throw NetworkRun::Vanish();
     if (node.common_checkpoint() == 8) room = true;
     if (m == 0 && node.view().number > 1 && run.last_step == for_ever) run.last_step = step + 20;
@@ -274,8 +276,8 @@ TEST(Limits, TheNewestCheckpointThatAllHaveIsStored) {
   EXPECT_EQ(run.stored().checkpoint, 8U);
 }
 
-/// Between a seal and its view nothing commits, also where all members reach each other: whoever waited for a
-/// result would train again when the coordinator is back.
+/// Between a seal and its view, no round commits even if all members reach each other. A member that waited
+/// for a result would not train until the coordinator is back.
 TEST(Limits, WhoHasSealedAViewTrainsOnWhenTheCoordinatorIsGone) {
   auto options = NetworkRun::Options::lively(2);
   options.detect_timeout = 1;
@@ -295,10 +297,10 @@ TEST(Limits, WhoHasSealedAViewTrainsOnWhenTheCoordinatorIsGone) {
   run.start();
   run.wait_until_said("NO ROOM: view 2 cannot be stored");
   run.kill_coordinator();
-  std::this_thread::sleep_for(2500ms);  // longer than any silence may last
+  std::this_thread::sleep_for(2500ms);  // longer than any silence limit
   const auto before = steps_made.load();
   std::this_thread::sleep_for(1s);
-  EXPECT_GT(steps_made, before + 20) << "it waits for a round that nobody makes";
+  EXPECT_GT(steps_made, before + 20) << "it waits for a round that cannot commit";
   room = true;
   run.start_coordinator_again(run.stored());
   run.expect_one_end({0, 1, 2});

@@ -1,4 +1,4 @@
-// The mesh by itself: replicas become peers and cease to be, while chunks are on their way.
+// The mesh by itself: replicas become peers and stop being peers while chunks are under way.
 
 #include <gmock/gmock.h>
 
@@ -36,7 +36,7 @@ TEST(Mesh, WhoeverStaysKeepsTheLanes) {
   node[0]->send_to(node[1]->info().id, 5);
   node[2]->send_to(node[1]->info().id, 5);
   EXPECT_TRUE(node[1]->hears(node[0]->info().id, 5) && node[1]->hears(node[2]->info().id, 5));
-  EXPECT_EQ(node[0]->ups(node[1]->info().id), 1U) << "lanes that were up were dialled once more";
+  EXPECT_EQ(node[0]->ups(node[1]->info().id), 1U) << "lanes that were up must not be dialled again";
   EXPECT_EQ(node[1]->ups(node[0]->info().id), 1U);
   EXPECT_EQ(node[0]->downs(node[1]->info().id) + node[1]->downs(node[0]->info().id), 0U);
 }
@@ -50,9 +50,9 @@ TEST(Mesh, WhoeverIsGoneIsClosedAtOnceAndHearsOfIt) {
   ASSERT_TRUE(node[0]->sees({b}) && node[1]->sees({a}));
   node[0]->set_peers({});
   EXPECT_TRUE(node[1]->loses(a.id));
-  EXPECT_EQ(node[1]->downs(a.id), 1U) << "once, when the last lane is gone";
-  EXPECT_EQ(node[0]->downs(b.id), 0U) << "whoever sends a peer away need not be told";
-  node[0]->set_peers({b});  // and lets it in again
+  EXPECT_EQ(node[1]->downs(a.id), 1U) << "reported once, when the last lane is gone";
+  EXPECT_EQ(node[0]->downs(b.id), 0U) << "a node that drops a peer itself gets no report";
+  node[0]->set_peers({b});  // a drops b and then admits it again
   EXPECT_TRUE(node[0]->sees({b}) && node[1]->sees({a}));
 }
 
@@ -63,10 +63,11 @@ TEST(Mesh, AHelloThatComesBeforeItsViewWaitsForIt) {
   RawPeer early(b.address);
   early.say(Frame{FrameType::peer_hello, to_bytes(PeerHello{run_token(), a.id, b.id, 0, PeerRole::member}),
                   nullptr});
-  node[1]->set_peers({});  // a view without it: it goes on waiting
+  node[1]->set_peers({});  // a view without a: the hello must keep waiting
   node[1]->set_peers({a});
   const auto answer = early.receive();
-  ASSERT_TRUE(answer && answer->type == FrameType::peer_hello) << "it was not let in with the view";
+  ASSERT_TRUE(answer && answer->type == FrameType::peer_hello)
+      << "the hello must be accepted when the view begins";
   EXPECT_EQ(from_bytes<PeerHello>(answer->head).from, b.id);
 }
 
@@ -76,10 +77,10 @@ TEST(Mesh, AHelloOfWhomNoViewNamesIsDropped) {
   stranger.say(Frame{FrameType::peer_hello,
                      to_bytes(PeerHello{run_token(), 5, node.info().id, 0, PeerRole::member}), nullptr});
   EXPECT_TRUE(stranger.is_dropped());
-  EXPECT_TRUE(node.says("no member of a view"));
+  EXPECT_TRUE(node.says("not a member of a view"));
 }
 
-/// The one that waits here went away before the view came: its connection must not push out the next one.
+/// The first connection has closed before the view begins and must not displace the second.
 TEST(Mesh, WhoeverHangsUpWhileItWaitsIsNotLetIn) {
   const auto node = nodes(2);
   const auto a = node[0]->info();
@@ -109,16 +110,16 @@ TEST(Mesh, APeerThatDoesNotReadCostsABoundedQueue) {
   }
   ASSERT_TRUE(node.sees({a}));
   std::size_t most = 0;
-  for (std::uint64_t round = 1; round <= 1000; ++round) {  // 64 MB, more than the system takes for it
+  for (std::uint64_t round = 1; round <= 1000; ++round) {  // 64 MB, more than the system's buffers hold
     const protocol::ChunkKey key{round, 0, 0, protocol::ChunkKind::contribution};
     node.send_and_forget(a.id, {1, key, chunks.take(size)});
     most = std::max(most, chunks.in_use());
   }
   EXPECT_TRUE(node.says("dropped the connections to a: it does not read"));
-  EXPECT_LE(most * size, limit + 2 * size) << "one comes on top, and one has just been made";
+  EXPECT_LE(most * size, limit + 2 * size) << "one message above the limit, and one just made";
 }
 
-/// Every `begun` is answered: the answers must not pile up for one that does not read them.
+/// Every `begun` is answered. The answers must not pile up if the peer does not read them.
 TEST(Mesh, APeerThatAsksForMoreAnswersThanItReadsIsDropped) {
   Node node("b", 1, {.max_queued = 1 << 20});
   const PeerInfo a{protocol::id_of({"a", 1, ""}), "a", "127.0.0.1:1"};
@@ -132,7 +133,7 @@ TEST(Mesh, APeerThatAsksForMoreAnswersThanItReadsIsDropped) {
   once.insert(once.end(), begun.head.begin(), begun.head.end());
   Bytes many;
   for (int i = 0; i < 5000; ++i) many.insert(many.end(), once.begin(), once.end());
-  for (int i = 0; i < 400; ++i) peer.say(many);  // 40 MB, more than the system takes for it
+  for (int i = 0; i < 400; ++i) peer.say(many);  // 40 MB, more than the system's buffers hold
   EXPECT_TRUE(node.says("it asks for more answers than it reads"));
 }
 
@@ -142,14 +143,14 @@ Bytes header_of_hello(std::uint32_t length) {
   return bytes_of(FrameHeader{.type = FrameType::peer_hello, .length = length});
 }
 
-/// No time-out helps here.
+/// The time-out is too long to have a part in this.
 TEST(Mesh, AStrangerMaySay64KiBAndNoMore) {
   Node node("b", 1, {.hello_limit = 1h});
   RawPeer most(node.info().address), more(node.info().address);
   most.say(header_of_hello(65536));
   most.say(Bytes(65536));
   EXPECT_TRUE(most.is_dropped());
-  EXPECT_TRUE(node.says("message has bytes left over")) << "it may be said, but is no hello";
+  EXPECT_TRUE(node.says("message has bytes left over")) << "64 KiB are accepted, but are not a hello";
   more.say(header_of_hello(65537));
   EXPECT_TRUE(more.is_dropped());
 }
@@ -161,7 +162,7 @@ TEST(Mesh, Of64StrangersNoneIsDroppedAndOf65TheOldest) {
   EXPECT_TRUE(crowd.front().is_dropped());
   for (std::size_t n = 1; n < crowd.size(); ++n) {
     pollfd dropped{.fd = crowd[n].handle(), .events = POLLRDHUP, .revents = 0};
-    EXPECT_EQ(::poll(&dropped, 1, 0), 0) << "stranger " << n << " is dropped too";
+    EXPECT_EQ(::poll(&dropped, 1, 0), 0) << "stranger " << n << " was dropped too";
   }
 }
 
@@ -170,7 +171,7 @@ TEST(Mesh, AStrangerHasTenSecondsToSayWhoItIs) {
   const auto begin = std::chrono::steady_clock::now();
   RawPeer stranger(node.info().address);
   EXPECT_TRUE(stranger.is_dropped()) << "within 20 s";
-  EXPECT_GE(std::chrono::steady_clock::now() - begin, 9s) << "slow lines need some time";
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 9s) << "slow links need some time";
 }
 
 // ---- lanes ----
@@ -179,7 +180,7 @@ protocol::ChunkMessage chunk_of(std::uint64_t round, std::size_t size) {
   return {1, {round, 0, 0, protocol::ChunkKind::contribution}, std::make_shared<const Bytes>(size)};
 }
 
-/// The lanes of a member "a" that a test plays.
+/// Opens a lane of a member "a" that the test plays.
 std::unique_ptr<RawPeer> lane_of(const PeerInfo& a, const PeerInfo& to, std::uint16_t lane) {
   auto peer = std::make_unique<RawPeer>(to.address);
   peer->say(Frame{FrameType::peer_hello, to_bytes(PeerHello{run_token(), a.id, to.id, lane}), nullptr});
@@ -212,10 +213,10 @@ TEST(Lanes, BreakAtRandomAndNothingIsLost) {
   };
   expect_all(*node[0], a, *node[1], b);
   expect_all(*node[1], b, *node[0], a);
-  EXPECT_GT(way.connections(), 2 * lanes) << "none has broken: nothing was tried";
+  EXPECT_GT(way.connections(), 2 * lanes) << "no lane broke, so nothing was tested";
 }
 
-/// Of two lanes one takes what comes and never says so; the other one gets all in the end.
+/// One of two lanes accepts chunks and never acknowledges them; in the end the other must deliver all.
 void expect_silent_lane_is_found(std::uint64_t rounds, std::size_t size) {
   Node node("b");
   const PeerInfo a{protocol::id_of({"a", 1, ""}), "a", "127.0.0.1:1"};
@@ -239,7 +240,8 @@ void expect_silent_lane_is_found(std::uint64_t rounds, std::size_t size) {
 }
 
 TEST(Lanes, OneThatStallsGivesItsChunksToAnother) {
-  expect_silent_lane_is_found(500, 64 << 10);  // 32 MB, more than the system takes: both lanes have some
+  expect_silent_lane_is_found(500,
+                              64 << 10);  // 32 MB, more than the system's buffers hold: both lanes get some
 }
 
 TEST(Lanes, OneThatTakesTheLittleThereIsAndStallsIsFound) { expect_silent_lane_is_found(5, 1000); }
@@ -251,12 +253,12 @@ TEST(Lanes, WhatIsDueFirstOvertakesWhatWaits) {
   const auto only = lane_of(a, node.info(), 0);
   ASSERT_TRUE(node.sees({a}));
   constexpr std::uint64_t later = 500;
-  for (std::uint64_t round = 100; round < 100 + later; ++round)  // 32 MB, more than the system takes
+  for (std::uint64_t round = 100; round < 100 + later; ++round)  // 32 MB, more than the system's buffers hold
     node.send_to(a.id, chunk_of(round, 64 << 10));
   node.send_to(a.id, chunk_of(1, 100));
   std::uint64_t before = 0;
   while (receive_chunk(*only).round != 1) ++before;
-  EXPECT_LT(before, later / 2) << "what is in the sockets leaves first, and no more";
+  EXPECT_LT(before, later / 2) << "only the chunks in the sockets may leave first";
 }
 
 TEST(Lanes, NoMoreIsSentThanTheRateAllows) {
@@ -270,13 +272,13 @@ TEST(Lanes, NoMoreIsSentThanTheRateAllows) {
     node[0]->set_peers({node[1]->info()});
     node[1]->set_peers({node[0]->info()});
     ASSERT_TRUE(node[0]->sees({node[1]->info()}) && node[1]->sees({node[0]->info()}));
-    ASSERT_TRUE(node[0]->ticks(2));  // the second has seen all lanes, and gives them their shares
+    ASSERT_TRUE(node[0]->ticks(2));  // by the second tick, all lanes have their shares
     const auto begin = Connection::Clock::now();
     for (std::uint64_t round = 1; round <= rounds; ++round)
       node[0]->send_to(node[1]->info().id, chunk_of(round, size));
     ASSERT_TRUE(node[1]->wait_for_chunks(rounds));
     const auto took = std::chrono::duration<double>(Connection::Clock::now() - begin).count();
-    constexpr double at_once = 8 * size;  // what the system lets go before it begins to count
+    constexpr double at_once = 8 * size;  // what the system sends before it starts to pace
     EXPECT_GE(took, (rounds * size - at_once) / rate) << (system_paces ? "by the system" : "by this process");
   }
 }
@@ -329,11 +331,11 @@ TEST(Mesh, APeerMayBeDroppedWhileItIsListenedTo) {
   node[1]->drop_all_when_heard();
   for (std::uint64_t round = 1; round <= 50; ++round) node[0]->send_to(b.id, round);
   EXPECT_TRUE(node[0]->loses(b.id));
-  EXPECT_EQ(node[1]->chunks(), 1U) << "what was on its way is not heard any more";
+  EXPECT_EQ(node[1]->chunks(), 1U) << "chunks under way must not be delivered after the drop";
   EXPECT_THAT(node[1]->wrong(), IsEmpty());
 }
 
-/// A replica that has started again is another one, at the same address.
+/// A restarted replica is another peer at the same address.
 TEST(Mesh, OneThatCameBackTakesThePlaceOfTheOldOne) {
   auto node = nodes(2);
   const auto a = node[0]->info();
@@ -352,11 +354,11 @@ TEST(Mesh, OneThatCameBackTakesThePlaceOfTheOldOne) {
   node[0]->send_to(before.id, 1);
   node[0]->send_to(after.id, 2);
   EXPECT_TRUE(node[1]->hears(a.id, 2));
-  EXPECT_EQ(node[1]->chunks(), chunks_of_a_round) << "something came that was meant for the old one";
+  EXPECT_EQ(node[1]->chunks(), chunks_of_a_round) << "a chunk for the old replica reached the new one";
   EXPECT_THAT(node[0]->wrong(), IsEmpty());
 }
 
-// ---- what a chunk frame says ----
+// ---- fields of a chunk frame ----
 
 TEST(ChunkFrames, WeightsAndContributorsArrive) {
   const auto node = nodes(2);
@@ -403,7 +405,7 @@ TEST(ChunkFrames, WhatNoneCanSayBreaksTheProtocol) {
     const char* words;
     FrameType type;
     ChunkHeader header;
-    std::size_t bytes;  ///< behind the header
+    std::size_t bytes;  ///< bytes after the header
   };
   std::vector<Case> cases;
   const auto add = [&](const char* words, FrameType type, ChunkHeader header, std::size_t bytes,
@@ -412,24 +414,24 @@ TEST(ChunkFrames, WhatNoneCanSayBreaksTheProtocol) {
     cases.push_back({words, type, header, bytes});
   };
   const auto has = [](std::uint16_t ids) { return [ids](ChunkHeader& head) { head.contributors = ids; }; };
-  add("contributors of what is no result", FrameType::chunk, contribution, 16, has(2));
-  add("contributors of what is no result", FrameType::ack, result, 0, has(2));
+  add("contributors in a frame that is not a result", FrameType::chunk, contribution, 16, has(2));
+  add("contributors in a frame that is not a result", FrameType::ack, result, 0, has(2));
   add("2 contributors in a chunk frame", FrameType::chunk, result, 15, has(2));
   add("1 contributors in a chunk frame", FrameType::chunk, result, 0, has(1));
   add("1025 contributors in a chunk frame", FrameType::chunk, result, 1025 * 8, has(1025));
   add("65535 contributors in a chunk frame", FrameType::chunk, result, 64, has(65535));
   const auto lists = [](std::uint16_t norms) { return [norms](ChunkHeader& head) { head.norms = norms; }; };
-  add("norms of what is no result", FrameType::chunk, contribution, 48, lists(2));
-  add("norms of what is no result", FrameType::ack, result, 0, lists(2));
+  add("norms in a frame that is not a result", FrameType::chunk, contribution, 48, lists(2));
+  add("norms in a frame that is not a result", FrameType::ack, result, 0, lists(2));
   add("2 norms in a chunk frame", FrameType::chunk, result, 31, lists(2));
   add("1025 norms in a chunk frame", FrameType::chunk, result, 1025 * 16, lists(1025));
   add("1 contributors in a chunk frame", FrameType::chunk, result, 39, [](ChunkHeader& head) {
     head.norms = 2;
     head.contributors = 1;
   });
-  add("a weight of what is no contribution", FrameType::chunk, result, 16,
+  add("a weight in a frame that is not a contribution", FrameType::chunk, result, 16,
       [](ChunkHeader& head) { head.weight = 1; });
-  add("a weight of what is no contribution", FrameType::ack, contribution, 0,
+  add("a weight in a frame that is not a contribution", FrameType::ack, contribution, 0,
       [](ChunkHeader& head) { head.weight = 1; });
   const auto ranges = [](std::uint32_t count) {
     return [count](ChunkHeader& head) { head.trained_on = count; };
@@ -439,7 +441,7 @@ TEST(ChunkFrames, WhatNoneCanSayBreaksTheProtocol) {
   add("16385 ranges of samples in a chunk frame", FrameType::chunk, result, 16385 * 32, ranges(16385));
   add("4294967295 ranges of samples in a chunk frame", FrameType::chunk, result, 64, ranges(~0U));
   add("1 ranges of samples in a chunk frame", FrameType::ack, result, 0, ranges(1));
-  add("an acknowledgement with 8 bytes behind it", FrameType::ack, contribution, 8, [](ChunkHeader&) {});
+  add("an acknowledgement followed by 8 bytes", FrameType::ack, contribution, 8, [](ChunkHeader&) {});
   const PeerInfo a{protocol::id_of({"a", 1, ""}), "a", private_address(80)};
   for (const auto& bad : cases) {
     Node node("b");
@@ -458,8 +460,7 @@ TEST(ChunkFrames, WhatNoneCanSayBreaksTheProtocol) {
 
 // ---- everything at once ----
 
-/// Four replicas of which any may be members, and whose members, all of them, send to each other all the
-/// time.
+/// Four replicas, each of which may be a member. All members send to each other all the time.
 class Changing : public testing::Test {
  protected:
   static constexpr std::uint64_t all = 15;

@@ -11,13 +11,13 @@
 namespace isthmus::outer_sync {
 namespace {
 
-/// A process of its own, but for the process.
+/// An observer, run on the caller's thread.
 class Watcher {
  public:
   explicit Watcher(NetworkRun& run, std::size_t number = 9) : run_(run), number_(number) {}
 
-  /// Follows to the run's end, or until `enough` says so of the state_events so far, all fragments being
-  /// here.
+  /// Follows until the run ends, or until all fragments are here and `enough`, given the number of state
+  /// events so far, returns true.
   void watch(const std::function<bool(std::size_t)>& enough) {
     Trace trace;
     MemberNode node(run_.network(number_), run_.layout(), run_.codecs(), {}, trace);
@@ -47,16 +47,16 @@ class Watcher {
   std::size_t number_;
 };
 
-/// A run of two or three that ends 20 steps after an observer has followed for a while.
+/// A run of two or three trainers that ends 20 steps after an observer has followed for a while.
 class Observed : public testing::Test {
  protected:
-  static constexpr std::size_t a_while = 12;  // state_events
+  static constexpr std::size_t a_while = 12;  // in state events
 
-  /// For `before_step`: member 1 ends the run.
+  /// Call it in `before_step`: lets member 1 end the run.
   void end_when_followed(NetworkRun& run, std::size_t m, std::uint64_t step) {
     if (m == 1 && followed && run.last_step == for_ever) run.last_step = step + 20;
   }
-  /// To the run's end.
+  /// Follows until the run ends.
   void watch(Watcher& watcher) {
     watcher.watch([this](std::size_t state_events) {
       if (state_events >= a_while) followed = true;
@@ -81,7 +81,7 @@ TEST_F(Observed, EndsWithTheRunsParameters) {
   watch(watcher);
   run.expect_one_end({0, 1});
   expect_the_runs_parameters(watcher, run);
-  EXPECT_EQ(run.times_said("begins with"), 1U) << "an observer is in no view";
+  EXPECT_EQ(run.times_said("begins with"), 1U) << "an observer must not cause a new view";
 }
 
 TEST_F(Observed, OneThatVanishesCostsNobodyAnything) {
@@ -89,7 +89,7 @@ TEST_F(Observed, OneThatVanishesCostsNobodyAnything) {
   run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) { end_when_followed(run, m, step); };
   run.start();
   Watcher(run).watch([](std::size_t state_events) { return state_events >= a_while; });
-  run.wait_until_said("r9 observes no more: its connection closed");
+  run.wait_until_said("r9 has stopped observing: its connection closed");
   followed = true;
   run.expect_one_end({0, 1});
   EXPECT_EQ(run.times_said("begins with"), 1U);

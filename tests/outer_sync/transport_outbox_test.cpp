@@ -1,4 +1,4 @@
-// What waits for a peer, and a link that is not there: no sockets, no clock.
+// The queue for one peer, and an emulated link, without sockets and clock.
 
 #include <gmock/gmock.h>
 
@@ -23,7 +23,7 @@ Receipt receipt_of(std::uint64_t round, ChunkId chunk = 0, protocol::ViewNumber 
   return {view, protocol::ChunkKey{round, chunk, 0, protocol::ChunkKind::contribution}};
 }
 
-/// One whose first byte is its number.
+/// A frame with its number as first byte.
 Frame frame_of(std::uint8_t number, std::size_t size = 1) {
   Bytes bytes(size, std::byte{0});
   bytes[0] = std::byte{number};
@@ -43,7 +43,7 @@ TEST(Outbox, WhatIsDueFirstLeavesFirst) {
   outbox.put(frame_of(2), 7, receipt_of(1, 1));
   outbox.put(frame_of(3), 2, receipt_of(2, 0));
   outbox.put(frame_of(4), 0, {1, std::nullopt});
-  EXPECT_THAT(take_all(outbox), ElementsAre(4, 3, 1, 2)) << "those of one round as they came";
+  EXPECT_THAT(take_all(outbox), ElementsAre(4, 3, 1, 2)) << "frames of one round in the order they were put";
   EXPECT_EQ(outbox.under_way(), 4U);
 }
 
@@ -53,7 +53,7 @@ TEST(Outbox, WhatALostLaneHadLeavesAgainBeforeWhatIsDueLater) {
   ASSERT_TRUE(outbox.take(0, 0s) && outbox.take(1, 0s) && outbox.take(0, 0s));
   outbox.acknowledged(receipt_of(1), 1s);
   outbox.lane_lost(0);
-  EXPECT_THAT(take_all(outbox, 1), ElementsAre(3, 4)) << "2 is under way by another lane, 1 has arrived";
+  EXPECT_THAT(take_all(outbox, 1), ElementsAre(3, 4)) << "2 is under way on another lane, 1 has arrived";
 }
 
 TEST(Outbox, WhatArrivedBeforeItsLaneWasLostIsNotSentAgain) {
@@ -96,7 +96,8 @@ TEST(Outbox, WhatIsRelayedForOneIsCountedAndForgottenAlone) {
   outbox.put(frame_of(2, 20), 1, relayed);
   EXPECT_EQ(outbox.bytes_relayed(7), sizeof(FrameHeader) + 20);
   EXPECT_EQ(outbox.bytes_relayed(8), 0U);
-  EXPECT_THAT(take_all(outbox), ElementsAre(1, 2)) << "they are two, although they carry the same chunk";
+  EXPECT_THAT(take_all(outbox), ElementsAre(1, 2))
+      << "the relayed frame is separate, although it carries the same chunk";
   outbox.put(frame_of(3, 30), 1, relayed);
   EXPECT_EQ(outbox.bytes_relayed(7), sizeof(FrameHeader) + 30);
   outbox.forget_relayed(7);
@@ -116,12 +117,12 @@ TEST(Outbox, ALaneHasStalledWhenOthersDeliverWhatWasSentLater) {
   };
   (void)send(0, 0s);
   (void)send(1, 0s);
-  EXPECT_THAT(outbox.stalled(1min), IsEmpty()) << "nobody delivers: it is the peer, or the whole line";
+  EXPECT_THAT(outbox.stalled(1min), IsEmpty()) << "no lane delivers, so the peer or the whole link is slow";
   for (int i = 0; i < 100; ++i) outbox.acknowledged(send(2, 100ms + i * 1ms), 110ms + i * 1ms);
   EXPECT_THAT(outbox.stalled(900ms), IsEmpty()) << "soon";
   EXPECT_THAT(outbox.stalled(1100ms), ElementsAre(0, 1));
   outbox.lane_lost(0);
-  EXPECT_THAT(outbox.stalled(1100ms), ElementsAre(1)) << "what was on it waits again";
+  EXPECT_THAT(outbox.stalled(1100ms), ElementsAre(1)) << "the lost lane's chunk waits again";
   outbox.acknowledged(receipt_of(2), 1100ms);
   EXPECT_THAT(outbox.stalled(1min), IsEmpty());
 }
@@ -133,12 +134,12 @@ TEST(Outbox, WhatIsOverdueOnASilentLaneGoesByAFreeOneAndShowsWhichIsBroken) {
     ASSERT_TRUE(outbox.take(0, 0s));
   }
   EXPECT_FALSE(outbox.take_overdue(1, 900ms)) << "soon";
-  EXPECT_FALSE(outbox.take_overdue(0, 2s)) << "not by the lane that is silent itself";
+  EXPECT_FALSE(outbox.take_overdue(0, 2s)) << "the silent lane must not repeat its own chunk";
   const auto first = outbox.take_overdue(1, 2s);
   ASSERT_TRUE(first);
-  EXPECT_EQ(std::to_integer<int>(first->body->front()), 1) << "what is due first";
-  EXPECT_FALSE(outbox.take_overdue(1, 3s)) << "one at a time";
-  EXPECT_THAT(outbox.stalled(3s), IsEmpty()) << "nobody delivers yet";
+  EXPECT_EQ(std::to_integer<int>(first->body->front()), 1) << "the most urgent chunk first";
+  EXPECT_FALSE(outbox.take_overdue(1, 3s)) << "only one repeat at a time";
+  EXPECT_THAT(outbox.stalled(3s), IsEmpty()) << "no lane has delivered yet";
   outbox.acknowledged(receipt_of(1), 4s, 1);
   EXPECT_THAT(outbox.stalled(4s), ElementsAre(0));
   outbox.lane_lost(0);
@@ -152,7 +153,7 @@ TEST(Outbox, ALaneThatWasOnlySlowIsNotTakenForBroken) {
   ASSERT_TRUE(outbox.take(0, 0s));
   ASSERT_TRUE(outbox.take_overdue(1, 2s));
   outbox.acknowledged(receipt_of(1), 3s, 1);
-  EXPECT_THAT(outbox.stalled(3s), ElementsAre(0)) << "what it took has been delivered by another";
+  EXPECT_THAT(outbox.stalled(3s), ElementsAre(0)) << "another lane delivered its chunk";
   outbox.acknowledged(receipt_of(1), 3s, 0);
   EXPECT_THAT(outbox.stalled(1min), IsEmpty());
 }
@@ -168,7 +169,7 @@ TEST(Outbox, EachLaneIsTriedOnceWhileNothingComesBack) {
     }
   }
   EXPECT_THAT(tried, ElementsAre(1, 2));
-  EXPECT_EQ(outbox.bytes(), size_of(frame_of(1))) << "it is counted once";
+  EXPECT_EQ(outbox.bytes(), size_of(frame_of(1))) << "the repeat must not be counted twice";
 }
 
 TEST(Outbox, OnASlowLineAStallTakesLongerToShow) {
@@ -180,11 +181,11 @@ TEST(Outbox, OnASlowLineAStallTakesLongerToShow) {
     ASSERT_TRUE(outbox.take(1, 1s));
     outbox.acknowledged(receipt_of(i), 2s);
   }
-  EXPECT_THAT(outbox.stalled(7s), IsEmpty()) << "a second is what a chunk takes here";
+  EXPECT_THAT(outbox.stalled(7s), IsEmpty()) << "here a chunk takes a second";
   EXPECT_THAT(outbox.stalled(9s), ElementsAre(0));
 }
 
-/// Against the plainest account of it: which chunks have been put, and which acknowledged.
+/// Compares with a plain record of which chunks were put and which were acknowledged.
 TEST(Outbox, NothingIsLostAndNothingCountedTwiceWhateverHappens) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     Outbox outbox(outbox_lanes);
@@ -244,18 +245,18 @@ TEST(Outbox, NothingIsLostAndNothingCountedTwiceWhateverHappens) {
   }
 }
 
-// ---- a link that is not there ----
+// ---- the emulated link ----
 
 TEST(EmulatedLink, CarriesNoMoreThanItsRate) {
   EmulateConfig config;
-  config.rate = {8e6};  // a megabyte per second
+  config.rate = {8e6};  // one megabyte per second
   EmulatedLink link(config, 1);
   const auto start = EmulatedLink::Clock::time_point(1h);
   EXPECT_EQ(link.free_at(start), start);
   EXPECT_EQ(link.send(100'000, start), 100ms) << "until its last byte has left";
   EXPECT_EQ(link.free_at(start), start + 100ms);
   EXPECT_EQ(link.send(50'000, start + 100ms), 50ms);
-  EXPECT_EQ(link.free_at(start + 1s), start + 1s) << "a pause saves nothing";
+  EXPECT_EQ(link.free_at(start + 1s), start + 1s) << "a pause must not save up sending time";
 }
 
 TEST(EmulatedLink, JitterAndLossComeAsOftenAsTheyAreAskedFor) {

@@ -1,4 +1,4 @@
-// The follower of a line's rate against a line made of numbers: a queue that drains at a rate, and a delay.
+// The rate follower with a simulated link: a queue that drains at a rate, and a delay.
 
 #include <gmock/gmock.h>
 
@@ -16,21 +16,21 @@ using Time = RateFollower::Time;
 
 double seconds(Time time) { return std::chrono::duration<double>(time).count(); }
 
-/// One sender that always has more to send, in steps of 10 ms.
+/// The link of one sender that always has more to send, in steps of 10 ms.
 class Line {
  public:
   double rate = 1e7;  ///< bytes per second
   Time round_trip = 100ms;
   double queue_limit = 0.1;  ///< seconds
-  Time noise = 0ms;          ///< a packet's round trip is up to so much longer, by chance; TCP smooths them
-  bool contested = false;    ///< somebody else sends more until something is dropped, then less
+  Time noise = 0ms;          ///< largest random addition to a packet's round trip; TCP smooths it
+  bool contested = false;    ///< another sender speeds up until a packet is dropped, then slows down
 
-  /// `sends`: bytes that come to the line in this step.
+  /// Advances one step, in which `sends` bytes reach the link.
   void step(double sends) {
     now += 10ms;
     const double others = contested ? others_ * 0.01 : 0;
     queue_ += sends + others;
-    ours_ = ours_ * 0.9 + 0.1 * sends / std::max(sends + others, 1.0);  // of what is in the queue, roughly
+    ours_ = ours_ * 0.9 + 0.1 * sends / std::max(sends + others, 1.0);  // our rough share of the queue
     const double room = queue_limit * rate;
     others_ += rate / 1000;
     if (queue_ > room + rate * 0.01) {
@@ -65,7 +65,7 @@ class Line {
   std::deque<std::pair<Time, double>> on_way_;
 };
 
-/// Sends for so long, without a limit as fast as congestion control would in its beginning.
+/// Sends for this long; without a limit, as fast as congestion control in its first round trips.
 void run(RateFollower& follower, Line& line, Time lasts) {
   for (const auto end = line.now + lasts; line.now < end;) {
     for (int step = 0; step < 5; ++step) {
@@ -105,7 +105,7 @@ TEST(RateFollower, FollowsALineThatBecomesFasterOrSlower) {
   EXPECT_GT(follower.delivers(), 0.9 * line.rate) << "five times as fast, half a minute later";
   line.rate = 1e7;
   run(follower, line, 5s);
-  EXPECT_LT(follower.delivers(), 1.1 * line.rate) << "a fifth, five seconds later";
+  EXPECT_LT(follower.delivers(), 1.1 * line.rate) << "a fifth of the rate, five seconds later";
   line.dropped = 0;
   run(follower, line, 5s);
   EXPECT_EQ(line.dropped, 0);
@@ -135,7 +135,7 @@ TEST(RateFollower, HoldsItsOwnAgainstWhoFillsTheQueue) {
   EXPECT_GT(line.delivered() - before, 0.3 * 60 * line.rate);
   line.contested = false;
   run(follower, line, 20s);
-  EXPECT_GT(follower.delivers(), 0.9 * line.rate) << "they have gone";
+  EXPECT_GT(follower.delivers(), 0.9 * line.rate) << "the other sender is gone";
 }
 
 TEST(RateFollower, LearnsFromBurstsWithPauses) {
@@ -152,7 +152,8 @@ TEST(RateFollower, LearnsFromBurstsWithPauses) {
   EXPECT_LT(follower.rate(), 1.15 * line.rate);
 }
 
-/// Its partner is slower, say: what there is to send never waits here, and yet fills the line's queue.
+/// For example, the site's other link is slower: data never waits in the outbox, and yet fills the link's
+/// queue.
 TEST(RateFollower, AQueueThatStandsShowsThatTheLineIsSlowerThoughNothingWaitsHere) {
   Line line;
   RateFollower follower;
@@ -181,7 +182,7 @@ TEST(RateFollower, NothingIsLearntOfWhatNobodyHasSaidYet) {
   EXPECT_EQ(follower.delivers(), before);
 }
 
-/// As between two fragments: what little is sent then says nothing of the line.
+/// As between two fragments: the little that is sent then does not show the link's rate.
 TEST(RateFollower, WhatIsSentWhileLittleIsToBeSentSlowsNothingDown) {
   Line line;
   RateFollower follower;
@@ -229,7 +230,7 @@ TEST(FairShares, WhatOneDoesNotTakeGoesToTheOthers) {
   EXPECT_THAT(shares(90, {0, 0, 0}), ElementsAre(30, 30, 30));
   EXPECT_THAT(shares(90, {10, 0, 0}), ElementsAre(10, 40, 40));
   EXPECT_THAT(shares(90, {0, 50, 10}), ElementsAre(40, 40, 10));
-  EXPECT_THAT(shares(90, {20, 5, 10}), ElementsAre(20, 5, 10)) << "nobody takes the rest";
+  EXPECT_THAT(shares(90, {20, 5, 10}), ElementsAre(20, 5, 10)) << "the rest is not assigned";
   EXPECT_THAT(shares(90, {}), ElementsAre());
 }
 

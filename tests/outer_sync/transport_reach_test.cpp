@@ -1,5 +1,5 @@
-// Members reach each other whatever the way: one has no port, one cannot be dialled, both dial at once, names
-// have several addresses, addresses are of either kind.
+// Members reach each other in all cases: one has no port, one cannot be dialled, both dial at once, a name
+// has several addresses, addresses are IPv4 or IPv6.
 
 #include <gmock/gmock.h>
 #include <sys/socket.h>
@@ -21,7 +21,7 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// So short that two ends often dial at once.
+/// With this time-out, two ends often dial at the same time.
 LinkOptions hasty() { return {.give_up = 200ms}; }
 
 PeerInfo at(PeerInfo info, const std::string& address) {
@@ -38,7 +38,7 @@ void expect_traffic(Node& a, Node& b) {
   EXPECT_THAT(b.wrong(), IsEmpty());
 }
 
-/// What a member says first on a lane.
+/// A member's first frame on a lane.
 Frame hello_of(const PeerInfo& from, const PeerInfo& to, std::uint64_t number = 0, std::uint64_t lost = 0) {
   PeerHello hello{run_token(), from.id, to.id};
   hello.number = number;
@@ -46,12 +46,12 @@ Frame hello_of(const PeerInfo& from, const PeerInfo& to, std::uint64_t number = 
   return {FrameType::peer_hello, to_bytes(hello), nullptr};
 }
 
-/// A member that a test plays, at an address where it listens.
+/// A member that the test plays, listening at this address.
 PeerInfo played(const std::string& name, const RawListener& listener) {
   return {protocol::id_of({name, 1, ""}), name, listener.address()};
 }
 
-/// The next one that dials there for lane 0; those for other lanes are left waiting.
+/// Accepts the next connection for lane 0; connections for other lanes are left waiting in `others`.
 struct Dialled {
   std::unique_ptr<RawPeer> connection;
   PeerHello hello;
@@ -70,7 +70,7 @@ Dialled next_for_lane_0(RawListener& listener, std::vector<std::unique_ptr<RawPe
 // ---- who dials ----
 
 TEST(Reach, OneWithoutAPortDialsWhoHasOne) {
-  for (const bool first : {true, false}) {  // of the two by name
+  for (const bool first : {true, false}) {  // whether the closed one is the first of the two by name
     Node open(first ? "b" : "a"), closed(first ? "a" : "b", 1, {}, NetworkConfig::no_port);
     EXPECT_EQ(closed.info().address, "");
     open.set_peers({closed.info()});
@@ -89,12 +89,12 @@ TEST(Reach, TwoWithoutPortsAreNamedAsLost) {
 
 TEST(Reach, TheOtherEndDialsWhereTheFirstCannot) {
   const auto node = nodes(2);
-  node[0]->set_peers({at(node[1]->info(), private_address(60))});  // nobody is there
+  node[0]->set_peers({at(node[1]->info(), private_address(60))});  // a port without a listener
   node[1]->set_peers({node[0]->info()});
   expect_traffic(*node[0], *node[1]);
 }
 
-/// It dials again what it has dialled, and need not wait for the first to fail at it.
+/// The end that dialled a lane dials it again and need not wait until the other end fails to.
 TEST(Reach, LanesThatTheOtherEndDialledComeBack) {
   const auto node = nodes(2);
   Forwarder way(node[0]->info().address);
@@ -111,7 +111,7 @@ TEST(Reach, LanesThatTheOtherEndDialledComeBack) {
 
 TEST(Reach, OfTwoWhoDialAtOnceEachLaneComesUpOnce) {
   for (std::uint64_t incarnation = 1; incarnation <= 40; ++incarnation) {
-    // b has heard of the view first, and its patience, a quarter of this, ends when a begins.
+    // b gets the view first. Its patience, a quarter of give_up, ends about when a begins.
     Node a("a", incarnation), b("b", incarnation, {.give_up = 4 * (56ms + incarnation * 200us)});
     b.set_peers({a.info()});
     ASSERT_TRUE(b.ticks(3));
@@ -119,7 +119,7 @@ TEST(Reach, OfTwoWhoDialAtOnceEachLaneComesUpOnce) {
     expect_traffic(a, b);
     EXPECT_EQ(a.ups(b.info().id), 1U);
     EXPECT_EQ(b.ups(a.info().id), 1U);
-    EXPECT_EQ(a.downs(b.info().id) + b.downs(a.info().id), 0U) << "they take each other's lanes down";
+    EXPECT_EQ(a.downs(b.info().id) + b.downs(a.info().id), 0U) << "they must not close each other's lanes";
   }
 }
 
@@ -131,7 +131,7 @@ TEST(Reach, WhatTheFirstHasDialledStaysWhenTheOtherCrossesIt) {
   const auto b = played("b", listener);
   node.set_peers({b});
   std::vector<std::unique_ptr<RawPeer>> others;
-  const auto mine = next_for_lane_0(listener, others);  // dialled there, and not answered yet
+  const auto mine = next_for_lane_0(listener, others);  // dialled by the node and not answered yet
   RawPeer crossing(node.info().address);
   crossing.say(hello_of(b, node.info(), 7));
   EXPECT_TRUE(crossing.is_dropped());
@@ -153,7 +153,7 @@ TEST(Reach, WhatTheOtherHasDialledGivesWayToTheFirst) {
   EXPECT_TRUE(node.sees({a}));
 }
 
-/// One that was sent before the lane was up says so: it knows of no connection that it takes the place of.
+/// A hello that was sent before the lane was up names no earlier connection and must not replace the lane.
 TEST(Reach, OnlyWhoHasHadTheLaneMayReplaceIt) {
   Node node("a");
   RawListener listener;
@@ -168,13 +168,13 @@ TEST(Reach, OnlyWhoHasHadTheLaneMayReplaceIt) {
   EXPECT_TRUE(late.is_dropped());
   RawPeer next(node.info().address);
   next.say(hello_of(b, node.info(), 8, mine.hello.number));
-  EXPECT_TRUE(next.receive()) << "it has seen the lane end, and is not let in";
+  EXPECT_TRUE(next.receive()) << "a hello that names the lane's connection must be accepted";
   EXPECT_TRUE(mine.connection->is_dropped());
 }
 
 // ---- addresses ----
 
-/// Connects to the first of these that answers.
+/// Connects to the first endpoint that answers.
 asio::error_code connected(const std::vector<asio::ip::tcp::endpoint>& endpoints,
                            std::optional<asio::ip::tcp::endpoint>& at) {
   asio::io_context io;
@@ -189,7 +189,7 @@ asio::error_code connected(const std::vector<asio::ip::tcp::endpoint>& endpoints
   return result;
 }
 
-/// Where a listener's queue is full the system answers nothing at all.
+/// If a listener's queue is full, the system does not answer at all.
 TEST(Reach, EachAddressOfANameIsTried) {
   asio::io_context io;
   const auto loopback = asio::ip::make_address("127.0.0.1");
@@ -271,7 +271,7 @@ TEST(Reach, ARunWithAMemberThatOpensNoPortEndsLikeAnyOther) {
   }
 }
 
-/// It dials its donors; one of the members that have the state has no port, and is not asked for it.
+/// The newcomer dials its donors. One member with the state has no port and must not be asked.
 TEST(Reach, ANewcomerTakesTheStateFromThoseItCanDial) {
   auto options = NetworkRun::Options::lively(2);
   NetworkRun run(options);
@@ -285,7 +285,7 @@ TEST(Reach, ANewcomerTakesTheStateFromThoseItCanDial) {
   };
   run.start();
   run.expect_one_end({0, 1});
-  EXPECT_THAT(run.said(), HasSubstr("r2 takes the state from 1 member\n"));
+  EXPECT_THAT(run.said(), HasSubstr("r2 copies the state from 1 member\n"));
 }
 
 }  // namespace

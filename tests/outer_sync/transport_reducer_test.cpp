@@ -1,5 +1,5 @@
-// Topologies and members that only reduce, over real sockets: who owns the chunks changes no bit, and the
-// loss of one that owns them is the loss of a member like any other's.
+// Topologies and reducers over real sockets: chunk owners do not change any bit of the result, and losing a
+// member that owns chunks is like losing any other.
 
 #include <gmock/gmock.h>
 
@@ -19,7 +19,7 @@ struct Case {
   double rtt = 0;
 };
 
-/// Three trainers with known uplinks, unlike each other, so that shares are too.
+/// Three trainers with different known uplinks, so their shares differ too.
 NetworkRun::Options options_of(const Case& which) {
   NetworkRun::Options options;
   options.members = 3;
@@ -44,7 +44,7 @@ TEST(Topologies, WhoOwnsTheChunksChangesNoBit) {
       {Topology::hub, {}},
       {Topology::automatic, {}, 3},
       {Topology::hub, {}, 3, 0.02},
-      {Topology::hub, {"r0-reducer"}},  // between r0 and r1 in the order of sums
+      {Topology::hub, {"r0-reducer"}},  // between r0 and r1 in the order of the sums
       {Topology::hub, {"a-reducer"}, 3},
       {Topology::mesh, {"r1-reducer"}, 1, 0.02},
       {Topology::weighted, {"z-reducer"}, 2},
@@ -58,7 +58,8 @@ TEST(Topologies, WhoOwnsTheChunksChangesNoBit) {
     if (HasFailure())
       FAIL() << "topology " << static_cast<int>(which.topology) << ", " << which.reducers.size()
              << " reducers";
-    EXPECT_THAT(run.said(), HasSubstr("chunks: ")) << "who owns what is said when the view begins";
+    EXPECT_THAT(run.said(), HasSubstr("chunks: "))
+        << "the log must name the chunk owners when the view begins";
   }
 }
 
@@ -77,12 +78,12 @@ TEST(Topologies, AReducerAtTheHubSendsTheResultsAndTrainersTheirContributionsAlo
   run.expect_good_end();
   const auto sent = run.result(0).wire.payload;
   for (std::size_t m = 1; m < 3; ++m) EXPECT_EQ(run.result(m).wire.payload, sent);
-  EXPECT_EQ(run.reducer("hub").wire.payload, 3 * sent) << "each result goes to three";
+  EXPECT_EQ(run.reducer("hub").wire.payload, 3 * sent) << "each result goes to three members";
   EXPECT_THAT(run.said(), AllOf(HasSubstr("begins with 3 replicas and 1 reducer"),
                                 HasSubstr("chunks: hub, hub owns all")));
 }
 
-/// Of a run that goes on until a test ends it.
+/// Options of a run that continues until a test ends it.
 NetworkRun::Options with_reducers(std::vector<std::string> reducers) {
   auto options = NetworkRun::Options::lively(2);
   options.reducers = std::move(reducers);
@@ -100,7 +101,7 @@ TEST(Reducers, OneThatLeavesPolitelyHandsItsChunksOver) {
   run.start();
   run.expect_one_end({0, 1});
   EXPECT_FALSE(run.reducer("reducer").error);
-  EXPECT_FALSE(run.reducer("reducer").problem) << "it has not seen the end";
+  EXPECT_FALSE(run.reducer("reducer").problem) << "it left before the end of the run";
   EXPECT_THAT(run.said(), AllOf(HasSubstr("reducer left: was asked to"), HasSubstr("chunks: mesh")));
 }
 

@@ -1,4 +1,4 @@
-// Chunks between two members that cannot connect to each other go by way of a third one.
+// A third member relays chunks between two members that cannot connect to each other.
 
 #include <gmock/gmock.h>
 
@@ -23,7 +23,7 @@ PeerInfo placed_at(PeerInfo info, const std::string& address) {
   return info;
 }
 
-/// Two that open no port, and what relays between them.
+/// Two members, a and b, that open no port, and the relays r and s.
 class Relayed : public testing::Test {
  protected:
   static constexpr auto none = NetworkConfig::no_port;
@@ -58,19 +58,19 @@ TEST_F(Relayed, TwoWithoutPortsSendToEachOther) {
   for (std::uint64_t round = 1; round <= 20; ++round) expect_traffic(round, largest_chunk);
   EXPECT_THAT(a.relayed(), ElementsAre(b.info().id));
   EXPECT_THAT(a.lost(0s), IsEmpty());
-  EXPECT_EQ(r.chunks(), 0U) << "the relay keeps nothing of what it carries";
+  EXPECT_EQ(r.chunks(), 0U) << "a relay must not keep what it carries";
   EXPECT_EQ(a.ups(b.info().id), 1U);
   expect_nothing_wrong();
 }
 
-/// Nothing is sent that one of the three would not know what to do with.
+/// No chunks are sent before all three know the relay.
 TEST_F(Relayed, AllThreeMustHaveBeenTold) {
   form_view();
   const auto relays = by(r);
   ASSERT_TRUE(a.sees({r.info(), s.info()}) && b.sees({r.info(), s.info()}));
   a.set_relays(relays);
   b.set_relays(relays);
-  ASSERT_TRUE(a.ticks(3) && b.ticks(3)) << "they hail each other, in vain";
+  ASSERT_TRUE(a.ticks(3) && b.ticks(3)) << "they hail each other without an answer";
   EXPECT_THAT(a.lost(0s), ElementsAre(b.info().id));
   r.set_relays(relays);
   expect_traffic(1);
@@ -111,7 +111,7 @@ TEST_F(Relayed, NothingIsLostWhereTheRelaysLanesBreak) {
   }
   for (std::uint64_t round = 1; round <= 30; ++round)
     ASSERT_TRUE(b.hears(a.info().id, round) && a.hears(b.info().id, round)) << "round " << round;
-  EXPECT_GT(to_r.connections() + to_r_too.connections(), 4 * lanes) << "none has broken: nothing was tried";
+  EXPECT_GT(to_r.connections() + to_r_too.connections(), 4 * lanes) << "no lane broke, so nothing was tested";
   expect_nothing_wrong();
 }
 
@@ -149,7 +149,7 @@ TEST_F(Relayed, ARelayThatLosesOneEndSaysSo) {
   expect_traffic(1);
   to_r.cut_off();
   EXPECT_TRUE(r.loses(b.info().id));
-  EXPECT_TRUE(a.loses(b.info().id)) << "a has all its lanes, and must hear of it";
+  EXPECT_TRUE(a.loses(b.info().id)) << "a's lanes are all up, so the relay must report the loss";
   a.send_to(b.info().id, 2);
   to_r.refuse(false);
   EXPECT_TRUE(b.hears(a.info().id, 2));
@@ -184,14 +184,14 @@ TEST(Relay, ADirectLaneTakesOver) {
   for (auto* one : {&a, &b, &r}) EXPECT_THAT(one->wrong(), IsEmpty());
 }
 
-// ---- what no member may send ----
+// ---- messages that no member may send ----
 
 Frame chunk_by(ReplicaId from, ReplicaId to, std::size_t size = 100) {
   const protocol::ChunkKey key{1, 0, 0, protocol::ChunkKind::contribution};
   return relayed_frame(from, to, chunk_frame({1, key, std::make_shared<const Bytes>(size)}));
 }
 
-/// A member "a" of the view of a node "b", that a test plays.
+/// A member "a" in the view of node "b", played by the test.
 struct Played {
   explicit Played(Node& node) {
     node.set_peers({info, c});
@@ -215,15 +215,15 @@ TEST(Relay, WhatNobodyMaySayByARelayBreaksTheProtocol) {
   };
   expect([](Node&, Played& a) { return chunk_by(a.c.id, 77); }, "in the name of another");
   expect([](Node&, Played& a) { return chunk_by(a.info.id, a.c.id, 2 * largest_chunk_frame(largest_chunk)); },
-         "can be legal here");
+         "; expected at most ");
   expect([](Node&, Played& a) { return relayed_frame(a.info.id, a.c.id, control_frame(protocol::Hold{})); },
-         "that no member may carry");
+         "that is never relayed");
   expect(
       [](Node&, Played& a) {
         return relayed_frame(a.info.id, a.c.id, {FrameType::relay_lost, {}, nullptr});
       },
-      "that is a relay's to send");
-  // The relay has to see it: the other end would take it for the relay's fault.
+      "that only a relay may send");
+  // The relay must check it; otherwise the other end would blame the relay.
   expect(
       [](Node&, Played& a) {
         return relayed_frame(a.info.id, a.c.id, {FrameType::hail, Bytes(3), nullptr});
@@ -242,12 +242,12 @@ TEST(Relay, WhatNobodyMaySayByARelayBreaksTheProtocol) {
       "has no place on a bulk");
 }
 
-/// Frames of whoever was not named may be of a relay that has ended: no breach, but nothing is made of them.
+/// Frames from a member that is not a relay may come from a former relay. They break no rule and are ignored.
 TEST(Relay, WhoWasNotNamedIsNotHeardAndCarriesNothing) {
   Node node("b");
   Played a(node);
-  a.lane->say(chunk_by(a.c.id, node.info().id));  // "of c", to whom a is no relay
-  a.lane->say(chunk_by(a.info.id, a.c.id));       // for c, to whom this one is none
+  a.lane->say(chunk_by(a.c.id, node.info().id));  // from "c"; a is not a relay for that
+  a.lane->say(chunk_by(a.info.id, a.c.id));       // for c; this node is not a relay for that
   const auto answer = a.lane->receive();
   ASSERT_TRUE(answer && answer->type == FrameType::relayed);
   RelayHeader header;
@@ -258,9 +258,9 @@ TEST(Relay, WhoWasNotNamedIsNotHeardAndCarriesNothing) {
   EXPECT_THAT(node.wrong(), IsEmpty());
 }
 
-// ---- what a relay keeps ----
+// ---- messages that a relay keeps ----
 
-/// A relay "r" between two ends, "a" and "c", that a test plays.
+/// A relay "r" between two ends, "a" and "c", that the test plays.
 class Carrier : public testing::Test {
  protected:
   static constexpr std::size_t max_queued = 50'000;
@@ -287,7 +287,7 @@ class Carrier : public testing::Test {
     a.lanes[0]->say(
         relayed_frame(a.info.id, c.info.id, chunk_frame({view, key, std::make_shared<const Bytes>(size)})));
   }
-  /// What the relay answers to `a`.
+  /// The type of the relay's answer to `a`.
   FrameType answer() {
     const auto frame = a.lanes[0]->receive();
     if (!frame || frame->type != FrameType::relayed) return FrameType{};
@@ -296,7 +296,7 @@ class Carrier : public testing::Test {
     EXPECT_EQ(header.from, c.info.id);
     return header.inner;
   }
-  /// The round of the next chunk that comes to `c` by this lane; 0 if none.
+  /// The round of the next chunk that reaches `c` on this lane; 0 if none.
   std::uint64_t next_round(std::size_t lane) {
     const auto frame = c.lanes[lane]->receive();
     if (!frame) return 0;
@@ -311,7 +311,8 @@ class Carrier : public testing::Test {
   Node r{"r", 1, {.max_queued = max_queued}};
 };
 
-/// The other end does not acknowledge: the relay's memory has an end, and whoever fills it gains nothing.
+/// The other end does not acknowledge. The relay's memory is limited, and filling it must not block the other
+/// end.
 TEST_F(Carrier, NoMoreIsKeptThanAnyMemberMayHaveToRepeat) {
   std::size_t taken = 0;
   for (std::uint64_t round = 1; round <= 200; ++round) {
@@ -323,12 +324,12 @@ TEST_F(Carrier, NoMoreIsKeptThanAnyMemberMayHaveToRepeat) {
   }
   EXPECT_GE(taken * 1000, max_queued * 9 / 10);
   EXPECT_LE(taken * 1000, max_queued);
-  EXPECT_EQ(r.downs(c.info.id), 0U) << "it is not to blame";
+  EXPECT_EQ(r.downs(c.info.id), 0U) << "the other end must not be dropped";
   say_chunk(201);
-  EXPECT_EQ(answer(), FrameType::relay_taken) << "what was there is gone, and said to be lost";
+  EXPECT_EQ(answer(), FrameType::relay_taken) << "the kept chunks must be dropped and reported as lost";
 }
 
-/// Nobody would acknowledge it, so it would lie there and be taken for what a broken lane holds back.
+/// No member would acknowledge it, so the chunk would stay there and make the lane look broken.
 TEST_F(Carrier, WhatIsOfAnOlderViewIsTakenAndNotSentOn) {
   r.view_begun(5);
   say_chunk(1, 4);
@@ -343,7 +344,7 @@ TEST_F(Carrier, WithTheRelayEndsWhatItHasTaken) {
   EXPECT_EQ(answer(), FrameType::relay_taken);
   ASSERT_EQ(next_round(0), 1U);
   tell({});
-  c.lanes[0] = nullptr;  // what was under way there would leave again by the other lane
+  c.lanes[0] = nullptr;  // chunks under way on this lane would be sent again on the other
   const protocol::ChunkKey key{2, 0, 0, protocol::ChunkKind::contribution};
   ASSERT_TRUE(r.ticks(3));
   r.send_and_forget(c.info.id, {1, key, std::make_shared<const Bytes>(10)});
@@ -352,7 +353,7 @@ TEST_F(Carrier, WithTheRelayEndsWhatItHasTaken) {
 
 // ---- whole runs ----
 
-/// With the same bits as if all were connected.
+/// The result must be the same bits as if all were connected.
 TEST(Relay, ARunWithTwoThatOpenNoPortEndsLikeAnyOther) {
   NetworkRun::Options options;
   options.members = 3;
@@ -363,7 +364,7 @@ TEST(Relay, ARunWithTwoThatOpenNoPortEndsLikeAnyOther) {
   };
   run.start();
   run.expect_good_end();
-  EXPECT_THAT(run.said(), HasSubstr("r0 and r2 cannot reach each other; their chunks go by r1"));
+  EXPECT_THAT(run.said(), HasSubstr("r0 and r2 cannot reach each other; their chunks are relayed by r1"));
 }
 
 TEST(Relay, TwoWhoseAddressesLeadNowhereGetARelayInTime) {
@@ -374,11 +375,11 @@ TEST(Relay, TwoWhoseAddressesLeadNowhereGetARelayInTime) {
   Forwarder to_r1(private_address(63));
   run.adjust_network = [&](std::size_t m, NetworkConfig& network) {
     network.listen = m == 1 ? private_address(63) : "127.0.0.1:0";
-    network.advertise = m == 1 ? to_r1.address() : private_address(64);  // nobody is there
+    network.advertise = m == 1 ? to_r1.address() : private_address(64);  // a port without a listener
   };
   run.start();
   run.expect_good_end();
-  EXPECT_THAT(run.said(), HasSubstr("r0 and r2 cannot reach each other; their chunks go by r1"));
+  EXPECT_THAT(run.said(), HasSubstr("r0 and r2 cannot reach each other; their chunks are relayed by r1"));
   EXPECT_EQ(run.times_said("is left out"), 0U);
 }
 
@@ -391,10 +392,11 @@ TEST(Relay, AReducerRelaysToo) {
   };
   run.start();
   run.expect_good_end();
-  EXPECT_THAT(run.said(), HasSubstr("r0 and r1 cannot reach each other; their chunks go by hub"));
+  EXPECT_THAT(run.said(), HasSubstr("r0 and r1 cannot reach each other; their chunks are relayed by hub"));
 }
 
-/// The newcomer and one of the members have no port: it takes the state from the other, who relays for them.
+/// The newcomer and one member have no port. The newcomer copies the state from the other member, which
+/// relays for them.
 TEST(Relay, ANewcomerWithoutAPortComesIn) {
   auto options = NetworkRun::Options::lively(2);
   NetworkRun run(options);
@@ -408,7 +410,7 @@ TEST(Relay, ANewcomerWithoutAPortComesIn) {
   };
   run.start();
   run.expect_one_end({0, 1});
-  EXPECT_THAT(run.said(), HasSubstr("r1 and r2 cannot reach each other; their chunks go by r0"));
+  EXPECT_THAT(run.said(), HasSubstr("r1 and r2 cannot reach each other; their chunks are relayed by r0"));
   EXPECT_EQ(run.times_said("is left out"), 0U);
 }
 

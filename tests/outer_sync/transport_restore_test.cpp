@@ -1,4 +1,4 @@
-// A replica restores a checkpoint for the first view, and loses its connection meanwhile. The test plays the
+// A replica restores a checkpoint for the first view and loses its connection meanwhile. The test plays the
 // coordinator.
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 
 class Restoring : public testing::Test {
  protected:
-  /// It has been told to restore the checkpoint of this step, and is cut off.
+  /// The coordinator asks the replica to restore the checkpoint of this step, and the connection ends.
   void begin_to_restore(std::uint64_t step) {
     auto joined = std::async(std::launch::async, [&] { return node_.join(run_.hello(0)); });
     RawPeer coordinator(listener_);
@@ -32,7 +32,7 @@ class Restoring : public testing::Test {
     coordinator_.emplace(listener_);
     coordinator_->receive_control<protocol::Hello>();
   }
-  /// Reports that it has restored it. The coordinator lets a replica go that would wait for ever.
+  /// Reports on another thread that the checkpoint is restored.
   std::future<void> activate() {
     return std::async(std::launch::async, [&] {
       node_.activate(std::vector<protocol::FragmentState>(run_.layout().fragment_count()), Digest());
@@ -56,7 +56,7 @@ class Restoring : public testing::Test {
   }
 
   RawListener listener_;
-  NetworkRun run_{NetworkRun::Options()};  // for what it knows of a member
+  NetworkRun run_{NetworkRun::Options()};  // for the settings of a member
   Trace trace_;
   MemberNode node_{network(), run_.layout(), run_.codecs(), {}, trace_};
   std::optional<RawPeer> coordinator_;
@@ -71,7 +71,7 @@ TEST_F(Restoring, ItAnswersTheSealThatComesAfterwards) {
   end(activated);
 }
 
-/// The coordinator has been started again, and counts on from the last view that it has stored.
+/// The coordinator was restarted and continues from the view number that it stored last.
 TEST_F(Restoring, ItAnswersTheSealOfALowerView) {
   begin_to_restore(8);
   come_back();
@@ -81,7 +81,8 @@ TEST_F(Restoring, ItAnswersTheSealOfALowerView) {
   coordinator_.reset();
   come_back();
   coordinator_->say(protocol::Seal{6, 8});
-  EXPECT_EQ(coordinator_->receive_control<protocol::Sealed>().view, 6U) << "all would wait for ever";
+  EXPECT_EQ(coordinator_->receive_control<protocol::Sealed>().view, 6U)
+      << "otherwise all would wait for ever";
   end(activated);
 }
 

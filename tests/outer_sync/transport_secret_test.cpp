@@ -1,4 +1,4 @@
-// What both ends of a connection show each other of the run's secret.
+// How both ends of a connection prove that they know the run's secret.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 struct Shown {
-  std::string dialler, acceptor;  ///< problems
+  std::string dialler, acceptor;  ///< error messages; empty: accepted
 };
 
 asio::awaitable<void> show(tcp::socket socket, RunSecret& secret, const std::string* dialled,
@@ -34,7 +34,7 @@ asio::awaitable<void> show(tcp::socket socket, RunSecret& secret, const std::str
   }
 }
 
-/// One end dials and means `meant`; the other is `name`.
+/// One end dials and expects the name `meant`; the other end has the name `name`.
 Shown meet(const std::filesystem::path& file, const std::string& meant, const std::string& name) {
   Shown shown;
   asio::io_context io;
@@ -58,7 +58,7 @@ TEST(SecretProof, IsOfTheProcessThatWasMeant) {
   EXPECT_THAT(good.acceptor, IsEmpty());
 }
 
-/// Another account that has taken the port of a process that is gone passes on what both ends say.
+/// Another account that has taken over the port of an ended process relays the messages of both ends.
 TEST(SecretProof, CannotBePassedOnToAnotherProcess) {
   const TemporaryFolder folder;
   const auto file = folder / "run.secret";
@@ -68,7 +68,7 @@ TEST(SecretProof, CannotBePassedOnToAnotherProcess) {
   EXPECT_THAT(relayed.acceptor, HasSubstr("it has not shown the run's secret"));
   EXPECT_THAT(meet(file, "coordinator", "worker-1").dialler, HasSubstr("or it is not coordinator"));
   EXPECT_THAT(meet(file, "worker-1", "").dialler, HasSubstr("or it is not worker-1"))
-      << "one that has no name yet";
+      << "a process without a name yet";
 }
 
 }  // namespace

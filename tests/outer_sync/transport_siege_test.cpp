@@ -1,5 +1,5 @@
-// All kinds of strangers at once, at a member's port and at the coordinator's, with TLS and without: the run
-// ends as if they had not been there.
+// Strangers of all kinds at a member's port and the coordinator's at the same time, with and without TLS: the
+// run ends as if they had not been there.
 
 #include <gmock/gmock.h>
 #include <malloc.h>
@@ -24,7 +24,7 @@
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED
-extern "C" std::size_t __sanitizer_get_current_allocated_bytes();  // g++ comes without the header
+extern "C" std::size_t __sanitizer_get_current_allocated_bytes();  // g++ does not have the header
 #endif
 
 namespace isthmus::outer_sync {
@@ -40,7 +40,7 @@ using transport::FrameType;
 using transport::PeerHello;
 using transport::PeerRole;
 
-/// Says a byte of `words` each second until the other end hangs up: false when it bears that for half a
+/// Sends a byte of `words` each second until the other end closes; returns false if it has not after half a
 /// minute.
 template <class Peer>
 bool drips_until_dropped(Peer& peer, const Bytes& words) {
@@ -52,7 +52,7 @@ bool drips_until_dropped(Peer& peer, const Bytes& words) {
   return false;
 }
 
-/// This process's sockets whose other ends are those of `crowd`.
+/// Number of this process's sockets that are connected to sockets of `crowd`.
 std::size_t sockets_from(std::deque<RawPeer>& crowd) {
   std::set<std::uint16_t> ports;
   const auto port_of = [](int handle, auto ask) -> std::uint16_t {
@@ -69,8 +69,8 @@ std::size_t sockets_from(std::deque<RawPeer>& crowd) {
   return count;
 }
 
-/// Bytes that are allocated and not given back. What the process has of the system says less: a sanitizer
-/// keeps what was given back for a while, to see who still uses it, and an allocator keeps some too.
+/// Bytes that are allocated and not freed. The process's memory would be less accurate: a sanitizer keeps
+/// freed memory for a while to detect its use, and an allocator keeps some too.
 std::size_t allocated() {
 #ifdef SANITIZED
   return ::__sanitizer_get_current_allocated_bytes();
@@ -87,7 +87,7 @@ std::size_t lines_with(const std::string& text, const std::string& words) {
   return count;
 }
 
-/// Strangers at 127.0.0.1 who connect one after the other, and then only sit there.
+/// Strangers at 127.0.0.1 that connect one after the other and stay silent.
 class Crowd {
  public:
   Crowd(std::string address, int per_second)
@@ -126,7 +126,7 @@ class Crowd {
   std::thread thread_;
 };
 
-/// With TLS or without.
+/// The parameter says whether with TLS.
 class Siege : public testing::TestWithParam<bool> {
  protected:
   Siege()
@@ -154,7 +154,7 @@ class Siege : public testing::TestWithParam<bool> {
     return options;
   }
 
-  /// Whatever r0 says to the coordinator and to r1 in a run of its own, as it goes over the wire.
+  /// The bytes that r0 sends to the coordinator and to r1 in an earlier run.
   struct Recorded {
     std::string control, peer;
   };
@@ -186,7 +186,7 @@ class Siege : public testing::TestWithParam<bool> {
     EXPECT_TRUE(stranger.is_dropped()) << what;
   }
 
-  /// Strangers who need no certificate.
+  /// Attacks of strangers that need no certificate.
   static void knock(const std::string& address, const std::string& replayed, std::uint64_t seed) {
     SCOPED_TRACE("a stranger at " + address);
     expect_dropped(address, random_bytes(500, seed), "random bytes");
@@ -205,7 +205,7 @@ class Siege : public testing::TestWithParam<bool> {
       expect_dropped(address, std::string_view(replayed), "a hello of an earlier session");
   }
 
-  /// Strangers with certificates.
+  /// Attacks of strangers with certificates.
   void knock_with_certificates(const NetworkRun& run, const protocol::View& view, const std::string& address,
                                bool coordinator) const {
     SCOPED_TRACE("a stranger with a certificate at " + address);
@@ -222,10 +222,10 @@ class Siege : public testing::TestWithParam<bool> {
     EXPECT_TRUE(impostor.is_dropped()) << "r3 in the name of r0";
     RawTls garbled(address, cert("r3"));
     garbled.say_beside(random_bytes(300, 4));
-    EXPECT_TRUE(garbled.is_dropped()) << "records that are none, after a good handshake";
+    EXPECT_TRUE(garbled.is_dropped()) << "invalid records after a good handshake";
     RawTls plain(address, cert("r3"));
     plain.say(random_bytes(300, 5));
-    EXPECT_TRUE(plain.is_dropped()) << "a certificate, and nothing that makes sense";
+    EXPECT_TRUE(plain.is_dropped()) << "a valid certificate, then random bytes";
   }
 
   void drip_at(const std::string& address, FrameType type) const {
@@ -239,7 +239,7 @@ class Siege : public testing::TestWithParam<bool> {
       RawTls known(address, cert("r3"));
       EXPECT_TRUE(drips_until_dropped(known, words)) << address << " within TLS";
     }
-    EXPECT_TRUE(half.is_dropped()) << "half a hello, and silence";
+    EXPECT_TRUE(half.is_dropped()) << "half a hello, then silence";
   }
 
  private:
@@ -259,11 +259,11 @@ TEST_P(Siege, TheRunEndsAsIfNobodyHadKnocked) {
   const auto start = std::chrono::steady_clock::now();
   run.start();
   const auto found = begun.get_future().get();
-  const auto& view = found.first;  // a structured binding cannot be captured by clang 14
+  const auto& view = found.first;  // clang 14 cannot capture a structured binding
   const auto& member = found.second;
   const auto coordinator = run.coordinator_address();
-  // Without TLS whoever can listen on the wire can be whoever he likes: what is of this run is not replayed
-  // there.
+  // Without TLS, any host on the path can impersonate any other, so this run's control connection is not
+  // attacked with a replay.
   const auto control = GetParam() ? recorded.control : std::string();
   const auto volley = [&](std::uint64_t seed) {
     knock(coordinator, control, seed);
@@ -283,8 +283,8 @@ TEST_P(Siege, TheRunEndsAsIfNobodyHadKnocked) {
     });
   }
   for (auto& stranger : strangers) stranger.join();
-  // There were some 350 of them: less than 3 KiB each, where each may say 64.
-  EXPECT_LT(allocated(), before + (1U << 20)) << "memory grows with the strangers";
+  // About 350 strangers came: less than 3 KiB each, where each may send 64 KiB.
+  EXPECT_LT(allocated(), before + (1U << 20)) << "memory grows with the number of strangers";
   over = true;
   run.expect_one_end({0, 1});
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
@@ -296,8 +296,8 @@ TEST_P(Siege, TheRunEndsAsIfNobodyHadKnocked) {
   const auto of_member =
       lines_with(said, "r1: dropped a connection ") + lines_with(said, "r1: a connection from ");
   for (const auto lines : {of_coordinator, of_member}) {
-    EXPECT_GT(lines, 0U) << "nobody is told of strangers:\n" << said;
-    EXPECT_LE(lines, seconds + 1) << "more than a line a second:\n" << said;
+    EXPECT_GT(lines, 0U) << "strangers are not reported:\n" << said;
+    EXPECT_LE(lines, seconds + 1) << "more than one line per second:\n" << said;
   }
   EXPECT_THAT(said, HasSubstr(" more such)"));
 }
@@ -318,18 +318,18 @@ TEST_P(Siege, AThousandWhoSayNothingKeepNoNewcomerOut) {
   for (const auto& address : {member, run.coordinator_address()}) {
     for (std::size_t n = 0; n < crowd_size; ++n) crowd.emplace_back(address);
   }
-  for (std::size_t port = 0; port < 2; ++port) {  // the oldest make room for the newest
+  for (std::size_t port = 0; port < 2; ++port) {  // the oldest connections make room for the newest
     for (std::size_t n = 0; n < crowd_size - 2 * max_unknown; ++n)
       EXPECT_TRUE(crowd[port * crowd_size + n].is_dropped());
   }
-  EXPECT_LE(sockets_from(crowd), 4 * max_unknown) << "connections are kept open for those who say nothing";
+  EXPECT_LE(sockets_from(crowd), 4 * max_unknown) << "connections of silent strangers are kept open";
   run.start_worker(2);
   run.expect_one_end({0, 1, 2});
   EXPECT_TRUE(run.result(2).joined);
 }
 
-/// Each would be pushed out within 130 ms if places were given up in the order of arrival. Instrumented code
-/// on a busy machine cannot answer so many; there fewer come, for the sake of the threads.
+/// If places were given up in the order of arrival, each newcomer would be pushed out within 130 ms.
+/// Instrumented code on a busy machine cannot answer that many strangers, so fewer come there.
 TEST_P(Siege, ACrowdAtOneAddressKeepsOutNobodyFromAnother) {
 #ifdef SANITIZED
   constexpr int per_second = 100;
@@ -337,8 +337,8 @@ TEST_P(Siege, ACrowdAtOneAddressKeepsOutNobodyFromAnother) {
   constexpr int per_second = 500;
 #endif
   auto options = this->options();
-  // At 10 ms a step, rounds that the newcomer needs are gone before the coordinator, 400 ms away, has it in a
-  // view.
+  // With 10 ms per step, the rounds that the newcomer needs would be gone before the coordinator, 400 ms
+  // away, has it in a view.
   options.pace = 0.1;
   NetworkRun run(options);
   Forwarder far(run.coordinator_address(), 200ms, "127.0.0.2");
@@ -356,12 +356,13 @@ TEST_P(Siege, ACrowdAtOneAddressKeepsOutNobodyFromAnother) {
   begun.get_future().wait();
   Crowd crowd(run.coordinator_address(), per_second);
   run.start_worker(2);
-  // It needs seconds on a quiet machine. If the crowd could push it out, it would do so at every try.
+  // This takes seconds on an idle machine. If the crowd could push the newcomer out, it would do so at every
+  // try.
   for (const auto until = std::chrono::steady_clock::now() + 120s;
        !joined && std::chrono::steady_clock::now() < until;)
     std::this_thread::sleep_for(50ms);
-  EXPECT_TRUE(joined) << "the crowd kept it out";
-  EXPECT_GT(crowd.per_second(), per_second / 2) << "there was no crowd";
+  EXPECT_TRUE(joined) << "the crowd kept the newcomer out";
+  EXPECT_GT(crowd.per_second(), per_second / 2) << "the crowd was too small";
   crowd.leave();
   over = true;
   run.expect_one_end({0, 1, 2});

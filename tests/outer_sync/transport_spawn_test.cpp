@@ -1,4 +1,4 @@
-// What coroutines throw: it ends the connection that they serve, or the node that they are of, and is said.
+// Exceptions of coroutines: they end the connection that the coroutine serves, or its node, and are reported.
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
@@ -21,7 +21,7 @@ using asio::use_awaitable;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// What `run` of a context says in which this is the only coroutine.
+/// The error that a context's `run` throws if its only coroutine throws `thrown`.
 template <class Thrown>
 Error failure_of(const Thrown& thrown) {
   asio::io_context io;
@@ -59,7 +59,7 @@ struct Pair {
     here = start_connection(std::move(to), counters, {}, trace, {.dialled = true});
     there = start_connection(acceptor.accept(), counters, {}, trace, {});
   }
-  /// How waiting for a frame ends here.
+  /// The error with which waiting for a frame ends at this end.
   std::string end_of_receive() {
     std::string how;
     const auto listen = [this, &how]() -> asio::awaitable<void> {
@@ -105,10 +105,11 @@ TEST(Spawn, WhatAHandlerThrowsEndsOneConnectionOfAMesh) {
   node[0]->send_to(node[1]->info().id, 3);
   EXPECT_TRUE(node[1]->says("dropped a connection of a "));
   EXPECT_TRUE(node[1]->says("no memory for it"));
-  EXPECT_TRUE(node[1]->hears(node[0]->info().id, 3)) << "it is dialled again, and the chunk sent again";
+  EXPECT_TRUE(node[1]->hears(node[0]->info().id, 3))
+      << "the lane must be dialled again and the chunk sent again";
 }
 
-/// While it lives this process can open nothing.
+/// While an object exists, this process cannot open any file or socket.
 class NoDescriptors {
  public:
   NoDescriptors() {
@@ -135,13 +136,13 @@ TEST(Spawn, AListenerWithoutDescriptorsWaitsForThemAndSaysSoOnce) {
   {
     const NoDescriptors none;
     caller.connect({asio::ip::make_address(at.host), at.port});
-    ASSERT_TRUE(node.says("cannot take connections at present: Too many open files; tries again"));
+    ASSERT_TRUE(node.says("cannot accept connections at present: Too many open files; retrying"));
     ASSERT_TRUE(node.ticks(30));
   }
   const std::string junk(100, 'x');
   asio::write(caller, asio::buffer(junk));
   EXPECT_TRUE(node.says("dropped a connection from 127.0.0.1"));
-  EXPECT_EQ(node.times_said("cannot take connections"), 1U);
+  EXPECT_EQ(node.times_said("cannot accept connections"), 1U);
 }
 
 }  // namespace

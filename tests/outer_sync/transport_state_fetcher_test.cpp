@@ -1,4 +1,4 @@
-// A joiner takes the state from several donors and follows the rounds, whatever happens to donors meanwhile.
+// A joiner copies the state from several donors and follows the rounds while donors fail, lag or lie.
 
 #include "net/state_transfer/state_fetcher.h"
 
@@ -39,7 +39,8 @@ Digest run_token() {
   return token;
 }
 
-/// What all members agree on, and what they have committed so far. Read and changed from any thread.
+/// The run's state and the rounds committed so far, as all members have them. Read and changed from any
+/// thread.
 class SharedRun {
  public:
   SharedRun() {
@@ -61,7 +62,7 @@ class SharedRun {
     }
     return snapshot;
   }
-  /// Bytes of the length that results have, and of no meaning.
+  /// Random bytes of the length of encoded results.
   [[nodiscard]] std::vector<SharedBytes> results(FragmentId fragment, Round round) const {
     std::vector<SharedBytes> results;
     const auto chunks = layout.chunks_of(fragment);
@@ -74,7 +75,7 @@ class SharedRun {
   }
   [[nodiscard]] std::uint64_t state_bytes() const { return 2 * layout.parameters() * sizeof(float); }
 
-  /// Another one is another run's; to be changed before anybody reads it.
+  /// A different layout means a different run; change it before the first use.
   FragmentLayout layout{
       {{0, 10'000}, {10'000, 3000}, {13'000, 9001}, {22'016, 12'000}, {34'016, 8000}, {42'016, 9999}}, 4096};
   protocol::CodecPlan codecs{.codec = quant::default_spec(quant::CodecKind::int8),
@@ -85,14 +86,14 @@ class SharedRun {
   std::array<std::atomic<Round>, fragments> committed_;
 };
 
-/// A member that is nothing but a donor, on its own io thread.
+/// A member that is only a donor, on its own io thread.
 class Donor final : public PeerMesh::Handler {
  public:
   struct Manner {
     std::uint64_t bytes_per_second = fast;
-    Round keeps = 1000;  ///< rounds
-    Round lag = 0;       ///< rounds behind the others
-    /// Asked again and again before the first answer of a state, until it is true.
+    Round keeps = 1000;  ///< how many rounds it keeps
+    Round lag = 0;       ///< how many rounds it is behind the others
+    /// Called repeatedly before the donor sends a fragment, until it returns true.
     std::function<bool()> ready = [] { return true; };
   };
   Donor(const SharedRun& run, ReplicaId id) : Donor(run, id, Manner{}) {}
@@ -113,7 +114,7 @@ class Donor final : public PeerMesh::Handler {
     if (thread_.joinable()) thread_.join();
   }
   [[nodiscard]] PeerInfo info() const { return {id_, "donor-" + std::to_string(id_), address_}; }
-  /// The same donor by another way.
+  /// The same donor, through a forwarder.
   [[nodiscard]] PeerInfo behind(const Forwarder& forwarder) const {
     return {id_, "donor-" + std::to_string(id_), forwarder.address()};
   }
@@ -179,7 +180,7 @@ class Donor final : public PeerMesh::Handler {
   std::thread thread_;
 };
 
-/// A joiner on the test's thread. Checks that what it gets is the run's, and in order.
+/// A joiner on the test's thread. Checks that it gets the run's state and rounds, in order.
 class Joiner final : public StateFetcher::Handler {
  public:
   explicit Joiner(const SharedRun& run, StatePatience patience = {1h, 1h})
@@ -198,7 +199,7 @@ class Joiner final : public StateFetcher::Handler {
   void run_until(Until until) {
     while (!until()) {
       io_.restart();
-      ASSERT_EQ(io_.run_one_for(60s), 1U) << "nothing happens any more; see what the donors wait for";
+      ASSERT_EQ(io_.run_one_for(60s), 1U) << "nothing more happens; see what the donors wait for";
     }
   }
   void run_until_at_newest() {
@@ -206,7 +207,7 @@ class Joiner final : public StateFetcher::Handler {
     EXPECT_EQ(failures, 0U) << why;
     EXPECT_TRUE(fetcher->caught_up());
   }
-  /// Fragment by fragment, not only within a round of it.
+  /// Whether every fragment is at its newest round. (`caught_up` allows one round less.)
   [[nodiscard]] bool at_newest() const {
     for (FragmentId f = 0; f < fragments; ++f) {
       if (!at_[f] || *at_[f] < run_.committed(f)) return false;
@@ -214,7 +215,7 @@ class Joiner final : public StateFetcher::Handler {
     return true;
   }
   void forget() { std::fill(at_.begin(), at_.end(), std::nullopt); }
-  /// Runs what is left over, until nothing is.
+  /// Runs the remaining work to its end.
   void run_out() {
     io_.restart();
     io_.run();
@@ -223,7 +224,7 @@ class Joiner final : public StateFetcher::Handler {
   WireCounters counters;
   std::size_t fragments_taken = 0, rounds_taken = 0, failures = 0;
   std::string why;
-  /// Called at the end of everything that comes.
+  /// Called after each fragment, round and failure.
   std::function<void(FragmentId)> after_fragment = [](FragmentId) {}, after_round = [](FragmentId) {};
   std::function<void()> after_failure = [] {};
 
@@ -232,21 +233,22 @@ class Joiner final : public StateFetcher::Handler {
     const auto f = snapshot.fragment;
     ASSERT_LT(f, fragments);
     if (at_[f]) {
-      EXPECT_GT(snapshot.at.round, *at_[f]) << "fragment " << f << " goes back";
+      EXPECT_GT(snapshot.at.round, *at_[f]) << "fragment " << f << " goes back to an earlier round";
     }
     const auto expected = run_.state(f, snapshot.at.round);
     EXPECT_EQ(snapshot.at, expected.at);
     ASSERT_EQ(snapshot.parts(), two_parts);
     for (std::size_t part = 0; part < 2; ++part)
-      EXPECT_TRUE(*snapshot.values[part] == *expected.values[part]) << "part " << part << " of " << f;
+      EXPECT_TRUE(*snapshot.values[part] == *expected.values[part])
+          << "part " << part << " of fragment " << f;
     at_[f] = snapshot.at.round;
     ++fragments_taken;
     after_fragment(f);
   }
   void on_round(FragmentId f, Round round, std::vector<SharedBytes> results) override {
     ASSERT_LT(f, fragments);
-    ASSERT_TRUE(at_[f]) << "a round of fragment " << f << " before its state";
-    EXPECT_EQ(round, *at_[f] + 1) << "of fragment " << f;
+    ASSERT_TRUE(at_[f]) << "a round of fragment " << f << " arrived before its state";
+    EXPECT_EQ(round, *at_[f] + 1) << "fragment " << f;
     const auto expected = run_.results(f, round);
     ASSERT_EQ(results.size(), expected.size());
     for (std::size_t k = 0; k < results.size(); ++k) EXPECT_TRUE(*results[k] == *expected[k]);
@@ -276,7 +278,7 @@ class Joiner final : public StateFetcher::Handler {
 TEST(StateFetcher, TakesTheStateFromTwoDonorsAtOnceAndEachFragmentOnce) {
   SharedRun run;
   std::atomic<std::size_t> both = 0;
-  const auto meet = [&both, met = false]() mutable {  // neither answers before the other one is asked too
+  const auto meet = [&both, met = false]() mutable {  // neither answers before the other is asked too
     if (!std::exchange(met, true)) ++both;
     return both == 2;
   };
@@ -285,7 +287,7 @@ TEST(StateFetcher, TakesTheStateFromTwoDonorsAtOnceAndEachFragmentOnce) {
   joiner.start({a.info(), b.info()});
   EXPECT_FALSE(joiner.fetcher->caught_up());
   joiner.run_until([&] { return joiner.fragments_taken == fragments; });
-  EXPECT_FALSE(joiner.fetcher->caught_up()) << "nobody has said yet what the newest rounds are";
+  EXPECT_FALSE(joiner.fetcher->caught_up()) << "the newest rounds are not known yet";
   joiner.fetcher->newest(run.newest());
   EXPECT_TRUE(joiner.fetcher->caught_up());
   joiner.fetcher->stop();
@@ -293,9 +295,10 @@ TEST(StateFetcher, TakesTheStateFromTwoDonorsAtOnceAndEachFragmentOnce) {
   b.stop();
   EXPECT_GE(a.states_given, 1U);
   EXPECT_GE(b.states_given, 1U);
-  EXPECT_EQ(a.counters.state + b.counters.state, run.state_bytes()) << "nothing twice";
+  EXPECT_EQ(a.counters.state + b.counters.state, run.state_bytes())
+      << "no part of the state may be sent twice";
   const auto wire = a.counters.total + b.counters.total + joiner.counters.total;
-  EXPECT_LE(wire, run.state_bytes() + run.state_bytes() / 20) << "hellos, requests and headers included";
+  EXPECT_LE(wire, run.state_bytes() + run.state_bytes() / 20) << "including hellos, requests and headers";
 }
 
 TEST(StateFetcher, ASlowDonorGivesLess) {
@@ -319,7 +322,7 @@ TEST(StateFetcher, ADonorThatBreaksOffLeavesItsFragmentsToTheOther) {
   Donor weak(run, 1);
   Forwarder forwarder(weak.address());
   forwarder.cut_within(20'000);  // less than any fragment
-  // The good one answers once the weak one has failed.
+  // The good donor answers only after the weak one has failed.
   Donor good(run, 2, {.ready = [&forwarder] { return forwarder.connections() >= 2; }});
   Joiner joiner(run);
   joiner.fetcher->newest(run.newest());
@@ -327,7 +330,7 @@ TEST(StateFetcher, ADonorThatBreaksOffLeavesItsFragmentsToTheOther) {
   joiner.run_until_at_newest();
   EXPECT_EQ(joiner.fragments_taken, fragments);
   EXPECT_EQ(good.states_given, fragments);
-  EXPECT_EQ(joiner.fetcher->fetched_anew(), 0U) << "what was never here is not anew";
+  EXPECT_EQ(joiner.fetcher->fetched_anew(), 0U) << "a fragment's first copy must not count as fetched anew";
 }
 
 TEST(StateFetcher, TheOnlyDonorIsTriedAgain) {
@@ -343,7 +346,7 @@ TEST(StateFetcher, TheOnlyDonorIsTriedAgain) {
     forwarder.cut();
   }
   joiner.run_until_at_newest();
-  EXPECT_EQ(forwarder.connections(), 3U) << "two were cut";
+  EXPECT_EQ(forwarder.connections(), 3U) << "two connections were cut";
 }
 
 TEST(StateFetcher, WithoutAnyDonorItSaysWhyAndGoesOnWithOthers) {
@@ -355,7 +358,7 @@ TEST(StateFetcher, WithoutAnyDonorItSaysWhyAndGoesOnWithOthers) {
   joiner.fetcher->newest(run.newest());
   joiner.start({{1, "eu-1", dead.address()}, {2, "eu-2", dead.address()}, {9, "nowhere", "no address"}});
   joiner.run_until([&] { return joiner.failures > 0; });
-  EXPECT_GE(dead.connections(), 6U) << "three times each";
+  EXPECT_GE(dead.connections(), 6U) << "three attempts for each donor";
   for (const auto* name : {"no state from eu-1 at ", "no state from eu-2 at ", "the address of nowhere"})
     EXPECT_THAT(joiner.why, HasSubstr(name));
   joiner.failures = 0;
@@ -383,7 +386,8 @@ TEST(StateFetcher, FollowsTheRoundsOfASlowTransfer) {
   Joiner joiner(run);
   joiner.start({donor.info()});
   joiner.fetcher->newest(run.newest());
-  // While the next fragment comes, each that is here moves on by two rounds, from the warm-up to the others.
+  // While the next fragment is sent, the run commits two more rounds of each, from the warm-up into the main
+  // phase.
   joiner.after_fragment = [&](FragmentId) {
     for (FragmentId f = 0; f < fragments; ++f) run.commit(f, 2);
     joiner.fetcher->newest(run.newest());
@@ -392,7 +396,7 @@ TEST(StateFetcher, FollowsTheRoundsOfASlowTransfer) {
   EXPECT_EQ(joiner.fragments_taken, fragments);
   EXPECT_GE(joiner.rounds_taken, 2 * fragments);
   EXPECT_EQ(joiner.fetcher->fetched_anew(), 0U);
-  // And goes on when it has caught up, as often as it is told.
+  // After catching up, it must follow each further round.
   joiner.after_fragment = [](FragmentId) {};
   for (int i = 0; i < 3; ++i) {
     const auto before = joiner.rounds_taken;
@@ -421,7 +425,7 @@ TEST(StateFetcher, IsCaughtUpWithinOneRound) {
   EXPECT_THROW(joiner.fetcher->newest({1, 2}), Error);
 }
 
-/// Only the last two rounds are kept, so the first after the state is gone for ever.
+/// Donors keep only the last two rounds, so the round after the copied state is gone for good.
 TEST(StateFetcher, FetchesAFragmentAnewWhoseRoundsAreGone) {
   SharedRun run;
   Donor a(run, 1, {.keeps = 2}), b(run, 2, {.keeps = 2});
@@ -433,7 +437,7 @@ TEST(StateFetcher, FetchesAFragmentAnewWhoseRoundsAreGone) {
   joiner.run_until_at_newest();
   EXPECT_EQ(joiner.fetcher->fetched_anew(), 1U);
   EXPECT_EQ(joiner.fragments_taken, fragments + 1);
-  EXPECT_EQ(joiner.rounds_taken, 0U) << "the new state has them all";
+  EXPECT_EQ(joiner.rounds_taken, 0U) << "the new state includes these rounds";
 }
 
 TEST(StateFetcher, ARoundThatOneDonorHasNotGotComesFromAnother) {
@@ -464,7 +468,7 @@ TEST(StateFetcher, ARoundThatNoDonorHasYetIsAskedForAgain) {
   EXPECT_EQ(joiner.rounds_taken, 1U);
 }
 
-/// A donor far behind has only a state that is older than what is here: it is not even sent.
+/// A donor that is far behind has only an older state than the joiner's, and must not even send it.
 TEST(StateFetcher, NeverGoesBack) {
   SharedRun run;
   Donor donor(run, 1, {.keeps = 1});
@@ -481,7 +485,7 @@ TEST(StateFetcher, NeverGoesBack) {
   EXPECT_EQ(joiner.fetcher->fetched_anew(), 1U);
 }
 
-// ---- donors that break the rules ----
+// ---- donors that break the protocol ----
 
 TEST(StateFetcher, GivesUpADonorWhoseFragmentsDoNotFit) {
   SharedRun run, other;
@@ -491,7 +495,7 @@ TEST(StateFetcher, GivesUpADonorWhoseFragmentsDoNotFit) {
   joiner.fetcher->newest(run.newest());
   joiner.start({bad.info(), good.info()});
   joiner.run_until_at_newest();
-  EXPECT_EQ(bad.states_given, 1U) << "it is not asked again";
+  EXPECT_EQ(bad.states_given, 1U) << "a bad donor must not be asked again";
   joiner.fetcher->stop();
 
   Joiner without(run);
@@ -517,7 +521,7 @@ TEST(StateFetcher, GivesUpADonorWhoseRoundsDoNotFitAndFetchesTheFragmentAnew) {
   joiner.run_until([&] { return joiner.failures > 0; });
   EXPECT_THAT(joiner.why, HasSubstr("no round 11 of fragment 1 from the donor at "));
   EXPECT_EQ(joiner.fetcher->fetched_anew(), 1U);
-  EXPECT_FALSE(joiner.fetcher->caught_up()) << "what a false donor gave before is not believed";
+  EXPECT_FALSE(joiner.fetcher->caught_up()) << "the state from a bad donor must not be trusted";
   EXPECT_EQ(bad.rounds_asked, 1U);
   joiner.failures = 0;
   joiner.start({good.info()});
@@ -525,7 +529,7 @@ TEST(StateFetcher, GivesUpADonorWhoseRoundsDoNotFitAndFetchesTheFragmentAnew) {
   EXPECT_EQ(good.states_given, 1U);
 }
 
-/// What does not decode, say, only the handler can see.
+/// For example, results that do not decode are noticed by the handler only.
 TEST(StateFetcher, GivesUpADonorWhoseRoundsTheHandlerRefuses) {
   SharedRun run;
   Donor a(run, 1), b(run, 2);
@@ -556,9 +560,9 @@ TEST(StateFetcher, GivesUpADonorThatSaysAnythingElse) {
   const Frame control = control_frame(protocol::Hold{});
   const Frame huge{FrameType::state_data, Bytes(state_frame_limit + 1), nullptr};
   const std::pair<std::vector<Frame>, const char*> cases[] = {
-      {{somebody}, "it is another replica"},    {{control}, "its first frame is no hello"},
-      {{hello, early}, "before all was there"}, {{hello, control}, "no place in a state stream"},
-      {{hello, huge}, "at most 262160 can be"}, {{hello, hello}, "no place in a state stream"},
+      {{somebody}, "it is another replica"},      {{control}, "its first frame is not a hello"},
+      {{hello, early}, "before it was complete"}, {{hello, control}, "no place in a state stream"},
+      {{hello, huge}, "at most 262160 can be"},   {{hello, hello}, "no place in a state stream"},
   };
   for (const auto& [frames, expected] : cases) {
     RawListener listener;
@@ -600,7 +604,7 @@ TEST(StateFetcher, NothingTouchesItAfterItsEnd) {
   joiner.run_out();
   joiner.renew();
   joiner.start({{1, "eu-1", dead.address()}});
-  joiner.fetcher.reset();  // before it has begun
+  joiner.fetcher.reset();  // before it starts
   joiner.run_out();
   EXPECT_EQ(joiner.failures, 1U);
 }
@@ -619,10 +623,10 @@ TEST(StateFetcher, GoesOnWhereItWasStopped) {
   EXPECT_EQ(joiner.fragments_taken, fragments);
 }
 
-// ---- anything at any time ----
+// ---- random events ----
 
-/// Donors of random speed, memory and lag, on connections that break; rounds are committed, and the fetcher
-/// is stopped and started, at random events. All ends well once the disorder does.
+/// Donors of random speed, memory and lag, on connections that break. At random events, rounds are committed
+/// and the fetcher is stopped and started. Once the disorder ends, the joiner must catch up.
 void live_through_disorder(std::uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::uint64_t counter = 0;
@@ -669,7 +673,7 @@ void live_through_disorder(std::uint64_t seed) {
   EXPECT_TRUE(joiner.fetcher->caught_up());
 }
 
-/// Ten at a time, since they wait more than they work.
+/// Ten at a time, since they mostly wait.
 TEST(StateFetcher, HundredRandomInterleavingsEndWhereTheMembersAre) {
   std::vector<std::thread> threads;
   for (std::uint64_t first = 0; first < 10; ++first) {

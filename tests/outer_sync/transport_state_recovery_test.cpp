@@ -1,4 +1,4 @@
-// What of the state that comes from others counts, when those who give it are lost and the trainer is late.
+// Which parts of a copied state count when donors are lost and the trainer lags.
 
 #include "net/member/state_recovery.h"
 
@@ -18,12 +18,12 @@ using protocol::Ledger;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-/// A taker whose only donor cannot be reached.
+/// A member that copies the state; its only donor cannot be reached.
 class Taker final : public StateRecovery::Handler {
  public:
   explicit Taker(bool observes) : observes_(observes) {
     take();
-    io_.run();  // until the handler below ends it
+    io_.run();  // until the handler below stops it
     io_.restart();
   }
   void take() {
@@ -31,7 +31,7 @@ class Taker final : public StateRecovery::Handler {
     admitted.donors = {{"donor", 1, closed_address_}};
     taker.take_from(admitted, 22, observes_);
   }
-  /// As the trainer says it of all fragments.
+  /// Reports all fragments as installed, as the trainer would.
   void learn_all() {
     for (FragmentId p = 0; p < states.size(); ++p) taker.learned(p, states[p]);
   }
@@ -47,7 +47,7 @@ class Taker final : public StateRecovery::Handler {
  private:
   bool stands() const override { return false; }
   void on_ready(const std::vector<FragmentState>&, const Ledger&) override { ++times_ready; }
-  void on_rounds_gone() override { ADD_FAILURE() << "nothing came"; }
+  void on_rounds_gone() override { ADD_FAILURE() << "no rounds were asked for"; }
   void on_no_donors() override {
     ++donors_lost;
     io_.stop();
@@ -70,9 +70,9 @@ TEST(TransportStateTaker, ATrainerThatComesToAFailedAttemptLearnsNothingOfIt) {
   Taker node(false);
   ASSERT_EQ(node.donors_lost, 1U);
   EXPECT_FALSE(node.taker.takes());
-  node.taker.begun(node.attempt());  // the trainer had taken that state_event before the donor was lost
+  node.taker.begun(node.attempt());  // the trainer took that event before the donor was lost
   node.learn_all();
-  EXPECT_THAT(node.taker.whole(), IsEmpty()) << "nothing of an attempt that is over counts";
+  EXPECT_THAT(node.taker.whole(), IsEmpty()) << "nothing from a failed attempt may count";
   EXPECT_EQ(node.times_ready, 0U);
 }
 
@@ -83,11 +83,11 @@ TEST(TransportStateTaker, OnlyTheLastAttemptCounts) {
   ASSERT_NE(node.attempt(), first);
   node.taker.begun(first);
   node.learn_all();
-  EXPECT_THAT(node.taker.whole(), IsEmpty()) << "the trainer is still in the attempt before";
+  EXPECT_THAT(node.taker.whole(), IsEmpty()) << "the trainer is still in the previous attempt";
   node.taker.begun(node.attempt());
   node.learn_all();
   EXPECT_THAT(node.taker.whole(), ElementsAre(node.states[0], node.states[1]));
-  EXPECT_EQ(node.times_ready, 0U) << "nobody has said yet how far the members are";
+  EXPECT_EQ(node.times_ready, 0U) << "the members' newest rounds are not known yet";
 }
 
 TEST(TransportStateTaker, AfterASealNoRoundIsFollowedUntilTheStateIsTakenAnew) {
@@ -95,7 +95,7 @@ TEST(TransportStateTaker, AfterASealNoRoundIsFollowedUntilTheStateIsTakenAnew) {
   meet.state_events.emplace_back(FollowedRound{0, 4, {}});
   EXPECT_TRUE(meet.has_state_event());
   meet.follows = false;
-  EXPECT_FALSE(meet.has_state_event()) << "it may belong to the view that is about to begin";
+  EXPECT_FALSE(meet.has_state_event()) << "the round may belong to the view that is about to begin";
   Taker node(false);
   node.seal();
   node.take();
@@ -108,7 +108,7 @@ TEST(TransportStateTaker, AnObserverKeepsWhatItHasWhenItsDonorsAreLost) {
   node.taker.begun(node.attempt());
   node.learn_all();
   EXPECT_THAT(node.taker.whole(), ElementsAre(node.states[0], node.states[1]));
-  node.take();  // of the same run: it goes on
+  node.take();  // the same run: it keeps what it has
   EXPECT_THAT(node.taker.whole(), ElementsAre(node.states[0], node.states[1]));
 }
 

@@ -1,4 +1,5 @@
-// State streams: what a donor gives is what a fetcher gets, whatever anybody in between does or claims.
+// State streams: a fetcher gets exactly what the donor sends, or an error if the connection breaks or a peer
+// lies.
 
 #include <gmock/gmock.h>
 
@@ -39,17 +40,17 @@ Digest run_token() {
   return token;
 }
 
-/// The second fragment does not fit one piece, nor a whole number of them.
+/// The second fragment needs several pieces, the last of them short.
 FragmentLayout two_fragments() { return FragmentLayout({{0, 1000}, {1008, 200'003}}, 4096); }
 
-/// Rounds to 2 carry fp32.
+/// Rounds 1 and 2 are sent in fp32.
 protocol::CodecPlan codecs() {
   return {.codec = quant::default_spec(quant::CodecKind::int8),
           .warmup_codec = quant::default_spec(quant::CodecKind::fp32),
           .warmup_rounds = 2};
 }
 
-/// Bytes of the length that results have, and of no meaning.
+/// Random bytes of the length of encoded results.
 std::vector<protocol::SharedBytes> results_of(const FragmentLayout& layout, RoundRequest request) {
   std::vector<protocol::SharedBytes> results;
   const auto chunks = layout.chunks_of(request.fragment);
@@ -98,7 +99,7 @@ void expect_equal(const FragmentSnapshot& got, const FragmentSnapshot& given) {
 TEST(Pacer, LetsThroughItsDepthAndThenItsRate) {
   const auto start = Pacer::Clock::time_point(1h);
   Pacer pacer(1'000'000);
-  for (int i = 0; i < 5; ++i) EXPECT_LT(pacer.take(10'000, start), start) << "50 ms are in the bucket";
+  for (int i = 0; i < 5; ++i) EXPECT_LT(pacer.take(10'000, start), start) << "the bucket holds 50 ms";
   for (int i = 0; i < 100; ++i) EXPECT_EQ(pacer.take(10'000, start), start + i * 10ms);
 }
 
@@ -118,12 +119,13 @@ TEST(Pacer, PiecesAreWholeValuesAndWorthTheirHeaders) {
     const auto piece = piece_of(Pacer(rate));
     EXPECT_EQ(piece % sizeof(float), 0U);
     EXPECT_LE(piece, largest_piece);
-    EXPECT_GE(piece, 100 * (sizeof(FrameHeader) + sizeof(StateDataHeader))) << "1 % of overhead or more";
+    EXPECT_GE(piece, 100 * (sizeof(FrameHeader) + sizeof(StateDataHeader)))
+        << "headers must add less than 1 %";
   }
-  EXPECT_EQ(piece_of(Pacer(1'000'000)), 50'000U) << "50 ms of it";
+  EXPECT_EQ(piece_of(Pacer(1'000'000)), 50'000U) << "50 ms at this rate";
 }
 
-// ---- putting together, without a network ----
+// ---- reassembly, without a network ----
 
 class Receiver : public testing::Test {
  protected:
@@ -143,7 +145,7 @@ class Receiver : public testing::Test {
   static Connection::Received done(FragmentId fragment) {
     return frame(FrameType::state_done, to_bytes(StateDone{fragment}));
   }
-  /// What is said to the last of these frames; all before must be accepted.
+  /// The error for the last of these frames, or how far the receiver is; all earlier frames must be accepted.
   std::string refusal(StateRequest request, const std::vector<Connection::Received>& frames) {
     StateReceiver receiver(layout, request);
     for (std::size_t i = 0; i < frames.size(); ++i) {
@@ -171,11 +173,12 @@ TEST_F(Receiver, TakesPartsInTheirOrderAndPiecesInTheirs) {
 }
 
 TEST_F(Receiver, RefusesHeadsOfAnythingElse) {
-  EXPECT_THAT(refusal({head(1, 1000, 1)}), HasSubstr("fragment 1; asked for were parts 1 of fragment 0"));
+  EXPECT_THAT(refusal({head(1, 1000, 1)}), HasSubstr("fragment 1; expected parts 1 of fragment 0"));
   EXPECT_THAT(refusal({head(0, 1000, 3)}), HasSubstr("it sent parts 3"));
   EXPECT_THAT(refusal({head(0, 999, 1)}), HasSubstr("1000 elements here and 999 there"));
   const StateHead older{0, {5, {}}, 1000, 1, 0, protocol::FragmentLedger(4)};
-  EXPECT_THAT(refusal({frame(FrameType::state_head, to_bytes(older))}), HasSubstr("a ledger of fragment 0"));
+  EXPECT_THAT(refusal({frame(FrameType::state_head, to_bytes(older))}),
+              HasSubstr("an invalid ledger of fragment 0"));
   EXPECT_THAT(refusal({head(0, UINT64_MAX, 1)}), HasSubstr("1000 elements here"));
   EXPECT_THAT(refusal({head(0, 1000, 1), head(0, 1000, 1)}), HasSubstr("a second head"));
   EXPECT_THAT(refusal({frame(FrameType::state_head, Bytes(3))}), HasSubstr("ends too early"));
@@ -202,7 +205,7 @@ TEST_F(Receiver, RefusesPiecesOfNoLegalLength) {
   EXPECT_THAT(refusal({begun, data(0, 0, 0, 4004)}), HasSubstr("a piece of 4004 bytes"));
   EXPECT_THAT(refusal({begun, data(0, 0, 0, 400), data(0, 0, 100, 3604)}), HasSubstr("3604 bytes"));
   EXPECT_THAT(refusal({begun, data(0, 0, 0, 400, 1)}), HasSubstr("a piece of 400 bytes"))
-      << "bits of no meaning";
+      << "a reserved byte that is not zero";
   EXPECT_THAT(refusal({1, theta}, {head(1, 200'003, 1), data(1, 0, 0, largest_piece + 4)}),
               HasSubstr("262148 bytes"));
 }
@@ -214,15 +217,15 @@ TEST_F(Receiver, TakesThatTheDonorHasNoneAndNothingOlderThanWasAskedFor) {
   EXPECT_EQ(refusal({0, theta, 6}, {gone(0)}), "complete");
   EXPECT_EQ(refusal({0, theta, 5}, {head(0, 1000, 1), data(0, 0, 0, 4000), done(0)}), "complete");
   EXPECT_THAT(refusal({0, theta, 6}, {head(0, 1000, 1)}), HasSubstr("it sent round 5"));
-  EXPECT_THAT(refusal({gone(1)}), HasSubstr("has not got fragment 1"));
-  EXPECT_THAT(refusal({head(0, 1000, 1), gone(0)}), HasSubstr("which it has begun"));
+  EXPECT_THAT(refusal({gone(1)}), HasSubstr("that it lacks fragment 1"));
+  EXPECT_THAT(refusal({head(0, 1000, 1), gone(0)}), HasSubstr("or has already begun"));
   EXPECT_THAT(refusal({gone(0), gone(0)}), HasSubstr("more than was asked for"));
 }
 
 TEST_F(Receiver, RefusesAnEndBeforeTheEndAndAnythingAfterIt) {
   const auto begun = head(0, 1000, 1);
-  EXPECT_THAT(refusal({done(0)}), HasSubstr("before all was there"));
-  EXPECT_THAT(refusal({begun, data(0, 0, 0, 400), done(0)}), HasSubstr("before all was there"));
+  EXPECT_THAT(refusal({done(0)}), HasSubstr("before it was complete"));
+  EXPECT_THAT(refusal({begun, data(0, 0, 0, 400), done(0)}), HasSubstr("before it was complete"));
   EXPECT_THAT(refusal({0, 3}, {head(0, 1000, 3), data(0, 0, 0, 4000), done(0)}), HasSubstr("before all"));
   EXPECT_THAT(refusal({begun, data(0, 0, 0, 4000), done(1)}), HasSubstr("it ended fragment 1"));
   EXPECT_THAT(refusal({begun, data(0, 0, 0, 4000), data(0, 0, 1000, 4)}), HasSubstr("expected"));
@@ -230,7 +233,7 @@ TEST_F(Receiver, RefusesAnEndBeforeTheEndAndAnythingAfterIt) {
   EXPECT_THAT(refusal({begun, frame(FrameType::control, Bytes(4))}), HasSubstr("no place in a state stream"));
 }
 
-/// Of round 3 of fragment 1, or of fragment 0, which is one chunk.
+/// Receives round 3 of fragment 1, or of fragment 0, which is one chunk.
 class RoundTaker : public testing::Test {
  protected:
   static Connection::Received chunk(const ChunkHeader& header, std::size_t bytes) {
@@ -243,7 +246,7 @@ class RoundTaker : public testing::Test {
     return {type, {}, {}, std::make_shared<const Bytes>(to_bytes(StateDone{fragment}))};
   }
   std::size_t size(ChunkId k) { return quant::encoded_size(codecs().of(3), layout.chunk(k).size); }
-  /// What is said to the last of these frames; all before must be accepted.
+  /// The error for the last of these frames, or how far the receiver is; all earlier frames must be accepted.
   std::string refusal(FragmentId fragment, const std::vector<Connection::Received>& frames) {
     RoundReceiver receiver(layout, codecs(), {fragment, 3});
     for (std::size_t i = 0; i < frames.size(); ++i) {
@@ -269,8 +272,8 @@ TEST_F(RoundTaker, TakesAllChunksInTheirOrderOrThatThereAreNone) {
 }
 
 TEST_F(RoundTaker, RefusesChunksThatAreNotTheNext) {
-  EXPECT_THAT(refusal(0, {chunk(header(1), size(1))}), HasSubstr("expected was the result of chunk 0"));
-  EXPECT_THAT(refusal(1, {chunk(header(2), size(2))}), HasSubstr("expected was the result of chunk 1"));
+  EXPECT_THAT(refusal(0, {chunk(header(1), size(1))}), HasSubstr("expected the result of chunk 0"));
+  EXPECT_THAT(refusal(1, {chunk(header(2), size(2))}), HasSubstr("expected the result of chunk 1"));
   EXPECT_THAT(refusal(1, {chunk(header(1), size(1)), chunk(header(1), size(1))}), HasSubstr("chunk 2"));
   EXPECT_THAT(refusal(0, {chunk(header(0, 4), size(0))}), HasSubstr("round 4; expected"));
   EXPECT_THAT(refusal(0, {chunk(header(0), size(0)), chunk(header(1), size(1))}),
@@ -279,7 +282,7 @@ TEST_F(RoundTaker, RefusesChunksThatAreNotTheNext) {
                       +[](ChunkHeader& h) { h.packing = 1; }, +[](ChunkHeader& h) { h.kind = 1; }}) {
     auto changed = header(0);
     change(changed);
-    EXPECT_THAT(refusal(0, {chunk(changed, size(0))}), HasSubstr("unpacked and of no view"));
+    EXPECT_THAT(refusal(0, {chunk(changed, size(0))}), HasSubstr("unpacked and without a view"));
   }
   auto contributed = chunk(header(0), size(0));
   contributed.contributors = {1};
@@ -288,7 +291,7 @@ TEST_F(RoundTaker, RefusesChunksThatAreNotTheNext) {
 
 TEST_F(RoundTaker, RefusesEveryOtherLengthAndWrongEnds) {
   for (const std::size_t wrong : {std::size_t{0}, size(0) - 1, size(0) + 1, std::size_t{4000}})
-    EXPECT_THAT(refusal(0, {chunk(header(0), wrong)}), HasSubstr("expected were " + std::to_string(size(0))));
+    EXPECT_THAT(refusal(0, {chunk(header(0), wrong)}), HasSubstr("; expected " + std::to_string(size(0))));
   const auto good = chunk(header(0), size(0));
   EXPECT_THAT(refusal(0, {end(FrameType::state_done, 0)}), HasSubstr("after 0 chunks"));
   EXPECT_THAT(refusal(0, {good, end(FrameType::state_done, 1)}), HasSubstr("it ended fragment 1"));
@@ -300,7 +303,7 @@ TEST_F(RoundTaker, RefusesEveryOtherLengthAndWrongEnds) {
 
 // ---- over sockets ----
 
-/// A member that is nothing but a donor, on its own io thread.
+/// A member that is only a donor, on its own io thread.
 class Donor final : public PeerMesh::Handler {
  public:
   explicit Donor(std::uint64_t bytes_per_second = fast)
@@ -316,10 +319,10 @@ class Donor final : public PeerMesh::Handler {
     if (thread_.joinable()) thread_.join();
   }
   [[nodiscard]] PeerInfo info() const { return {donor_id, "donor", address_}; }
-  /// Bytes that waited for one fetcher when the next fragment was begun.
+  /// Largest number of bytes queued for a fetcher when the next fragment was started.
   [[nodiscard]] std::size_t max_queued() const { return max_queued_; }
-  [[nodiscard]] Pacer& pacer() { return *pacer_; }  ///< once it has stopped
-  /// What it has said so far.
+  [[nodiscard]] Pacer& pacer() { return *pacer_; }  ///< call it only after `stop`
+  /// Messages so far.
   [[nodiscard]] std::string said() {
     const std::lock_guard lock(mutex_);
     return said_;
@@ -344,7 +347,7 @@ class Donor final : public PeerMesh::Handler {
     };
     return serve_fetcher(std::move(connection), layout_, pacer_, std::move(snapshots), std::move(rounds));
   }
-  /// Rounds 2 to 4 are here, and a part of the fifth.
+  /// It holds rounds 2 to 4, and round 5 in part.
   std::vector<protocol::SharedBytes> take_round(RoundRequest request) {
     if (request.round < 2 || request.round > 5) return {};
     auto results = results_of(layout_, request);
@@ -381,7 +384,7 @@ class Donor final : public PeerMesh::Handler {
   std::thread thread_;
 };
 
-/// Lives on the test's thread.
+/// A fetcher on the test's thread.
 class StateFetcher {
  public:
   explicit StateFetcher(LinkOptions link = {}) : link_(link) {}
@@ -398,7 +401,7 @@ class StateFetcher {
   std::optional<std::vector<protocol::SharedBytes>> fetch_results(RoundRequest request) {
     return finish(fetch_round(donor_, layout, codecs(), request, {1h, 1h}, buffers_));
   }
-  /// What goes wrong; empty when nothing does.
+  /// The error that `act` throws; empty if it throws none.
   template <class Act>
   std::string problem(Act act) {
     try {
@@ -461,7 +464,7 @@ TEST(StateStream, GivesRoundsToTheByteAndSaysWhichAreGone) {
   for (const protocol::Round absent : {protocol::Round{1}, protocol::Round{5}, UINT64_MAX})
     EXPECT_FALSE(fetcher.fetch_results(RoundRequest{1, absent})) << "round " << absent;
   EXPECT_TRUE(fetcher.try_to_fetch({1, theta, 41}));
-  EXPECT_FALSE(fetcher.try_to_fetch({1, theta, 42})) << "it is at round 41";
+  EXPECT_FALSE(fetcher.try_to_fetch({1, theta, 42})) << "the donor is at round 41";
   expect_equal(fetcher.fetch({1, theta}), snapshot_of(fetcher.layout, {1, theta}));
 }
 
@@ -475,7 +478,7 @@ TEST(StateStream, RoundsAreTakenOutOfTheSameBucket) {
   expect_equal(*results, results_of(fetcher.layout, {1, 3}));
   donor.stop();
   EXPECT_GE(donor.pacer().take(0, start), start - Pacer::usual_depth + 200'003us)
-      << "a byte and more per element";
+      << "more than a byte per element";
 }
 
 TEST(StateStream, CountsItsBytesAndAddsLessThanOnePercent) {
@@ -487,7 +490,7 @@ TEST(StateStream, CountsItsBytesAndAddsLessThanOnePercent) {
   donor.stop();
   const std::uint64_t values = 4 * 200'003 * sizeof(float);
   EXPECT_EQ(donor.counters.state, values);
-  EXPECT_EQ(donor.counters.payload, 0U) << "what codecs have made is counted apart";
+  EXPECT_EQ(donor.counters.payload, 0U) << "encoded chunks are counted separately";
   EXPECT_LT(donor.counters.total, values + values / 100);
 }
 
@@ -513,7 +516,7 @@ TEST(StateStream, ALearnerThatDoesNotReadHoldsUpTheStreamAndFillsNoQueue) {
     ASSERT_TRUE(frame);
     if (frame->type == FrameType::state_done) ++done;
   }
-  EXPECT_LE(donor.max_queued(), 100U) << "no more than the end of the fragment before";
+  EXPECT_LE(donor.max_queued(), 100U) << "at most the end of the previous fragment may be queued";
 }
 
 TEST(StateStream, SixteenLearnersAreServedAtATime) {
@@ -522,7 +525,7 @@ TEST(StateStream, SixteenLearnersAreServedAtATime) {
   for (std::size_t i = 0; i < PeerMesh::max_fetchers; ++i) fetchers.emplace_back().dial(donor.info());
   StateFetcher late;
   EXPECT_THAT(late.problem([&] { late.dial(donor.info()); }), HasSubstr("no state from donor at "));
-  EXPECT_THAT(donor.said(), HasSubstr("16 others are being given the state"));
+  EXPECT_THAT(donor.said(), HasSubstr("already serving the state to 16 others"));
   for (auto& fetcher : fetchers) expect_equal(fetcher.fetch({0, 3}), snapshot_of(fetcher.layout, {0, 3}));
   fetchers.pop_front();  // makes room
   while (!late.problem([&] { late.dial(donor.info()); }).empty()) {
@@ -539,22 +542,23 @@ TEST(StateStream, LearnersThatBreakTheProtocolAreDroppedAndOthersServed) {
     fetcher.say(frame);
     return fetcher.is_dropped();
   };
-  EXPECT_TRUE(dropped(request_frame(2, theta))) << "there are two fragments";
+  EXPECT_TRUE(dropped(request_frame(2, theta))) << "there are only two fragments";
   EXPECT_TRUE(dropped(request_frame(UINT32_MAX, theta)));
   EXPECT_TRUE(dropped(request_frame(0, 0)));
   EXPECT_TRUE(dropped(request_frame(0, 16)));
   EXPECT_TRUE(dropped(Frame{FrameType::state_request, Bytes(3), nullptr}));
   EXPECT_TRUE(dropped(Frame{FrameType::state_request, Bytes(14), nullptr}));
-  EXPECT_TRUE(dropped(round_frame(2, 3))) << "there are two fragments";
-  EXPECT_TRUE(dropped(round_frame(0, 0))) << "no round";
+  EXPECT_TRUE(dropped(round_frame(2, 3))) << "there are only two fragments";
+  EXPECT_TRUE(dropped(round_frame(0, 0))) << "rounds are numbered from 1";
   EXPECT_TRUE(dropped(Frame{FrameType::round_request, Bytes(11), nullptr}));
   EXPECT_TRUE(dropped(Frame{FrameType::round_request, Bytes(13), nullptr}));
-  EXPECT_TRUE(dropped(Frame{FrameType::chunk, Bytes(sizeof(ChunkHeader)), nullptr})) << "it is no member";
+  EXPECT_TRUE(dropped(Frame{FrameType::chunk, Bytes(sizeof(ChunkHeader)), nullptr}))
+      << "a fetcher is not a member";
   EXPECT_TRUE(dropped(control_frame(protocol::Hold{})));
   RawPeer unknown_role(donor.info().address);
   unknown_role.say(fetcher_hello(static_cast<PeerRole>(2)));
   EXPECT_TRUE(unknown_role.is_dropped());
-  {  // goes away in the middle
+  {  // disconnects in the middle
     RawPeer hasty(donor.info().address);
     hasty.say(fetcher_hello());
     hasty.say(request_frame(1, all_parts));
@@ -588,7 +592,7 @@ TEST(StateStream, ADonorThatIsNotThereIsNamed) {
               HasSubstr("no state from eu-1"));
 }
 
-/// The lost connection is an error to whoever asked; another donor gives the same.
+/// A lost connection is an error for the caller; another donor gives the same state.
 TEST(StateStream, ADonorThatDiesInTheMiddleIsAnErrorAndAnotherOneIsAsked) {
   Donor donor;
   Forwarder forwarder(donor.info().address);
@@ -606,7 +610,7 @@ TEST(StateStream, ADonorThatDiesInTheMiddleIsAnErrorAndAnotherOneIsAsked) {
   expect_equal(fetcher.fetch({1, theta}), snapshot_of(fetcher.layout, {1, theta}));
 }
 
-/// A donor that the test plays by hand: lets the fetcher in and says what it is told to.
+/// A donor that the test plays by hand: it accepts the fetcher and sends the given frames.
 class FalseDonor : public testing::Test {
  protected:
   std::string outcome(const std::vector<Frame>& frames, StatePatience patience = {20s, 20s}) {
@@ -616,7 +620,7 @@ class FalseDonor : public testing::Test {
       ended.set_value(fetcher.problem([&] {
         fetcher.dial({donor_id, "donor", listener.address()});
         static_cast<void>(fetcher.fetch({0, theta}, patience));
-        ADD_FAILURE() << "got something";
+        ADD_FAILURE() << "fetched a fragment";
       }));
     });
     RawPeer peer(listener);
@@ -644,7 +648,7 @@ class FalseDonor : public testing::Test {
 TEST_F(FalseDonor, ThatBreaksTheProtocolIsLeft) {
   EXPECT_THAT(outcome({head(), data(0, 4004)}), HasSubstr("a piece of 4004 bytes"));
   EXPECT_THAT(outcome({head(), data(0, 400), data(100, 400), data(0, 400)}), HasSubstr("expected"));
-  EXPECT_THAT(outcome({head(), data(0, largest_piece + 4)}), HasSubstr("at most 262160 can be legal"));
+  EXPECT_THAT(outcome({head(), data(0, largest_piece + 4)}), HasSubstr("expected at most 262160 here"));
   EXPECT_THAT(outcome({Frame{FrameType::control, Bytes(9), nullptr}}), HasSubstr("no place"));
 }
 

@@ -1,4 +1,4 @@
-// Strangers and members that break the rules, at the ports of workers and of the coordinator.
+// Strangers, and members that break the protocol, at the ports of workers and of the coordinator.
 
 #include <gmock/gmock.h>
 
@@ -26,7 +26,8 @@ Frame peer_hello(const Digest& token, protocol::ReplicaId from, protocol::Replic
   return {FrameType::peer_hello, to_bytes(PeerHello{token, from, to, lane, PeerRole::member}), nullptr};
 }
 
-/// Everything that strangers say; each must be hung up on. Those that say too little stay in `lurkers`.
+/// Sends what strangers may send; each must be disconnected. Strangers that send too little for that stay in
+/// `lurkers`.
 void attack(const std::string& address, std::deque<RawPeer>& lurkers) {
   SCOPED_TRACE("a stranger at " + address);
   const auto dropped = [&](const auto& words) {
@@ -38,7 +39,7 @@ void attack(const std::string& address, std::deque<RawPeer>& lurkers) {
   EXPECT_TRUE(dropped(std::string_view("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")));
   for (const auto type : {FrameType::control, FrameType::peer_hello, FrameType::chunk}) {
     EXPECT_TRUE(dropped(header_bytes(type, UINT32_MAX))) << "a length of 4 GiB";
-    EXPECT_TRUE(dropped(header_bytes(type, 64 * 1024 + 1))) << "a byte more than a stranger may say";
+    EXPECT_TRUE(dropped(header_bytes(type, 64 * 1024 + 1))) << "a byte more than a stranger may send";
     EXPECT_TRUE(dropped(Frame{type, random_bytes(200, 9), nullptr}));
     EXPECT_TRUE(dropped(Frame{type, {}, nullptr}));
   }
@@ -46,7 +47,7 @@ void attack(const std::string& address, std::deque<RawPeer>& lurkers) {
   EXPECT_TRUE(dropped(Frame{static_cast<FrameType>(77), {}, nullptr}));
   EXPECT_TRUE(dropped(protocol::ControlMessage(protocol::Abort{"ha"})));
   EXPECT_TRUE(dropped(protocol::ControlMessage(protocol::StopRequest{"ha"})));
-  RawPeer(address).say(std::string_view());  // comes and goes
+  RawPeer(address).say(std::string_view());  // connects and disconnects
   const auto begun = header_bytes(FrameType::control, 100);
   lurkers.emplace_back(address).say(std::span(begun).first(7));
   lurkers.emplace_back(address).say(header_bytes(FrameType::peer_hello, 100));
@@ -55,7 +56,7 @@ void attack(const std::string& address, std::deque<RawPeer>& lurkers) {
 
 TEST(Strangers, InTheMiddleOfARunTheyAreDroppedAndItGoesOn) {
   NetworkRun run({});
-  std::deque<RawPeer> lurkers[2];  // of each worker's thread
+  std::deque<RawPeer> lurkers[2];  // one per worker thread
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
     if (step == 4) attack(node.advertised(), lurkers[m]);
     if (step == 7 && m == 0) attack(run.coordinator_address(), lurkers[m]);
@@ -84,7 +85,7 @@ TEST(Strangers, BeforeTheRunTheyAreDroppedAndItBegins) {
   std::mutex mutex;
   run.before_join = [&](std::size_t, MemberNode& node) {
     const std::lock_guard lock(mutex);
-    // A hello can only be judged when the view has begun: its sender waits.
+    // A hello can be judged only when the view has begun, so its sender has to wait.
     lurkers.emplace_back(node.advertised()).say(peer_hello(Digest(), 0, 1));
     RawPeer stranger(node.advertised());
     stranger.say(random_bytes(100, 3));
@@ -136,14 +137,14 @@ TEST(Strangers, ACrowdThatSaysNothingKeepsNobodyOut) {
   run.start();
   run.expect_good_end();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  EXPECT_LT(took.count(), 9) << "members had to wait until the strangers were sent away for their silence";
+  EXPECT_LT(took.count(), 9) << "members had to wait until the silent strangers were disconnected";
 }
 
-// ---- what a stranger may cost a coordinator (transport_mesh_test.cpp has what it may cost a member) ----
+// ---- what a stranger may cost a coordinator (for members see transport_mesh_test.cpp) ----
 
 TEST(Strangers, OfACoordinatorMaySay64KiBAndNoMore) {
   const auto answer_to = [](std::uint32_t length, const Bytes& words, const std::string& answer) {
-    NetworkRun run({});  // a new one each, which has said nothing in this second
+    NetworkRun run({});  // a new run each, since only one line per second is logged
     run.start_coordinator();
     RawPeer stranger(run.coordinator_address());
     stranger.say(header_bytes(FrameType::control, length));
@@ -152,8 +153,8 @@ TEST(Strangers, OfACoordinatorMaySay64KiBAndNoMore) {
     run.wait_until_said(answer);
     run.coordinator().request_stop("enough");
   };
-  answer_to(65536, Bytes(65536, std::byte{99}), "control message has tag 99");  // all of it was heard
-  answer_to(65537, {}, "a frame of 65537 bytes; at most 65536 can be legal here");
+  answer_to(65536, Bytes(65536, std::byte{99}), "control message has tag 99");  // read as a whole
+  answer_to(65537, {}, "a frame of 65537 bytes; expected at most 65536 here");
 }
 
 TEST(Strangers, OfACoordinatorThereAre64ForTenSeconds) {
@@ -166,19 +167,19 @@ TEST(Strangers, OfACoordinatorThereAre64ForTenSeconds) {
   std::deque<RawPeer> crowd;
   for (int n = 0; n < 65; ++n) crowd.emplace_back(run.coordinator_address());
   EXPECT_TRUE(crowd.front().is_dropped());
-  EXPECT_LT(seconds(), 9) << "it was sent away for its silence, not for the number of others";
+  EXPECT_LT(seconds(), 9) << "it was disconnected for its silence, not because of the others";
   EXPECT_TRUE(crowd.back().is_dropped()) << "within 20 s";
-  EXPECT_GE(seconds(), 9) << "slow lines need some time";
+  EXPECT_GE(seconds(), 9) << "slow links need some time";
   run.coordinator().request_stop("enough");
 }
 
-// ---- a member that breaks the rules ----
+// ---- a member that breaks the protocol ----
 
 /// Plays member 0 ("r0") of a run of two by hand; r1 is real.
 class BrokenMember : public testing::Test {
  protected:
   explicit BrokenMember(NetworkRun::Options options = {}) : run(inelastic(std::move(options))) {}
-  /// So that losing r0 ends the run, which shows how far r1 has come.
+  /// Not elastic: losing r0 ends the run, and its end shows how far r1 got.
   static NetworkRun::Options inelastic(NetworkRun::Options options) {
     options.elastic = false;
     return options;
@@ -192,7 +193,7 @@ class BrokenMember : public testing::Test {
     hello.member = {"r0", 1, "127.0.0.1:1"};
     control->say(protocol::ControlMessage(hello));
     EXPECT_EQ(control->receive_control<protocol::Seal>().view, 1U);
-    // What the real member reports: both start alike.
+    // Reports what the real member does: both start with the same parameters.
     const FragmentLayout& layout = run.layout();
     const auto initial = initial_parameters(layout);
     protocol::Sealed sealed{
@@ -223,7 +224,7 @@ class BrokenMember : public testing::Test {
   ChunkId owned_by_r1() const {
     return static_cast<ChunkId>(std::ranges::find(view.view.owners, 1) - view.view.owners.begin());
   }
-  /// Says a proper chunk. Returns whether that is acknowledged.
+  /// Sends a valid chunk. Returns whether it is acknowledged.
   bool is_listened_to(RawPeer& lane) const {
     const auto codec = run.codecs().of(1);
     const std::vector<float> zeros(run.layout().chunk(owned_by_r1()).size, 0.0F);
@@ -235,11 +236,11 @@ class BrokenMember : public testing::Test {
     }
     return false;
   }
-  /// The run's end as r1 sees it.
+  /// The run's end as r1 reports it.
   std::string end() {
     control.reset();
     run.finish();
-    return run.result(1).error ? run.result(1).error->what() : "went on";
+    return run.result(1).error ? run.result(1).error->what() : "no error";
   }
 
   NetworkRun run;
@@ -258,7 +259,7 @@ TEST_F(BrokenMember, HellosThatDoNotFitAreDropped) {
   EXPECT_TRUE(dropped(peer_hello(Digest(), id(0), id(1)))) << "another run's token";
   EXPECT_TRUE(dropped(peer_hello(view.token, id(1), id(1)))) << "r1 does not dial itself";
   EXPECT_TRUE(dropped(peer_hello(view.token, id(0), id(0)))) << "meant for r0";
-  EXPECT_TRUE(dropped(peer_hello(view.token, id(0), id(1), 1))) << "there is one lane";
+  EXPECT_TRUE(dropped(peer_hello(view.token, id(0), id(1), 1))) << "there is only one lane";
   EXPECT_THAT(end(), HasSubstr("r0 is lost"));
 }
 
@@ -272,7 +273,7 @@ TEST_F(BrokenMember, ItsLaneIsDroppedAndMayBeDialledAgain) {
   {
     auto lane = dial();
     lane->say(transport::control_frame(protocol::Hold{}));
-    EXPECT_TRUE(lane->is_dropped()) << "control has no place on a bulk connection";
+    EXPECT_TRUE(lane->is_dropped()) << "control frames are not allowed on a bulk connection";
   }
   {
     auto lane = dial();
@@ -299,26 +300,26 @@ TEST_F(BrokenMember, WhatItSaysHasArrivedNeedNotBeTrue) {
   {
     auto lane = dial();
     lane->say(arrived(1, {{2, 1}, {4, 1}}));
-    EXPECT_TRUE(lane->is_dropped()) << "there is one lane";
+    EXPECT_TRUE(lane->is_dropped()) << "there is only one lane";
   }
   {
     auto lane = dial();
     lane->say(arrived(UINT64_MAX, {}));
-    EXPECT_TRUE(lane->is_dropped()) << "no clock shows that";
+    EXPECT_TRUE(lane->is_dropped()) << "an impossible time";
   }
   {
     auto lane = dial();
     lane->say(Frame{FrameType::arrived, Bytes(11), nullptr});
-    EXPECT_TRUE(lane->is_dropped()) << "three bytes of a count";
+    EXPECT_TRUE(lane->is_dropped()) << "a truncated count";
   }
   auto lane = dial();
   for (std::uint64_t connection = 0; connection < 10; ++connection)
     lane->say(arrived(connection + 1, {{connection, UINT64_MAX - connection}}));
-  EXPECT_TRUE(is_listened_to(*lane)) << "more than was sent is passed over";
+  EXPECT_TRUE(is_listened_to(*lane)) << "reports of more than was sent must be ignored";
   EXPECT_THAT(end(), HasSubstr("r0 is lost"));
 }
 
-/// Of a run with outer.reject, in which r0 owns chunks.
+/// A run with outer.reject in which r0 owns chunks.
 class LyingOwner : public BrokenMember {
  protected:
   LyingOwner() : BrokenMember(rejecting()) {}
@@ -348,14 +349,14 @@ TEST_F(LyingOwner, IsNamedForANormThatIsNotR1s) {
               AllOf(HasSubstr("r0 breaks the protocol"), HasSubstr("this replica")));
 }
 
-/// In a run that packs its chunks.
+/// A run that packs its chunks.
 class BrokenPacker : public BrokenMember {
  protected:
   BrokenPacker() : BrokenMember(NetworkRun::Options::packing()) {}
 
   quant::CodecSpec codec() const { return run.codecs().of(1); }
   std::size_t elements() const { return run.layout().chunk(owned_by_r1()).size; }
-  /// A chunk of zeros, as its codec has it.
+  /// An encoded chunk of zeros.
   Bytes proper() const {
     Bytes bytes(quant::encoded_size(codec(), elements()));
     EXPECT_FALSE(quant::encode(codec(), std::vector<float>(elements(), 0.0F), {}, {}, bytes));
@@ -385,12 +386,12 @@ TEST_F(BrokenPacker, ItsLaneIsDroppedAndMayBeDialledAgain) {
   longer.push_back(std::byte{0});
   auto cut = good;
   cut.pop_back();
-  EXPECT_TRUE(is_dropped(packed_chunk(packed(longer)))) << "unpacks to a byte more";
+  EXPECT_TRUE(is_dropped(packed_chunk(packed(longer)))) << "unpacks to one byte more";
   EXPECT_TRUE(is_dropped(packed_chunk(cut)));
-  EXPECT_TRUE(is_dropped(packed_chunk(proper()))) << "as long as what it stands for";
+  EXPECT_TRUE(is_dropped(packed_chunk(proper()))) << "not shorter than the unpacked chunk";
   auto unknown = packed_chunk(good);
   unknown.head[offsetof(transport::ChunkHeader, packing)] = std::byte{7};
-  EXPECT_TRUE(is_dropped(unknown)) << "packed in a way that nobody knows";
+  EXPECT_TRUE(is_dropped(unknown)) << "packed with an unknown method";
 
   auto lane = dial();
   lane->say(packed_chunk(good));
@@ -437,7 +438,7 @@ TEST_F(BrokenMember, ANewLaneReplacesTheOldOne) {
   begin();
   auto first = dial();
   auto second = dial();
-  EXPECT_TRUE(first->is_dropped()) << "the peer knows better that the old connection is dead";
+  EXPECT_TRUE(first->is_dropped()) << "the peer must know best that the old connection is dead";
   EXPECT_THAT(end(), HasSubstr("r0 is lost"));
 }
 

@@ -1,4 +1,4 @@
-// Runs over real sockets on loopback end with the hash that they have without a network.
+// Runs over real sockets on loopback end with the same hash as without a network.
 
 #include <gmock/gmock.h>
 
@@ -45,8 +45,9 @@ TEST(Transport, LatencyChangesNothingButTheTime) {
   run.start();
   run.expect_good_end();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  // Two rounds of the warm-up, those of steps 4 and 6, the last one: each waits for contribution and result.
-  EXPECT_GE(took.count(), 5 * 0.2) << "network.emulate.rtt did not delay what it should";
+  // Two rounds of the warm-up, two of steps 4 and 6, and the last round: each waits for a contribution and a
+  // result.
+  EXPECT_GE(took.count(), 5 * 0.2) << "network.emulate.rtt did not delay the rounds";
 }
 
 TEST(Transport, PackedChunksChangeNothingButTheTraffic) {
@@ -107,7 +108,8 @@ TEST(Transport, EvaluationsAnnouncementsAndBytesArrive) {
   run.start();
   run.expect_good_end();
   ASSERT_EQ(run.evaluations().size(), 1U);
-  EXPECT_EQ(run.evaluations()[0], (std::pair<std::uint64_t, double>(12, 1.0))) << "mean of 0, 1 and 2 nats";
+  EXPECT_EQ(run.evaluations()[0], (std::pair<std::uint64_t, double>(12, 1.0)))
+      << "the mean of 0, 1 and 2 nats";
   for (std::size_t m = 0; m < 3; ++m) {
     EXPECT_EQ(run.result(m).self, m) << "members are sorted by name";
     EXPECT_GT(run.result(m).wire.payload, 0U);
@@ -154,7 +156,7 @@ TEST(Transport, WorkersMayComeBeforeTheirCoordinator) {
 
 // ---- outer.reject ----
 
-/// Three replicas of which r1's steps are a thousand times too long.
+/// Three replicas; r1's steps are a thousand times too long.
 class Sick : public testing::Test {
  protected:
   static NetworkRun::Options of_three() {
@@ -167,7 +169,7 @@ class Sick : public testing::Test {
     options.closing.reject = 4;
     return options;
   }
-  /// What the two others make, without a network.
+  /// Hash of a run of the two other replicas without a network.
   static Digest hash_of_the_healthy(const NetworkRun::Options& options) {
     Replicas replicas(options.outer, options.layout, 2, [](std::size_t m, std::uint64_t step, std::size_t i) {
       return random_step(m == 0 ? 0 : 2, step, i);
@@ -181,14 +183,14 @@ class Sick : public testing::Test {
 TEST_F(Sick, TheRunIsWhatTheOthersMakeOfIt) {
   for (const std::size_t quorum : {0, 2}) {
     auto options = of_three();
-    // With a quorum too, all three are waited for: nobody is late.
+    // Even with a quorum, rounds wait for all three, so no contribution is late.
     options.closing.quorum = quorum;
     options.closing.least = 2;
     options.closing.grace = std::chrono::minutes(10);
     NetworkRun run(options);
     run.start();
     run.expect_end_with(hash_of_the_healthy(options));
-    EXPECT_GT(run.result(1).stats.rejected, 4U) << "warm-up, training and final sync";
+    EXPECT_GT(run.result(1).stats.rejected, 4U) << "in warm-up, training and final sync";
     EXPECT_EQ(run.result(1).stats.left_out, 0U);
     for (const std::size_t m : {0, 2}) EXPECT_EQ(run.result(m).stats.rejected, 0U) << "worker " << m;
   }
@@ -198,7 +200,7 @@ TEST_F(Sick, TheCoordinatorKnowsWho) {
   auto options = of_three();
   options.pace = 0.02;
   options.steps = 60;
-  options.outer.optimizer.momentum = 0.9;  // what all overshoot by is common to their outer gradients
+  options.outer.optimizer.momentum = 0.9;  // an overshoot common to all shows in all outer gradients
   NetworkRun run(options);
   run.start();
   run.finish();
@@ -207,7 +209,8 @@ TEST_F(Sick, TheCoordinatorKnowsWho) {
     ASSERT_EQ(round.replicas.size(), 3U);
     EXPECT_THAT(round.outliers, testing::ElementsAre("r1")) << "round " << round.round;
     EXPECT_GT(round.replicas[1].norm, 100 * round.replicas[0].norm);
-    for (const std::size_t m : {0, 2}) EXPECT_GT(round.replicas[m].cosine, 0.5) << "the mean is half of it";
+    for (const std::size_t m : {0, 2})
+      EXPECT_GT(round.replicas[m].cosine, 0.5) << "each of them is half of the mean";
   }
   EXPECT_THAT(run.said(), HasSubstr("r1 is an outlier: its outer gradient of fragment"));
 }
@@ -226,19 +229,19 @@ TEST(Paths, HeartbeatsCarryTheirRoundTrips) {
   });
   run.coordinator().request_stop("the paths are known");
   run.finish();
-  ASSERT_EQ(paths.size(), 6U) << "the run ended before each member had told of both others: " << run.said();
+  ASSERT_EQ(paths.size(), 6U) << "the run ended before each member had reported both others: " << run.said();
   for (const auto& path : paths) {
     const auto which = path.from + " -> " + path.to;
     EXPECT_GT(path.shortest.count(), 0) << which;
     EXPECT_LT(path.shortest, std::chrono::seconds(10)) << which << " is on loopback";
     EXPECT_GT(path.round_trip.count(), 0) << which;
-    EXPECT_EQ(path.bytes_per_second, 0U) << which << " is on loopback, which is not followed";
+    EXPECT_EQ(path.bytes_per_second, 0U) << which << " is on loopback, where rates are not measured";
   }
 }
 
 // ---- lanes that break ----
 
-/// Those before worker `at` in the order of names dial it, by a forwarder to its private address.
+/// Lets the workers with names before worker `at` dial it through a forwarder.
 void dial_through(const Forwarder& forwarder, NetworkRun& run, std::size_t at) {
   run.adjust_network = [&forwarder, at](std::size_t m, NetworkConfig& network) {
     if (m != at) return;
@@ -272,7 +275,7 @@ TEST(Lanes, CutInTheMiddleOfFramesNothingIsLost) {
   EXPECT_GT(forwarder.connections(), 8U) << "hardly any connection broke: make this test cut earlier";
 }
 
-/// Takes a minute. The global hash says that nothing is lost and nothing applied twice.
+/// Takes a minute. The global hash shows that nothing was lost or applied twice.
 TEST(LongLanes, AllCutAtRandomForAMinuteNothingIsLost) {
   auto options = with(2, 8, 3000);
   options.pace = 0.02;
@@ -284,7 +287,7 @@ TEST(LongLanes, AllCutAtRandomForAMinuteNothingIsLost) {
     std::minstd_rand random(1);
     for (; !stop.stop_requested(); ++cuts) {
       std::this_thread::sleep_for(
-          std::chrono::milliseconds(random() % 500));  // a quarter of a second, on average
+          std::chrono::milliseconds(random() % 500));  // a quarter of a second on average
       forwarder.cut();
     }
   });

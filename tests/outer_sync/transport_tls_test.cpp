@@ -1,5 +1,5 @@
-// Certificates, and runs in which everybody shows one: who may take part, and what strangers with and without
-// certificates come to.
+// Certificates, and runs in which every process shows one: which processes may take part, and how strangers
+// with and without certificates fare.
 
 #include <gmock/gmock.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ using testing::HasSubstr;
 using tls::Authority;
 using tls::Credentials;
 
-/// A folder of this test alone.
+/// Each test has its own folder.
 class Tls : public testing::Test {
  protected:
   Tls() : folder_(fs::path(testing::TempDir()) / fmt_name()) {
@@ -37,7 +37,7 @@ class Tls : public testing::Test {
   }
   ~Tls() override { fs::remove_all(folder_); }
 
-  /// The authority of a run called "test", and a folder for everybody.
+  /// The authority of a run called "test", and a folder for each name.
   Authority authority(const std::vector<std::string>& names, const std::string& run = "test",
                       const std::string& at = "test") {
     auto made = Authority::create(folder_ / at, run);
@@ -61,7 +61,7 @@ class Tls : public testing::Test {
     } catch (const Error& error) {
       return error.what();
     }
-    return "went on";
+    return "no error";
   }
 
  private:
@@ -84,7 +84,7 @@ TEST_F(Tls, WhatAnAuthorityIssuesIsGoodAndSecret) {
     EXPECT_EQ(fs::status(secret).permissions(), fs::perms::owner_read | fs::perms::owner_write)
         << secret << " holds a key";
   }
-  EXPECT_THAT(failure_of([&] { (void)Authority::create(of(""), "test"); }), HasSubstr("is there already"));
+  EXPECT_THAT(failure_of([&] { (void)Authority::create(of(""), "test"); }), HasSubstr("exists already"));
   EXPECT_THAT(failure_of([&] { (void)made.issue("../r0", 10); }), HasSubstr("expected up to 64 letters"));
   EXPECT_THAT(failure_of([&] { made.revoke("r9"); }), HasSubstr("nothing to revoke: no certificate of 'r9'"));
 }
@@ -111,7 +111,7 @@ TEST_F(Tls, FilesThatAreWrongAreNamed) {
   }
   EXPECT_THAT(damaged("ca.crl", "no PEM"), AllOf(HasSubstr("ca.crl"), HasSubstr("in PEM")));
   fs::copy_file(of("ca.pem", "another"), of("r0") / "ca.pem", fs::copy_options::overwrite_existing);
-  EXPECT_THAT(failure_of([&] { const Credentials refused(of("r0")); }), HasSubstr("is no good"));
+  EXPECT_THAT(failure_of([&] { const Credentials refused(of("r0")); }), HasSubstr("is not valid"));
   EXPECT_THAT(failure_of([&] { const Credentials ended(made.issue("r1", 0)); }), HasSubstr("expired"));
 }
 
@@ -123,15 +123,15 @@ TEST_F(Tls, WhatIsRevokedIsGoodNoMore) {
   EXPECT_FALSE(other.revoked(serial));
   EXPECT_FALSE(other.refresh().has_value()) << "nothing has changed";
   made.revoke("r1");
-  made.revoke("r1");  // once more does no harm
-  EXPECT_THAT(other.refresh().value_or(""), HasSubstr("took up the certificates"));
+  made.revoke("r1");  // revoking twice does no harm
+  EXPECT_THAT(other.refresh().value_or(""), HasSubstr("reloaded the certificates"));
   EXPECT_TRUE(other.revoked(serial));
   EXPECT_THAT(failure_of([&] { const Credentials refused(of("r1")); }), HasSubstr("revoked"));
   (void)made.issue("r1", 10);
-  EXPECT_EQ(Credentials(of("r1")).name(), "r1") << "a new one is good";
+  EXPECT_EQ(Credentials(of("r1")).name(), "r1") << "a new certificate is valid";
   std::ofstream(of("r0") / "ca.crl") << "no PEM";
   EXPECT_THAT(other.refresh().value_or(""),
-              AllOf(HasSubstr("keeps its certificates of before"), HasSubstr("ca.crl")));
+              AllOf(HasSubstr("keeps its old certificates"), HasSubstr("ca.crl")));
   EXPECT_TRUE(other.revoked(serial));
 }
 
@@ -149,7 +149,7 @@ TEST_F(Tls, ARunIsTheSameWithIt) {
 TEST_F(Tls, StrangersAreDroppedAndTheRunGoesOn) {
   (void)authority({"coordinator", "r0", "r1", "r2"});
   (void)authority({"r1"}, "another", "another");
-  (void)authority({"r1"}, "test", "same name");  // another root of a run of the same name
+  (void)authority({"r1"}, "test", "same name");  // a different root for a run of the same name
   const auto ended = Authority::open(of("")).issue("ended", 0);
   NetworkRun run(options(2));
   std::string member;
@@ -179,13 +179,13 @@ TEST_F(Tls, NobodyIsHeardInAnothersName) {
     ASSERT_TRUE(answer);
     const auto refusal = protocol::decode_control(answer->head);
     ASSERT_TRUE(std::holds_alternative<protocol::Refused>(refusal));
-    EXPECT_THAT(std::get<protocol::Refused>(refusal).reason, HasSubstr("its certificate is of 'r2'"));
+    EXPECT_THAT(std::get<protocol::Refused>(refusal).reason, HasSubstr("its certificate is for 'r2'"));
     EXPECT_FALSE(impostor.receive());
     (void)node;
   };
   run.start();
   run.expect_good_end();
-  EXPECT_THAT(run.said(), HasSubstr("and it says that it is 'r1'"));
+  EXPECT_THAT(run.said(), HasSubstr("but it claims to be 'r1'"));
 }
 
 TEST_F(Tls, ACrowdPushesOutNobodyWhoHasShownWhoHeIs) {
@@ -198,7 +198,7 @@ TEST_F(Tls, ACrowdPushesOutNobodyWhoHasShownWhoHeIs) {
     for (int n = 0; n < 200; ++n) crowd.emplace_back(run.coordinator_address());
     EXPECT_TRUE(crowd.front().is_dropped());
     known.say(transport::control_frame(run.hello(2)));
-    EXPECT_TRUE(known.receive()) << "it was dropped for the crowd";
+    EXPECT_TRUE(known.receive()) << "a known process was dropped because of the crowd";
   };
   run.start();
   run.expect_good_end();
@@ -246,7 +246,7 @@ TEST_F(Tls, ACertificateWithoutARoleIsATrainers) {
   EXPECT_EQ(tls::role_of(tls::read_certificate(of("r0") / "cert.pem").get()), Role::observer);
   const auto root = tls::read_certificate(of("ca.pem"));
   ASSERT_EQ(tls::subject_entry(root.get(), NID_organizationalUnitName), "");
-  EXPECT_EQ(tls::role_of(root.get()), Role::trainer) << "as of a build before roles";
+  EXPECT_EQ(tls::role_of(root.get()), Role::trainer) << "as in certificates of builds before roles";
 }
 
 TEST_F(Tls, AnObserverIsNoMemberWhateverItSays) {
@@ -264,19 +264,19 @@ TEST_F(Tls, AnObserverIsNoMemberWhateverItSays) {
       hello.member.kind = kind;
       guest.say(transport::control_frame(hello));
       const auto answer = guest.receive();
-      if (!answer) return std::string("nothing was said");
+      if (!answer) return std::string("no answer");
       const auto said = protocol::decode_control(answer->head);
       const auto* refused = std::get_if<protocol::Refused>(&said);
       return refused != nullptr ? refused->reason : std::string();
     };
     EXPECT_THAT(refusal_of("watch", MemberKind::trainer),
-                HasSubstr("is of role observer, and it says hello as a trainer"));
-    EXPECT_THAT(refusal_of("watch", MemberKind::reducer), HasSubstr("says hello as a reducer"));
-    EXPECT_THAT(refusal_of("reduces", MemberKind::trainer), HasSubstr("is of role reducer"));
-    EXPECT_THAT(refusal_of("coordinator", MemberKind::trainer), HasSubstr("is of role coordinator"));
+                HasSubstr("has role observer, but it joins as a trainer"));
+    EXPECT_THAT(refusal_of("watch", MemberKind::reducer), HasSubstr("joins as a reducer"));
+    EXPECT_THAT(refusal_of("reduces", MemberKind::trainer), HasSubstr("has role reducer"));
+    EXPECT_THAT(refusal_of("coordinator", MemberKind::trainer), HasSubstr("has role coordinator"));
     RawTls peer(node.advertised(), of("watch"));
     peer.say({transport::FrameType::peer_hello, to_bytes(transport::PeerHello{}), nullptr});
-    EXPECT_FALSE(peer.receive()) << "it has no part in the rounds";
+    EXPECT_FALSE(peer.receive()) << "an observer must not take part in rounds";
   };
   run.start();
   run.expect_good_end();
@@ -293,10 +293,10 @@ TEST_F(Tls, ACoordinatorHasTheRoleOfOne) {
   run.finish();
   ASSERT_TRUE(run.result(0).error);
   EXPECT_THAT(run.result(0).error->what(),
-              HasSubstr("the certificate of 'coordinator' is of role trainer, which nobody dials"));
+              HasSubstr("the certificate of 'coordinator' has role trainer, which a process dialled"));
 }
 
-/// A coordinator's address may lead to somebody else of the run.
+/// The coordinator's address may lead to another process of the run.
 TEST_F(Tls, OnlyTheCoordinatorIsBelievedToBeIt) {
   const auto made = authority({"coordinator", "r0", "r1"});
   fs::remove_all(of("coordinator"));
@@ -309,7 +309,7 @@ TEST_F(Tls, OnlyTheCoordinatorIsBelievedToBeIt) {
   run.finish();
   ASSERT_TRUE(run.result(0).error);
   EXPECT_THAT(run.result(0).error->what(),
-              AllOf(HasSubstr("its certificate is of 'r0'"), HasSubstr("'coordinator'")));
+              AllOf(HasSubstr("its certificate is for 'r0'"), HasSubstr("'coordinator'")));
 }
 
 TEST_F(Tls, WhoIsRevokedIsCutOffInMidRun) {
@@ -330,7 +330,7 @@ TEST_F(Tls, WhoIsRevokedIsCutOffInMidRun) {
   EXPECT_THAT(run.said(), HasSubstr("r2 is lost"));
 }
 
-/// A run of two, and what a test needs to come to it as a third.
+/// A run of two with the information that a test needs to connect as a third.
 struct Visited {
   explicit Visited(NetworkRun& run) : run_(run) {
     run.before_step = [this](std::size_t m, MemberNode& node, std::uint64_t step) {
@@ -339,7 +339,7 @@ struct Visited {
       if (over && run_.last_step == for_ever) run_.last_step = step + 20;
     };
   }
-  /// The view of r0, and where r0 listens.
+  /// The view of r0 and r0's address.
   std::pair<protocol::View, std::string> begun() { return begun_.get_future().get(); }
   std::atomic<bool> over = false;
 
@@ -361,7 +361,7 @@ TEST_F(Tls, RevocationReachesWhoIsGivenTheState) {
   const transport::PeerHello hello{run.stored().token, 77, protocol::id_of(view.members.at(0)), 0,
                                    transport::PeerRole::fetcher};
   fetcher.say(transport::Frame{transport::FrameType::peer_hello, to_bytes(hello), nullptr});
-  EXPECT_TRUE(fetcher.receive()) << "it is no fetcher";
+  EXPECT_TRUE(fetcher.receive()) << "the fetcher was not accepted";
   made.revoke("r2");
   EXPECT_TRUE(fetcher.is_dropped());
   visited.over = true;
@@ -370,7 +370,7 @@ TEST_F(Tls, RevocationReachesWhoIsGivenTheState) {
               testing::ContainsRegex("dropped a fetcher at .*: its certificate has been revoked"));
 }
 
-/// Else an observer keeps those out who are to train.
+/// Otherwise observers could keep out members that are to train.
 TEST_F(Tls, OneCertificateIsGivenTheStateTwiceAtATime) {
   const auto made = authority({"coordinator", "r0", "r1", "r2", "r3"});
   auto lively = NetworkRun::Options::lively(2);
@@ -395,7 +395,7 @@ TEST_F(Tls, OneCertificateIsGivenTheStateTwiceAtATime) {
   fetchers.clear();
   visited.over = true;
   run.expect_one_end({0, 1});
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("r2 is being given the state already"));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("already serving the state to r2"));
 }
 
 TEST_F(Tls, AHandshakeThatEndsAfterTheRevocationIsNoGood) {
@@ -410,19 +410,20 @@ TEST_F(Tls, AHandshakeThatEndsAfterTheRevocationIsNoGood) {
   auto coming =
       std::async(std::launch::async, [&] { return std::make_unique<RawTls>(far.address(), of("r2")); });
   while (far.connections() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  // It has been accepted, by the certificates of now: what it shows comes two seconds later.
+  // The connection was accepted with the current certificates; the client's certificate arrives two seconds
+  // later.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   made.revoke("r2");
-  run.wait_until_said("took up the certificates");
+  run.wait_until_said("reloaded the certificates");
   const auto late = coming.get();
   late->say(transport::control_frame(run.hello(2)));
-  EXPECT_FALSE(late->receive()) << "it was let in";
+  EXPECT_FALSE(late->receive()) << "it was accepted";
   visited.over = true;
   run.expect_one_end({0, 1});
   EXPECT_THAT(run.said(), HasSubstr("its certificate has been revoked"));
 }
 
-/// A link to itself stands for a file system that fails: root too cannot look at what is behind it.
+/// A symbolic link to itself plays a failing file system: not even root can read through it.
 TEST_F(Tls, CertificatesThatCannotBeReadForAWhileEndNothing) {
   const auto made = authority({"coordinator", "r0", "r1", "r2"});
   auto lively = options(3);
@@ -431,7 +432,7 @@ TEST_F(Tls, CertificatesThatCannotBeReadForAWhileEndNothing) {
   lively.detect_timeout = 1;
   lively.closing.least = 2;
   (void)made.issue("r9", 10);
-  made.revoke("r9");  // so that there is a list which goes away
+  made.revoke("r9");  // so that there is a list that can disappear
   NetworkRun run(lively);
   const auto looped = {of("coordinator"), of("r0")};
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
@@ -444,7 +445,7 @@ TEST_F(Tls, CertificatesThatCannotBeReadForAWhileEndNothing) {
       fs::rename(of("r1"), of("r1 elsewhere"));
       std::ofstream(of("r1")) << "no folder";
     }
-    if (step == 120) {  // two seconds later, and longer than a silence that counts as a loss
+    if (step == 120) {  // two seconds later, which is longer than any silence limit
       for (const auto& folder : looped) fs::remove(folder / "ca.crl");
       fs::remove(of("r1"));
       fs::rename(of("r1 elsewhere"), of("r1"));
@@ -457,8 +458,8 @@ TEST_F(Tls, CertificatesThatCannotBeReadForAWhileEndNothing) {
   run.start();
   run.expect_one_end({0, 1});
   const auto said = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(run.said(), HasSubstr("keeps its certificates of before: cannot look for "));
-  EXPECT_THAT(said, HasSubstr("r1: keeps its certificates of before: "));
+  EXPECT_THAT(run.said(), HasSubstr("keeps its old certificates: cannot look for "));
+  EXPECT_THAT(said, HasSubstr("r1: keeps its old certificates: "));
   EXPECT_THAT(run.said(), testing::Not(testing::ContainsRegex("r[01] is lost")));
   EXPECT_THAT(run.said(), HasSubstr("r2 is lost"));
 }
@@ -474,11 +475,11 @@ TEST_F(Tls, ANewCertificateIsTakenUpInMidRun) {
   const auto before = read_text(of("r2") / "cert.pem");
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
     if (m != 0) return;
-    if (step == 8) {  // its key has leaked, say
+    if (step == 8) {  // for example, because its key leaked
       made.revoke("r2");
       (void)made.issue("r2", 10);
     }
-    const auto view = node.view();  // the second is without r2
+    const auto view = node.view();  // the second view is without r2
     if (view.number >= 3 && view.members.size() == 3 && run.last_step == lively.steps)
       run.last_step = step + 20;
   };

@@ -1,4 +1,4 @@
-"""The binding against plain PyTorch, and against the C++ outer loop."""
+"""Compares the binding with plain PyTorch and with the C++ outer loop."""
 
 import json
 import math
@@ -56,13 +56,13 @@ def test_global_parameters_are_those_of_plain_pytorch_over_twenty_rounds(run, al
 
 
 def write_job(run, steps):
-    """A table of inner steps for each replica, and what they move."""
+    """Writes a job for each replica: the placement of its parameters, and a table of inner steps."""
     shapes = {"inlet.weight": (40, 30), "inlet.bias": (40,)}
     for layer in range(3):
         shapes |= {f"layers.{layer}.weight": (50, 30), f"layers.{layer}.bias": (7,)}
     place = placement.place(shapes, 3, None, None)
     for replica, name in enumerate(NAMES):
-        # The initial values are the same, the steps each one's own; padding stays zero.
+        # The initial values are the same for all replicas, the steps are not; padding stays zero.
         rows = []
         for row in range(steps + 1):
             chance = random.Random(f"{replica if row else 'all'} {row}")
@@ -78,7 +78,7 @@ def write_job(run, steps):
 
 
 def hash_of(run, kinds, steps):
-    """Of a run in which each replica is of that kind."""
+    """The global hash of a run with replicas of these kinds."""
     run.write_config(run={"steps": steps}, outer={"codec": "lloyd4", "error_feedback": True, "merge": "alpha", "merge_alpha": 0.3})
     run.start_coordinator()
     for name, kind in zip(NAMES, kinds):

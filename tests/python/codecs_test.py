@@ -40,7 +40,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(DivergenceError, match="element 2"):
         codecs.encode(torch.tensor([0.0, 1.0, float("inf")]), "int8")
     encoded = codecs.encode(torch.ones(64), "lloyd4")
-    with pytest.raises(DataError, match="bytes are no 65 values"):
+    with pytest.raises(DataError, match="bytes are not an encoding of 65 values"):
         codecs.decode(encoded, "lloyd4", 65)
     with pytest.raises(ConfigError, match="residual has 3 elements"):
         codecs.encode(torch.ones(64), "lloyd4", residual=torch.zeros(3))

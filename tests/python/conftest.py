@@ -1,4 +1,4 @@
-"""Runs of real processes: a coordinator of the build, and workers of Python."""
+"""Runs of real processes: the build's coordinator and Python workers."""
 
 import json
 import os
@@ -10,14 +10,14 @@ import time
 import pytest
 from nursery import Nursery
 
-LIMIT = 600  # seconds that a process may take before it counts as hanging: machines may be busy
+LIMIT = 600  # seconds after which a process counts as hanging; long, since machines may be busy
 HERE = pathlib.Path(__file__).parent
 
 
 def pytest_addoption(parser):
-    parser.addoption("--build", required=True, help="folder of the build that has isthmus-coordinator")
-    parser.addoption("--cpp", required=True, help="folder of table_worker")
-    parser.addoption("--shard", default="1/1", help="I/N: every N-th test, from the I-th on")
+    parser.addoption("--build", required=True, help="build folder with isthmus-coordinator")
+    parser.addoption("--cpp", required=True, help="folder with table_worker")
+    parser.addoption("--shard", default="1/1", help="I/N: every N-th test, beginning with the I-th")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 class Run:
-    """One run in a folder: its config, its coordinator, its workers."""
+    """A run in a folder: config, coordinator and workers."""
 
     def __init__(self, folder, build, cpp, nursery):
         self.folder, self.build, self.cpp, self.nursery = folder, pathlib.Path(build), pathlib.Path(cpp), nursery
@@ -72,19 +72,19 @@ class Run:
         try:
             return self.processes[name].wait(LIMIT)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"{name} hangs; it has said:\n{self.log(name)}")
+            pytest.fail(f"{name} hangs; its output is:\n{self.log(name)}")
 
     def wait_first(self, *names):
-        """The name of the first that ends badly."""
+        """The name of the first process that ends with an error."""
         for _ in range(LIMIT * 20):
             for name in names:
                 if self.processes[name].poll() not in (None, 0):
                     return name
             time.sleep(0.05)
-        pytest.fail("none of these has ended badly: " + "".join(map(self.log, names)))
+        pytest.fail("none of these has ended with an error: " + "".join(map(self.log, names)))
 
     def finish(self, *names):
-        """Waits for these, or for all, and asserts that they end well; with the first that does not it is over."""
+        """Waits for these processes, or for all, and asserts that all succeed. Returns early if one fails."""
         names = names or list(self.processes)
         for _ in range(LIMIT * 20):
             states = {name: self.processes[name].poll() for name in names}
@@ -93,23 +93,23 @@ class Run:
                 break
             time.sleep(0.05)
         logs = "\n".join(f"== {name}\n{self.log(name)}" for name in self.processes)
-        assert not bad, f"{', '.join(bad)} ended badly: {states}\n{logs}"
-        assert None not in states.values(), f"somebody hangs: {states}\n{logs}"
+        assert not bad, f"{', '.join(bad)} failed: {states}\n{logs}"
+        assert None not in states.values(), f"a process hangs: {states}\n{logs}"
 
     def log(self, name):
         return (self.folder / f"{name}.log").read_text()
 
     def wait_for(self, name, text):
-        """Until a process has said that."""
+        """Waits until the output of a process contains `text`."""
         for _ in range(LIMIT * 20):
             if text in self.log(name):
                 return
             assert self.processes[name].poll() is None, f"{name} ended before '{text}':\n{self.log(name)}"
             time.sleep(0.05)
-        pytest.fail(f"{name} does not come to say '{text}':\n{self.log(name)}")
+        pytest.fail(f"{name} does not print '{text}':\n{self.log(name)}")
 
     def report(self, name, run="test"):
-        """What that replica has reported at its end."""
+        """The final report of a replica."""
         summary = json.loads((self.folder / "runs" / run / "summary.json").read_text())
         (report,) = [entry for entry in summary["members"] if entry["name"] == name]
         return report

@@ -1,4 +1,4 @@
-"""`isthmus launch` with workers of Python, and the examples."""
+"""`isthmus launch` with Python workers, and the examples."""
 
 import getpass
 import json
@@ -46,16 +46,16 @@ def test_launch_starts_what_worker_command_says(run):
 
 @pytest.fixture
 def ssh(run):
-    """What `launch` of a site has to say of an ssh server on loopback, which has keys and a folder of its own."""
+    """Starts an ssh server on loopback with its own keys and folder. Returns the `launch` section for a site on it."""
     if not (server := shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")):
-        pytest.skip("there is no sshd: scripts/setup.sh --tests installs it")
+        pytest.skip("sshd is missing: scripts/setup.sh --tests installs it")
     if getpass.getuser() == "root":
         pathlib.Path("/run/sshd").mkdir(exist_ok=True)
     folder = run.folder / "ssh"
     folder.mkdir()
     for key in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
-    reserved = socket.socket()  # no other process can take the port; sshd can, as both set this option
+    reserved = socket.socket()  # no other process can take the port; sshd can, since both set this option
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind(("127.0.0.1", 0))
     port = reserved.getsockname()[1]
@@ -122,7 +122,7 @@ def test_the_gpt_example_learns(run):
 def test_the_extension_links_no_libtorch(run):
     (extension,) = (run.build / "python" / "isthmus").glob("_native*.so")
     lines = subprocess.run(["ldd", extension], capture_output=True, text=True, check=True).stdout.splitlines()
-    libraries = " ".join(line.split()[0] for line in lines)  # names alone: an address may spell "c10"
+    libraries = " ".join(line.split()[0] for line in lines)  # names only, since an address may contain "c10"
     assert "libcrypto" in libraries and "torch" not in libraries and "c10" not in libraries
 
 
@@ -154,7 +154,7 @@ def test_the_trainer_example_resumed_ends_as_one_that_never_stopped(run):
     log = run.folder / "runs/whole/replica-0/worker.log"
     train_by_trainer(run, "whole", "--set", "replicas=1", "--set", "run.checkpoint_every=20")
     whole = log.read_text()
-    shutil.rmtree(run.folder / "whole/replica-0/checkpoint-40")  # as if it had died before it wrote that
+    shutil.rmtree(run.folder / "whole/replica-0/checkpoint-40")  # as if killed before it wrote this
     launched(run, "--resume", str(run.folder / "runs/whole"))
     resumed = log.read_text().removeprefix(whole)
     assert "from step 20" in resumed and hash_in(resumed) == hash_in(whole), resumed

@@ -1,7 +1,7 @@
-"""Workers of Python by fork from a process that has imported torch: the import takes longer than most of them run.
+"""Forks Python workers from a process that has imported torch, since the import takes longer than most workers run.
 
-Who is forked goes on, and ends, as if it had been started by `python SCRIPT ARGUMENT ...`. As a program (only Nursery
-starts it) this reads a line of JSON for each worker and answers with its process id.
+A forked worker behaves as if started by `python SCRIPT ARGUMENT ...`. As a program, started only by Nursery, this
+module reads a line of JSON for each worker and answers with the worker's process id.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import types
 
 
 class Worker:
-    """What the tests use of subprocess.Popen."""
+    """The part of subprocess.Popen that the tests use."""
 
     def __init__(self, pid, status):
         self.pid, self.status, self.returncode = pid, status, None
@@ -49,7 +49,7 @@ class Nursery:
         )
 
     def start(self, words, folder, name):
-        """Works in that folder, which gets NAME.log."""
+        """Starts a worker in this folder, with its output in NAME.log."""
         log, status = folder / f"{name}.log", folder / f"{name}.status"
         log.write_text("")
         status.unlink(missing_ok=True)
@@ -65,7 +65,7 @@ class Nursery:
 
 
 def serve(jobs):
-    """Returns in each worker, with its job, and at the end of jobs, with none."""
+    """Returns in each worker with its job, and in the parent with None after the last job."""
     for line in jobs:
         job = json.loads(line)
         if os.fork() != 0:
@@ -86,11 +86,11 @@ def serve(jobs):
 
 
 def become(job):
-    """This process is that worker from here on."""
+    """Turns this process into the worker of the job."""
     nothing, log = os.open(os.devnull, os.O_RDONLY), os.open(job["log"], os.O_WRONLY)
     for opened, number in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(opened, number)
-    # The pool of a forked process is made anew by the first call, and two threads' at once end it.
+    # The first call recreates a forked process's thread pool, and must not happen in two threads at once.
     torch.set_num_threads(torch.get_num_threads())
     os.chdir(job["folder"])
     script = sys.argv[0] = job["words"][0]
@@ -102,7 +102,7 @@ def become(job):
 
 
 if __name__ == "__main__":
-    import torch._dynamo  # the first optimizer would
+    import torch._dynamo  # otherwise imported by the first optimizer
     import torch.distributed.checkpoint.state_dict
     import torch.distributed.fsdp
 

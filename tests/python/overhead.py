@@ -1,6 +1,6 @@
-"""What after_step() costs where nothing is due: overhead.py BUILD, with PYTHONPATH=BUILD/python. No test: it prints.
+"""Prints the cost of after_step() when nothing is due: overhead.py BUILD, with PYTHONPATH=BUILD/python. Not a test.
 
-A run of one replica and a coordinator of its own; 5,000 steps between a send and the next.
+Runs one replica and a coordinator for 5,000 steps between two sends.
 """
 
 import pathlib

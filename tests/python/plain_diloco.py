@@ -1,11 +1,11 @@
-"""Streaming DiLoCo (arXiv 2501.18512, Algorithm 2) in plain PyTorch, all replicas in one process; with the merge
-weight alpha, or with the carry merge where alpha is None."""
+"""Streaming DiLoCo (arXiv 2501.18512, Algorithm 2) in plain PyTorch, with all replicas in one process. The merge uses
+the weight alpha; if alpha is None, it is the carry merge."""
 
 import torch
 
 
 class PlainDiloco:
-    """`groups`: names of each fragment's parameters. After each inner step of all replicas: `after_step`."""
+    """`groups` has the parameter names of each fragment. Call `after_step` after each inner step of all replicas."""
 
     def __init__(self, models, groups, every, delay, alpha, lr, momentum):
         self.local = [dict(model.named_parameters()) for model in models]
@@ -49,7 +49,7 @@ class PlainDiloco:
                 self.apply(p, self.alpha)
 
     def finish(self):
-        """What is in flight, then once more all fragments."""
+        """Applies the fragments in flight, then sends and applies all fragments once more."""
         for p in sorted(self.flying, key=lambda p: self.flying[p][0]):
             self.apply(p, self.alpha)
         for p in range(len(self.groups)):

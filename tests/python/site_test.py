@@ -1,4 +1,4 @@
-"""Sites of several ranks (DistributedDataParallel, FSDP2), each one replica of the run."""
+"""Sites with several ranks (DistributedDataParallel, FSDP2); each site is one replica of the run."""
 
 import subprocess
 import time
@@ -25,7 +25,7 @@ def test_all_ranks_of_all_sites_end_with_the_same_parameters(run):
 def test_no_rank_waits_for_a_first_one_that_has_failed(run):
     start(run, "--fail-at", "9", min_replicas=1)
     assert run.wait("us") == 1
-    # Whichever rank is first to end the other: both say why.
+    # Either rank may end the other first, but both report the reason.
     assert "an outer gradient is not finite" in run.log("us")
     run.finish("eu", "coordinator")
 
@@ -38,7 +38,7 @@ def start_site(run, name, *arguments):
 
 
 def start_sharded(run, *arguments, steps=24, **outer):
-    """A site of two ranks, in shards or as one `--plain` process on the same batches, beside one of one process."""
+    """Starts two sites: `eu` with two sharded ranks or one `--plain` process on the same batches, and a plain `us`."""
     for store in run.folder.glob("*.store"):
         store.unlink()
     run.write_config(run={"steps": steps, "checkpoint_every": 1000}, outer=outer)
@@ -71,7 +71,7 @@ def test_a_site_of_shards_is_as_one_process(run, outer, arguments):
     hash_of_all(run)
     plain = torch.load(run.folder / "eu", weights_only=True)
     for name, value in plain.items():
-        # Gradients are added in another order; with 4 bits that may fall on another level, of which few can be.
+        # Gradients are added in another order, so 4 bits can give another level; few levels apart are allowed.
         bound = 2e-2 if outer.get("codec") == "lloyd4" else 2e-5
         assert torch.allclose(sharded[name], value, rtol=0, atol=bound), f"{name}: {(sharded[name] - value).abs().max()}"
 

@@ -1,4 +1,4 @@
-"""Moving a module's parameters into one memory, without a run."""
+"""Moving the parameters of a module into one buffer, without a run."""
 
 import json
 import pathlib
@@ -124,9 +124,9 @@ def test_a_users_own_fragments():
     parameters = parameters_of(Tied())
     place_ = placement_of(parameters, 2, [["layers.*"], ["embed.*"]])
     assert place_.tensors[-1][0] == "embed.weight"
-    with pytest.raises(isthmus.ConfigError, match="embed.weight is in none"):
+    with pytest.raises(isthmus.ConfigError, match="embed.weight matches no pattern"):
         placement_of(parameters, 2, [["layers.0.*"], ["layers.[123].*"]])
-    with pytest.raises(isthmus.ConfigError, match="in those of fragments 0, 1"):
+    with pytest.raises(isthmus.ConfigError, match="matches patterns of fragments 0, 1"):
         placement_of(parameters, 2, [["*"], ["embed.*"]])
     with pytest.raises(isthmus.ConfigError, match="2 lists of patterns, and outer.num_fragments is 3"):
         placement_of(parameters, 3, [["layers.*"], ["embed.*"]])
@@ -150,7 +150,7 @@ def test_bf16_keeps_what_outer_steps_gave_below_its_precision():
     size = storage.values.numel()
     assert not storage.direct and model.head.weight.dtype == torch.bfloat16
     master = storage.values.clone()
-    master[:8] += 1e-6  # less than bf16 sees
+    master[:8] += 1e-6  # below the resolution of bf16
     storage.values.copy_(master)
     storage.store(0, size)
     storage.fetch(0, size)
@@ -168,7 +168,7 @@ def test_names_are_those_without_wrappers():
 
 
 def module_of(tensors):
-    """A module with parameters of these names and shapes."""
+    """A module with parameters that have these names and shapes."""
     model = torch.nn.Module()
     for name, shape in tensors:
         owner = model
@@ -191,7 +191,7 @@ def test_a_model_of_the_config_lies_as_the_cpp_worker_has_it(tmp_path, settings,
     config.write_text(json.dumps({"model": model, "outer": {"num_fragments": fragments, "chunk_elements": 1024}}))
     experiment = _native.load(str(config), [], "eu", "")
     tensors, ranges = _native.model_table(experiment, 96)
-    # In another order than the buffer's, as Hugging Face's modules have their norms.
+    # In another order than the buffer, like the norms of Hugging Face's modules.
     mine = module_of(sorted((name, shape) for name, shape, _ in tensors))
     placement = placement_of_experiment(experiment, parameters_of(mine))
     assert placement.tensors == [(name, tuple(shape), begin) for name, shape, begin in tensors]

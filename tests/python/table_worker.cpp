@@ -1,7 +1,7 @@
-// table_worker CONFIG COORDINATOR NAME JOB: a replica of the C++ outer loop whose inner steps come from a
-// table, for comparing it with the Python binding's. JOB is a JSON file: tensors as [name, shape, first
-// element], fragments as [first element, elements], `tokens` of a step, and `values`, a file of fp32: the
-// initial buffer, then for each step what is added to it. Prints the global hash at the end.
+// table_worker CONFIG COORDINATOR NAME JOB: a replica of the C++ outer loop with inner steps from a table,
+// for comparison with the Python binding. JOB is a JSON file: tensors as [name, shape, first element],
+// fragments as [first element, elements], `tokens` of a step, and `values`, a file of fp32: the initial
+// buffer, then the change of each step. Prints the global hash at the end.
 
 #include <fmt/format.h>
 

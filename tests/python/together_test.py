@@ -1,4 +1,4 @@
-"""Workers of Python in the company of the program: `isthmus worker` beside them, its coordinator's TLS, log and verbs."""
+"""Python workers in a run with `isthmus worker`, and with the coordinator's TLS, log and commands."""
 
 import json
 import random
@@ -15,7 +15,7 @@ NAMES = ("eu", "us")
 
 
 def program(run, *words, status=0):
-    """What a verb of the program prints."""
+    """The output of a command of the program."""
     done = subprocess.run(
         [str(run.build / "isthmus"), *map(str, words)], capture_output=True, text=True, timeout=LIMIT, cwd=run.folder
     )
@@ -24,7 +24,8 @@ def program(run, *words, status=0):
 
 
 def write_llama(run, name, kinds):
-    """A model and data that both kinds of workers can train: each site's sequences are all alike, and its own."""
+    """Trains a model that both kinds of workers support. All sequences of a site are equal, so that their order is
+    irrelevant."""
     sites = {}
     for site in NAMES:
         chance = random.Random(site)
@@ -74,7 +75,7 @@ def test_replicas_of_both_kinds_train_the_same_model_as_far_as_their_inner_steps
         for other in (of_python, mixed):
             torch.testing.assert_close(other[name], value, rtol=0, atol=2e-4, msg=lambda text: f"{name}: {text}")
         moved = max(moved, (value - value.mean()).abs().max().item())
-    assert moved > 0.01  # it was a model that had learnt
+    assert moved > 0.01  # the model has learned something
 
 
 def test_tls_round_log_status_and_top_are_as_of_other_workers(run):
@@ -137,7 +138,7 @@ def test_an_observer_has_the_global_parameters_of_each_step_that_is_evaluated(ru
     steps = [step for step, _, _ in seen]
     assert steps[-1] == "end" and len([step for step in steps if isinstance(step, int)]) > 3, steps
     for step, _, values in seen:
-        if step:  # nothing was recorded before the first
+        if step:  # nothing was recorded before the first step
             now = recorded[-1 if step == "end" else step - 1]
             assert all(torch.equal(values[name], now[name]) for name in now), step
     assert seen[-1][1] == run.report("eu")["global_hash"]

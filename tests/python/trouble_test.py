@@ -1,10 +1,10 @@
-"""What goes wrong in a run: clear exceptions, no hang, no crash, and the others learn of it."""
+"""Failures in a run: they raise clear exceptions, without hangs or crashes, and the other replicas learn of them."""
 
 import pytest
 
 
 def start_pair(run, *arguments, least=1, steps=24, **sections):
-    """`us` gets the arguments; one alone may go on."""
+    """Starts two workers; `us` gets the arguments. One of them may continue alone."""
     sections["outer"] = {"min_replicas": least, **sections.get("outer", {})}
     run.write_config(run={"steps": steps}, **sections)
     run.start_coordinator()
@@ -29,7 +29,7 @@ def test_trouble_of_one_replica_ends_it_with_its_name_and_the_other_goes_on(run,
     assert said in run.log("us")
     run.finish("eu", "coordinator")
     assert "step 24" in run.log("eu")
-    # Its reason came to the coordinator before its connection ended.
+    # The reason reached the coordinator before the connection ended.
     assert said.split(":")[0].split()[-1] in run.log("coordinator") or trouble == "not finite", run.log("coordinator")
 
 
@@ -56,7 +56,7 @@ def test_an_interrupt_ends_waiting_for_others(run):
     run.write_config()
     run.start_coordinator()
     run.start_worker("eu", "train.py")
-    run.wait_for("coordinator", "eu")  # it has come, and waits for the other one
+    run.wait_for("coordinator", "eu")  # eu has joined and waits for us
     run.interrupt("eu")
     assert run.wait("eu") in (-2, 130)
     assert "KeyboardInterrupt" in run.log("eu")

@@ -1,4 +1,4 @@
-"""What a user's type checker sees of the package; checked by mypy, never run."""
+"""A use of the package for type checkers; checked by mypy, never run."""
 
 from typing import Any, Iterable
 

@@ -1,4 +1,4 @@
-"""The package and its stubs by mypy, as in a user's editor."""
+"""Checks the package and its stubs with mypy, like a user's editor."""
 
 import pathlib
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import isthmus
 
 HERE = pathlib.Path(__file__).parent
-# mypy would spend most of its time in these. Our code uses none of their types but one base class of transformers.
+# mypy would spend most of its time in these packages. We use only one of their types, a base class of transformers.
 SETTINGS = """[mypy]
 check_untyped_defs = True
 follow_imports = silent

@@ -1,4 +1,4 @@
-// The outer step and the merge against numbers worked out by hand.
+// Checks the outer step and the merge against numbers worked out by hand.
 
 #include <gmock/gmock.h>
 
@@ -69,8 +69,8 @@ TEST(OuterStep, PlainAveragingSubtractsTheGradient) {
   EXPECT_EQ(bits(theta), bits({2.5F, 0.1F - 0.3F}));
 }
 
-// The defaults in fp32: each operation rounds once and is not fused with the next. The second case would give
-// other bits with a fused multiply-add, so a compiler or a kernel that fuses is found here.
+// The defaults in fp32: each operation rounds once and is not fused with the next. A fused multiply-add would
+// change bits in the second case, so this test finds a compiler or kernel that fuses.
 TEST(OuterStep, EveryOperationRoundsOnce) {
   const OuterStep step;
   Values theta{0.1F};
@@ -85,21 +85,22 @@ TEST(OuterStep, EveryOperationRoundsOnce) {
   EXPECT_EQ(bits(velocity), bits({v}));
   EXPECT_EQ(bits(theta), bits({expected}));
 
-  // v = fl(fl(mu v) + g) with mu v = 1 + 2^-12 + 2^-26: the last bit is lost before -1 is added, or kept.
+  // v = fl(fl(mu v) + g) with mu v = 1 + 2^-12 + 2^-26: unfused, the last bit is lost before -1 is added.
   const float x = 1 + 0x1p-13F;
   const OuterStep unfused{.lr = 1, .momentum = x, .nesterov = false};
   velocity = {x};
   theta = {0};
   apply(unfused, Values{-1}, theta, velocity);
   EXPECT_EQ(velocity[0], 0x1p-12F) << "the multiply and the add were fused; compile with -ffp-contract=off";
-  EXPECT_NE(std::fma(x, x, -1.0F), 0x1p-12F) << "this case does not tell fused from unfused any more";
+  EXPECT_NE(std::fma(x, x, -1.0F), 0x1p-12F)
+      << "fused and unfused arithmetic give the same result in this case";
 }
 
 TEST(Merge, AlphaZeroCopiesEveryBit) {
   const Values global{1.5F, -0.0F, std::numeric_limits<float>::denorm_min(), 0x1p127F};
   Values local{std::numeric_limits<float>::quiet_NaN(), 1, std::numeric_limits<float>::infinity(), -3};
   merge(0, global, local);
-  EXPECT_EQ(bits(local), bits(global)) << "alpha 0 must copy: not even a NaN in the old value may survive";
+  EXPECT_EQ(bits(local), bits(global)) << "alpha 0 must copy, so that even a NaN in the old value disappears";
 }
 
 TEST(Merge, AlphaOneKeepsEveryBit) {
@@ -107,7 +108,7 @@ TEST(Merge, AlphaOneKeepsEveryBit) {
   const Values before{1.0F / 3, -0.0F, std::numeric_limits<float>::denorm_min()};
   auto local = before;
   merge(1, global, local);
-  EXPECT_EQ(bits(local), bits(before)) << "alpha 1 must leave the local parameters alone";
+  EXPECT_EQ(bits(local), bits(before)) << "alpha 1 must not change the local parameters";
 }
 
 TEST(Merge, HalfIsThePlainMean) {
@@ -145,7 +146,7 @@ TEST(Merge, CarryMovesTheLocalParametersAsTheGlobalOnes) {
   const volatile float after = 0.1F - change;
   const volatile float moved = after - 0.1F;
   const volatile float expected = 0.7F + moved;
-  EXPECT_EQ(bits(local)[1], bits({expected})[0]) << "each operation rounds once";
+  EXPECT_EQ(bits(local)[1], bits({expected})[0]) << "each operation must round once";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The formats byte for byte: what another implementation must write.
+// The formats byte by byte, as every implementation must write them.
 
 #include <gtest/gtest.h>
 
@@ -96,7 +96,7 @@ TEST(CodecLayout, Lloyd3HasTwoIndexPlanesAndOneOfSigns) {
 }
 
 TEST(CodecLayout, SignsScaleIsTheMean) {
-  // Mean 1.5 (0x3fc0); byte j has elements j, 16 + j, ... from the low bit up.
+  // Mean 1.5 (0x3fc0); byte j has elements j, 16 + j, ..., from the lowest bit up.
   Values x(32, 1.0F);
   std::fill_n(x.begin(), 16, -2.0F);
   x[17] = -1;
@@ -107,8 +107,7 @@ TEST(CodecLayout, SignsScaleIsTheMean) {
 }
 
 TEST(CodecLayout, Topk) {
-  // Three of 192 are kept, at 2, 100 and 191, with scale 1: 12-bit positions 002 064 0bf, then codes 1,
-  // -0, 1.
+  // Keeps three of 192, at 2, 100 and 191, with scale 1: 12-bit positions 002 064 0bf, then codes 1, -0, 1.
   auto x = followed_by_zeros({0, 0.25F, 0.9F}, 192);
   x[100] = -0.5F;
   x[191] = 1;
@@ -135,7 +134,7 @@ TEST(CodecLayout, AllZeroBlocksAreZeros) {
   }
 }
 
-// ---- digests printed by pinned_digests.py, which has exact fractions where the codecs have tricks ----
+// ---- digests printed by pinned_digests.py, which uses exact fractions ----
 
 Values scattered(std::size_t n, int lowest, int exponents) {
   Values out(n);

@@ -17,7 +17,7 @@ T any_of(const T (&choices)[n]) {
   return *rc::gen::elementOf(std::vector<T>(std::begin(choices), std::end(choices)));
 }
 
-/// Of any format but the narrow scales, which refuse most values.
+/// Any format without the narrow scales, which refuse most values.
 CodecSpec any_spec() {
   constexpr ScaleFormat wide[] = {ScaleFormat::bf16, ScaleFormat::e8m0};
   constexpr float clips[] = {1, 0.85F};
@@ -36,7 +36,7 @@ Noise any_noise() {
           .first_element = *rc::gen::inRange<std::uint64_t>(0, 1U << 30)};
 }
 
-/// Finite, of any exponent up to 2^110, so that no format refuses them.
+/// Finite values with any exponent up to 2^110, so that no format refuses them.
 Values any_values(std::size_t n) {
   const auto seed = *rc::gen::arbitrary<unsigned>();
   const auto exponent = *rc::gen::inRange(-149, 90);
@@ -72,7 +72,7 @@ Values signed_levels(CodecKind kind) {
   return all;
 }
 
-/// Distance to the nearest level by plain search.
+/// Distance to the nearest level, by linear search.
 float smallest_distance(CodecKind kind, float in_scales) {
   float least = std::numeric_limits<float>::infinity();
   for (const float level : signed_levels(kind)) least = std::min(least, std::abs(in_scales - level));
@@ -235,7 +235,7 @@ RC_GTEST_PROP(CodecProperty, StrangeBytesAreRefusedOrGiveFiniteValues, ()) {
   const auto spec = any_spec();
   const auto n = any_length();
   std::mt19937 engine(*rc::gen::arbitrary<unsigned>());
-  // Mostly an encoder's bytes, so that not all are refused at the first scale.
+  // Starts from an encoder's bytes, so that not all inputs are refused at the first scale.
   auto bytes = encoded_or_fail(spec, any_values(n));
   const auto wrong = bytes.empty() ? 0 : *rc::gen::inRange<std::size_t>(0, 4);
   for (std::size_t i = 0; i < wrong; ++i) bytes[engine() % bytes.size()] = static_cast<std::byte>(engine());

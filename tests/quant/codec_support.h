@@ -1,5 +1,5 @@
 #pragma once
-// What the codec tests share: inputs, and a plain reading of encoded bytes after codec.h.
+// Helpers shared by the codec tests: inputs, and a simple reader of encoded bytes written after codec.h.
 
 #include <bit>
 #include <cmath>
@@ -42,7 +42,7 @@ inline std::string text_of(const CodecSpec& spec) {
 }
 inline std::ostream& operator<<(std::ostream& out, const CodecSpec& spec) { return out << text_of(spec); }
 
-/// Exactly as long as it must be, so that AddressSanitizer sees every byte too far.
+/// A buffer of the exact size, so that AddressSanitizer detects writes past its end.
 inline Encoded buffer(const CodecSpec& spec, std::size_t elements) {
   return Encoded(encoded_size(spec, elements));
 }
@@ -62,14 +62,14 @@ inline bool same_bits(const Values& a, const Values& b) {
 
 inline float bf16_value(std::uint32_t bits) { return std::bit_cast<float>(bits << 16); }
 
-// ---- a block format's bytes ----
+// ---- bytes of the block formats ----
 
 inline int bits_of(CodecKind kind) {
   constexpr int bits[] = {32, 16, 8, 4, 4, 4, 3, 2, 1, 2};
   return bits[static_cast<std::size_t>(kind)];
 }
 
-/// Smallest first.
+/// Levels from the smallest up.
 inline Values levels_of(CodecKind kind) {
   const auto table = [](const auto& levels) { return Values(std::begin(levels), std::end(levels)); };
   switch (kind) {

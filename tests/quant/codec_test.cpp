@@ -1,4 +1,4 @@
-// Names, sizes, accuracy, refusals.
+// Names, sizes, accuracy, and refused inputs.
 
 #include "isthmus/quant/codec.h"
 
@@ -27,7 +27,7 @@ double relative_rmse(const CodecSpec& spec, const Values& x) {
   return std::sqrt(error / power);
 }
 
-/// Every decoder on these bytes, which must be refused; nothing may be written.
+/// Checks that every decoder refuses these bytes and writes nothing.
 void expect_refused(const CodecSpec& spec, const Encoded& bytes, std::size_t n, const char* why) {
   const Values before(n, 3.0F);
   auto a = before;
@@ -42,7 +42,7 @@ void expect_refused(const CodecSpec& spec, const Encoded& bytes, std::size_t n, 
   EXPECT_TRUE(a == before && b == before && c == before) << spec << ": " << why;
 }
 
-/// Bytes of n values of 1 with `code` in place of the last block's scale.
+/// Bytes of n values of 1; `code` replaces the last block's scale.
 Encoded with_last_scale(const CodecSpec& spec, std::size_t n, std::uint32_t code) {
   auto bytes = buffer(spec, n);
   EXPECT_FALSE(encode(spec, Values(n, 1.0F), {}, {}, bytes));
@@ -85,7 +85,7 @@ TEST(Codec, SizesCountScalesPartialBlocksAndWholeGroups) {
   EXPECT_EQ(encoded_size({.kind = CodecKind::lloyd2}, 65), 2U * 2 + 32);
   EXPECT_EQ(encoded_size({.kind = CodecKind::sign, .scale = ScaleFormat::e8m0}, 129), 3U + 32);
   EXPECT_EQ(encoded_size({.kind = CodecKind::topk}, 4096), 2U + 96 + 16);
-  // One of the last element: a scale, 12 bits in two bytes, 2 bits in one.
+  // For the last element: a scale, 12 bits in two bytes, 2 bits in one byte.
   EXPECT_EQ(encoded_size({.kind = CodecKind::topk}, 4097), 114U + 5);
   for (const auto kind : all_kinds) EXPECT_EQ(encoded_size({.kind = kind}, 0), 0U);
 }
@@ -150,9 +150,9 @@ TEST(Codec, GaussianErrorIsWhatTheFormatAllows) {
   EXPECT_NEAR(relative_rmse({.kind = CodecKind::lloyd4}, x), 0.089, 0.001);
   EXPECT_NEAR(relative_rmse({.kind = CodecKind::lloyd3}, x), 0.177, 0.002);
   EXPECT_NEAR(relative_rmse({.kind = CodecKind::lloyd2}, x), 0.343, 0.002);
-  // The best for one bit: sqrt(1 - 2 / pi).
+  // The optimum for one bit: sqrt(1 - 2 / pi).
   EXPECT_NEAR(relative_rmse({.kind = CodecKind::sign, .block = 4096}, x), 0.603, 0.003);
-  // 64 of 4096 have about a tenth of the power of Gaussian values.
+  // The largest 64 of 4096 have about a tenth of the power of Gaussian values.
   EXPECT_NEAR(relative_rmse({.kind = CodecKind::topk}, x), 0.94, 0.003);
 }
 
@@ -200,7 +200,7 @@ TEST(Codec, WhatIsTooLargeForTheScaleIsNamed) {
       const float largest_value = unit_level(kind) * (scale == ScaleFormat::e5m3 ? 14.0F : 0x1p120F);
       Values x(40, 0.0F);
       auto bytes = buffer(spec, x.size());
-      // The scale of a block of signs is the mean of all of it.
+      // The scale of a block of signs is the mean of its magnitudes.
       if (kind == CodecKind::sign) std::fill_n(x.begin() + 16, 16, largest_value);
       x[where] = largest_value;
       EXPECT_FALSE(encode(spec, x, {}, {}, bytes)) << spec;
@@ -289,7 +289,7 @@ TEST(Codec, AllCodesDecode) {
   }
 }
 
-/// A piece of topk by hand: two positions of 600 elements at top_k = 8.
+/// A piece of topk made by hand: two positions of 600 elements at top_k = 8.
 Encoded two_kept(unsigned first, unsigned second) {
   const auto low = static_cast<std::byte>(first & 0xff);
   const auto middle = static_cast<std::byte>(first >> 8 | (second & 0xf) << 4);
@@ -318,7 +318,7 @@ TEST(Codec, TopkDecodersRefusePositionsThatNoEncoderWrites) {
 
 TEST(Codec, TopkKeepsTheFirstOfEqualOnes) {
   const CodecSpec spec{.kind = CodecKind::topk, .top_k = 16};
-  Values x(1024, 0.25F);  // four are kept
+  Values x(1024, 0.25F);  // keeps four
   x[700] = -1;
   x[900] = 1;
   auto bytes = buffer(spec, x.size());

@@ -1,5 +1,5 @@
-// The kernels against the plain passes, bit for bit: on the CPU by emulated_gpu.h, and on a GPU where there
-// is one.
+// Compares the kernels bit for bit with the scalar passes: on the CPU with emulated_gpu.h, and on a GPU if
+// the machine has one.
 
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ using Floats = std::vector<float>;
 using Bytes = std::vector<std::byte>;
 using Input = Encoding::Input;
 
-/// What is encoded, or decoded and applied; a pass replaces what it writes.
+/// Operands of a pass. The pass overwrites its outputs.
 struct Job {
   CodecSpec spec;
   Input input = Input::plain;
@@ -59,7 +59,7 @@ Encoding encoding(Job& job) {
           .out = job.out.data()};
 }
 
-// ---- who runs the passes ----
+// ---- runners of the passes ----
 
 struct Scalar {
   static std::size_t encode(Job& job) { return scalar_passes().encode(job.spec, encoding(job)); }
@@ -292,7 +292,7 @@ TYPED_TEST_SUITE(CudaPassesTest, Runners);
 TYPED_TEST(CudaPassesTest, EncodesTheSameBytesAndResiduals) {
   std::size_t turn = 0;
   for (const auto& spec : all_specs()) {
-    // Every spec with every length; inputs and residuals take turns.
+    // Every spec with every length; inputs and residuals alternate.
     for (const auto n : lengths) {
       this->expect_same_encoding(job_of(spec, n, static_cast<Input>(turn % 3), turn / 3 % 2 == 0));
       ++turn;
@@ -321,12 +321,13 @@ TYPED_TEST(CudaPassesTest, EncodesEdgeValues) {
     if (spec.block > 64) continue;
     auto job = job_of(spec, 640, Input::plain, true);
     job.decay = 0;
-    // Blocks of one edge value each, then of all of them; a scale too large shows as the same index.
+    // Blocks of one edge value each, then of all of them; if the scale is too large, all runners must return
+    // the same index.
     for (std::size_t i = 0; i < job.a.size(); ++i) job.a[i] = i < 480 ? edges[i / 48] : edges[i % 10];
     this->expect_same_encoding(job);
     for (auto& x : job.a) x = x > 1 ? 1 : x;
     this->expect_same_encoding(job);
-    for (auto& x : job.a) x = 0.5F;  // all equal: topk takes the first
+    for (auto& x : job.a) x = 0.5F;  // all equal: topk keeps the first
     this->expect_same_encoding(job);
     for (auto& x : job.a) x = -0.0F;
     this->expect_same_encoding(job);
@@ -395,7 +396,7 @@ TYPED_TEST(CudaPassesTest, SumsTheSameProducts) {
   }
 }
 
-/// Operands that vector accesses do not fit, and bytes that are no whole number of anything.
+/// Operands not aligned for vector accesses, and byte counts that are no multiple of any vector size.
 TYPED_TEST(CudaPassesTest, TakesUnalignedOperands) {
   if constexpr (std::is_base_of_v<Emulated, TypeParam>) {
     for (const auto& spec : all_specs()) {
@@ -423,7 +424,7 @@ TYPED_TEST(CudaPassesTest, TakesUnalignedOperands) {
           << name_of(spec);
     }
   } else {
-    GTEST_SKIP() << "the same kernels";
+    GTEST_SKIP() << "the GPU runs the same kernels as the emulation";
   }
 }
 

@@ -1,8 +1,8 @@
 #pragma once
-// As much of CUDA's language as the kernels of quant/cuda/ and trainer/cuda/ use, for running its kernels
-// where there is no GPU. The threads of a thread block take turns on one CPU thread, from one barrier or
-// shuffle to the next, in an order that the test chooses: a missing barrier gives other results in one order
-// than in the other. A shuffle or barrier that not all threads reach ends the test.
+// Emulates the parts of CUDA that the kernels of quant/cuda/ and trainer/cuda/ use, to run them on machines
+// without a GPU. The threads of a thread block take turns on one CPU thread, from one barrier or shuffle to
+// the next, in either direction: a missing barrier gives different results in the two directions. A shuffle
+// or barrier that not all threads reach ends the test.
 
 #include <setjmp.h>
 #include <ucontext.h>
@@ -51,7 +51,7 @@ class ThreadBlock {
   }
 
   void meet() { yield(Place::block); }
-  /// Each lane's value, once all have given theirs.
+  /// Returns the values of all lanes once each has given its own.
   const std::uint32_t* exchange(std::uint32_t own) {
     auto& turn = fibers_[current_].turn;
     auto& given = given_[current_ / lane_count][turn];
@@ -79,11 +79,12 @@ class ThreadBlock {
   void expect_all(unsigned first, unsigned count) const {
     for (unsigned t = first; t < first + count; ++t) {
       if (fibers_[t].at == fibers_[first].at) continue;
-      std::cerr << "thread " << t << " does not come to where thread " << first << " waits\n";
+      std::cerr << "thread " << t << " does not come to where thread " << first
+                << " does not reach the barrier or shuffle where thread ";
       std::abort();
     }
   }
-  /// To the next barrier of the thread block.
+  /// Runs a warp to the next barrier of the thread block.
   void run_warp(unsigned w) {
     do {
       for (unsigned i = 0; i < lane_count; ++i) resume(w * lane_count + in_order(i, lane_count));
@@ -138,7 +139,7 @@ struct alignas(16) float4 {
 inline emulated::Index blockIdx;
 inline emulated::Index gridDim;
 
-/// A NaN has the bits that a GPU's arithmetic gives every NaN.
+/// A NaN has the bits of every NaN that a GPU computes.
 inline std::uint32_t __float_as_uint(float x) {
   return x == x ? std::bit_cast<std::uint32_t>(x) : 0x7fffffffU;
 }
@@ -168,7 +169,7 @@ inline void atomicMin(unsigned long long* to, unsigned long long x) {
 
 namespace emulated {
 
-/// Starts kernels by two blocks of threads, one after the other.
+/// Runs kernels with two thread blocks, one after the other.
 class Launcher {
  public:
   explicit Launcher(bool reversed) : reversed_(reversed) {}

@@ -10,9 +10,9 @@
 namespace isthmus::quant {
 namespace {
 #include "scalar_lanes-inl.h"
-// after it
+// must follow scalar_lanes-inl.h
 #include "arithmetic-inl.h"
-// after both
+// must follow both
 #include "cuda/kernels-inl.h"
 #include "cuda/products-inl.h"
 }  // namespace

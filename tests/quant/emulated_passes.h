@@ -7,10 +7,10 @@
 
 namespace isthmus::quant {
 
-/// Fewer thread blocks than tiles, so that each has several.
+/// Uses fewer thread blocks than tiles, so that each has several tiles.
 class EmulatedPasses {
  public:
-  /// In which order a thread block's threads take turns.
+  /// `reversed`: the threads of a thread block take turns from the last to the first.
   explicit EmulatedPasses(bool reversed);
   ~EmulatedPasses();
   EmulatedPasses(const EmulatedPasses&) = delete;
@@ -22,7 +22,7 @@ class EmulatedPasses {
   void accumulate(const CodecSpec& spec, const std::byte* in, float weight, float* sum, std::size_t elements);
   void apply(const CodecSpec& spec, const std::byte* in, const OuterStep& step, float* theta, float* velocity,
              float* local, std::size_t elements);
-  /// One for each tile.
+  /// One result per tile.
   void products(const float* x, const float* y, std::size_t elements, Products* tiles);
 
  private:

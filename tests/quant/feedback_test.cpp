@@ -1,4 +1,4 @@
-// Error feedback: what is lost in one round is sent in later ones.
+// Error feedback: the loss of one round is sent in later rounds.
 
 #include <gtest/gtest.h>
 
@@ -9,11 +9,12 @@ namespace {
 
 constexpr std::size_t elements = 1000;
 
-/// Of many rounds: what was meant to be sent, what was, and what is left.
+/// Sums over many rounds of the intended and sent values, and the remaining residual.
 struct Rounds {
   std::vector<double> meant = std::vector<double>(elements, 0.0);
   std::vector<double> sent = std::vector<double>(elements, 0.0);
-  std::vector<double> roundings = std::vector<double>(elements, 0.0);  ///< bound of fp32's, two a round
+  std::vector<double> roundings =
+      std::vector<double>(elements, 0.0);  ///< bound of fp32's rounding errors, two per round
   Values residual = Values(elements, 0.0F);
 };
 
@@ -50,14 +51,14 @@ TEST(Feedback, NothingIsLostInTheLongRun) {
 
 TEST(Feedback, WhatIsLeftStaysSmall) {
   for (const auto kind : all_kinds) {
-    // Of topk an element waits for its turn, and the levels of a sign are as far apart as its values.
+    // With topk an element can wait many rounds, and sign has levels as far apart as its values.
     if (kind == CodecKind::topk || kind == CodecKind::sign) continue;
     const auto all = run(default_spec(kind), 50);
     for (const float left : all.residual) EXPECT_LT(std::abs(left), 4) << to_string(kind);
   }
 }
 
-/// An element that topk does not keep loses a part of its residual each round, and nothing else.
+/// Decay only reduces the residual, here of an element that topk does not keep.
 TEST(Feedback, DecayIsWhatTheResidualIsMultipliedWith) {
   const CodecSpec spec{.kind = CodecKind::topk, .top_k = 1};
   constexpr float decay = 0.75F;
@@ -67,7 +68,7 @@ TEST(Feedback, DecayIsWhatTheResidualIsMultipliedWith) {
   x[5] = 0.5F;
   float expected = 0;
   for (int round = 0; round < 20; ++round) {
-    x[0] = 100;  // takes the only place
+    x[0] = 100;  // the only element that is kept
     ASSERT_FALSE(encode(spec, x, {residual, decay}, {}, bytes));
     const float carried = decay * expected;
     expected = carried + x[5];

@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 """Prints the levels in quant/formats.h, in 512ths: Lloyd's algorithm (Lloyd 1982, "Least squares quantization in
-PCM") on Gaussian values, each block divided by its largest magnitude. An error counts with the square of that one,
-which undoes the division: what is made small is the error of the values, not of the blocks. Takes about half a
-minute."""
+PCM") on Gaussian values, each block divided by its largest magnitude. The square of this magnitude weights the errors,
+so that the algorithm minimises the error of the values before the division. Takes about half a minute."""
 
 import random
 
 BLOCK = 64
 PIECE = 4096
 KEPT = 64
-BINS = 1 << 14  # magnitudes up to 1 are counted in bins of this fineness
+BINS = 1 << 14  # number of bins for magnitudes up to 1
 STEPS = 300
 
 
@@ -33,13 +32,13 @@ class Histogram:
             self.moment[i + 1] += self.moment[i]
 
     def mean(self, low, high):
-        """Of the magnitudes from low to high."""
+        """The mean of the magnitudes from low to high."""
         a, b = round(low * BINS), round(high * BINS)
         return (self.moment[b] - self.moment[a]) / (self.weight[b] - self.weight[a])
 
 
 def lloyd(histogram, levels, last_is_fixed):
-    """Each level in turn becomes the mean of the magnitudes that are nearest to it."""
+    """Moves each level to the mean of the magnitudes nearest to it, repeatedly."""
     for _ in range(STEPS):
         borders = [0.0] + [(a + b) / 2 for a, b in zip(levels, levels[1:])] + [1.0]
         means = [histogram.mean(a, b) for a, b in zip(borders, borders[1:])]
@@ -57,7 +56,7 @@ def gaussian_blocks(draw, count):
 
 
 def gaussian_pieces(draw, count):
-    """Of the largest of every 4096 alone: the format sends no others."""
+    """Uses only the largest of every 4096 values, since the format sends no others."""
     histogram = Histogram()
     for _ in range(count):
         values = sorted((abs(draw.gauss(0, 1)) for _ in range(PIECE)), reverse=True)[:KEPT]

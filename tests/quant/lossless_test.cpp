@@ -1,5 +1,5 @@
-// The lossless stage: what is packed comes back, and nothing that anybody sends unpacks to anything else than
-// exactly the size that was asked for.
+// The lossless stage: packed bytes can be restored, and no frame unpacks to another size than the requested
+// one.
 
 #include "isthmus/quant/lossless.h"
 
@@ -24,7 +24,7 @@ Bytes random_bytes(std::size_t size, std::uint64_t seed) {
   return bytes;
 }
 
-/// Bell-shaped values whose magnitude changes slowly, as that of outer gradients does from layer to layer.
+/// Bell-shaped values; like outer gradients, their magnitude changes slowly, from layer to layer.
 std::vector<float> values(std::size_t n) {
   std::vector<float> x(n);
   for (std::size_t i = 0; i < n; ++i) {
@@ -50,7 +50,7 @@ std::optional<Bytes> packed(const Bytes& bytes, std::size_t scales = 0) {
   return out;
 }
 
-/// A frame of zstd's own making, whatever it is worth.
+/// A frame made by zstd alone, which may be larger than its content.
 Bytes frame_of(const Bytes& bytes, bool with_size = true) {
   auto* context = ZSTD_createCCtx();
   ZSTD_CCtx_setParameter(context, ZSTD_c_contentSizeFlag, with_size ? 1 : 0);
@@ -82,7 +82,7 @@ constexpr CodecKind all_kinds[] = {CodecKind::fp32, CodecKind::bf16,   CodecKind
                                    CodecKind::sign, CodecKind::topk};
 
 TEST(Lossless, WhatIsPackedComesBackByteForByte) {
-  Packer packer;  // one for all, as a run uses it
+  Packer packer;  // one for all, as in a run
   Unpacker unpacker;
   for (const auto kind : all_kinds) {
     for (const std::size_t n : {std::size_t{1}, std::size_t{100}, std::size_t{4096}, std::size_t{65536}}) {
@@ -128,7 +128,7 @@ TEST(Lossless, PackingGoesOnAfterARunThatDidNotShrink) {
   ASSERT_TRUE(size);
   out.resize(*size);
   EXPECT_TRUE(unpacks(out, zeros.size()));
-  EXPECT_EQ(out, packed(zeros).value()) << "packed bytes depend on what was packed before";
+  EXPECT_EQ(out, packed(zeros).value()) << "packed bytes must not depend on earlier calls";
 }
 
 TEST(Lossless, ScalesComeFirst) {
@@ -174,7 +174,7 @@ TEST(LosslessHostile, ASecondFrameOrAnythingElseBehindIsRefused) {
   const auto empty = frame_of({});
   EXPECT_TRUE(unpacks(frame, 500));
   EXPECT_FALSE(unpacks(joined(frame, Bytes(1, std::byte{0})), 500));
-  EXPECT_FALSE(unpacks(joined(frame, frame), 1000)) << "two frames of half the size each";
+  EXPECT_FALSE(unpacks(joined(frame, frame), 1000)) << "two frames, each with half of the size";
   EXPECT_FALSE(unpacks(joined(frame, empty), 500));
   EXPECT_FALSE(unpacks(joined(empty, frame), 500));
   EXPECT_FALSE(unpacks(joined(frame, skippable), 500));
@@ -183,15 +183,16 @@ TEST(LosslessHostile, ASecondFrameOrAnythingElseBehindIsRefused) {
 }
 
 TEST(LosslessHostile, AFrameThatClaimsGigabytesCostsNothing) {
-  // Magic, a descriptor that announces eight bytes of content size, and a window of 2 GiB where it has one.
+  // Magic, a descriptor that announces eight bytes of content size, and, if the descriptor has one, a window
+  // of 2 GiB.
   for (const std::uint8_t descriptor : {0xe0, 0xc0}) {
     auto frame = words({0x28, 0xb5, 0x2f, 0xfd, descriptor});
     if (descriptor == 0xc0) frame.push_back(std::byte{0xa8});
-    frame = joined(frame, words({0, 0, 0, 0, 8, 0, 0, 0}));  // 32 GiB
-    frame = joined(frame, words({3, 0, 0xfe, 0x41}));        // one byte, repeated 2 MiB times
+    frame = joined(frame, words({0, 0, 0, 0, 8, 0, 0, 0}));  // content size 32 GiB
+    frame = joined(frame, words({3, 0, 0xfe, 0x41}));        // one byte repeated 2 MiB times
     EXPECT_FALSE(unpacks(frame, 1000));
   }
-  // A bomb in earnest: a megabyte of zeros in a few dozen bytes, for a place of a thousand.
+  // A real bomb: a few dozen bytes with a megabyte of zeros, for an output of a thousand bytes.
   EXPECT_FALSE(unpacks(frame_of(Bytes(1 << 20, std::byte{0})), 1000));
   EXPECT_FALSE(unpacks(frame_of(Bytes(1 << 20, std::byte{0}), false), 1000));
 }
@@ -199,7 +200,7 @@ TEST(LosslessHostile, AFrameThatClaimsGigabytesCostsNothing) {
 TEST(LosslessHostile, ADictionaryNobodyHasIsRefused) {
   auto frame = frame_of(Bytes(500, std::byte{7}), false);
   ASSERT_EQ(static_cast<int>(frame[4]) & 3, 0);
-  frame[4] |= std::byte{1};  // a dictionary's number of one byte, behind the window's
+  frame[4] |= std::byte{1};  // a dictionary id of one byte after the window
   frame.insert(frame.begin() + 6, std::byte{42});
   EXPECT_FALSE(unpacks(frame, 500));
 }
@@ -223,9 +224,10 @@ TEST(LosslessHostile, RandomBytesAndFlippedBitsNeverHarm) {
     auto broken = frame;
     const auto at = random_bits(8, 0, i) % broken.size();
     broken[at] ^= static_cast<std::byte>(1U << (random_bits(8, 1, i) % 8));
-    static_cast<void>(unpacker.unpack(broken, out));  // other bytes, or a refusal; the sanitizers watch
+    static_cast<void>(
+        unpacker.unpack(broken, out));  // gives other bytes or refuses; sanitizers check memory accesses
   }
-  EXPECT_TRUE(unpacker.unpack(frame, out)) << "a broken frame spoils those after it";
+  EXPECT_TRUE(unpacker.unpack(frame, out)) << "a broken frame must not affect later frames";
   EXPECT_EQ(out, bytes);
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes pinned_digests.inc, the digests that codec_layout_test.cpp holds the codecs to, from the formats' definitions:
-exact fractions and plain search instead of the codecs' tricks. `--check` compares instead of writing. Run it when a
-format changes on purpose."""
+"""Writes pinned_digests.inc, the digests that codec_layout_test.cpp compares with those of the codecs. It follows the
+formats' definitions with exact fractions and linear search instead of the codecs' optimisations. `--check` compares the
+file instead of writing it. Run it when a format changes on purpose."""
 
 import hashlib
 import math
@@ -12,7 +12,7 @@ from collections import namedtuple
 from fractions import Fraction
 
 KEY = 0x0123456789ABCDEF
-FIRST_ELEMENT = 8192  # that the noise of the first value belongs to
+FIRST_ELEMENT = 8192  # element number of the first value, which its noise depends on
 PIECE = 4096
 
 Spec = namedtuple("Spec", "kind block scale clip rounding top_k")
@@ -22,7 +22,7 @@ Spec = namedtuple("Spec", "kind block scale clip rounding top_k")
 
 
 def f32(x):
-    """Rounds to fp32. A sum, product or quotient of two fp32 taken in double is rounded once in effect."""
+    """Rounds to fp32. This gives the correctly rounded sum, product or quotient of two fp32, computed in double."""
     return struct.unpack("<f", struct.pack("<f", x))[0]
 
 
@@ -39,7 +39,7 @@ def bf16_value(bits):
 
 
 def bf16_neighbour(x):
-    """Bits of the bfloat16 at or next to x towards zero; how far x is on the way to the one after."""
+    """Bits of the bfloat16 at x or next to it towards zero, and the fraction of the way from there to the next one."""
     below = bits_of(x) >> 16
     low, high = Fraction(bf16_value(below)), Fraction(bf16_value(below + 1))
     return below, (Fraction(x) - low) / (high - low)
@@ -89,7 +89,7 @@ def wide(n):
 
 
 def narrow(n):
-    """The same within the range of e5m3."""
+    """Like wide(), within the range of e5m3."""
     return scattered(n, -33, 35)
 
 
@@ -99,7 +99,7 @@ def scattered(n, lowest, exponents):
 
 
 def coarse(n):
-    """Few different values: ties between levels, and between what topk may keep."""
+    """Few different values: ties between levels, and between elements that topk may keep."""
     return [f32((random_bits(7, 2, i) % 33 - 16) / 16) for i in range(n)]
 
 
@@ -126,7 +126,7 @@ def scale_of(spec, absmax, wanted):
 
 
 def mean_magnitude(block):
-    """Sixteen sums side by side, then those in order."""
+    """Computes sixteen partial sums, then adds them in order."""
     sums = [0.0] * 16
     for i, v in enumerate(block):
         sums[i % 16] = f32(sums[i % 16] + abs(v))
@@ -153,7 +153,7 @@ BITS = {"int8": 8, "int4": 4, "e3m0": 4, "lloyd4": 4, "lloyd3": 3, "lloyd2": 2, 
 
 
 def nearest(kind, magnitude):
-    """Index of the nearest level: of two, the even one of whole numbers, else the larger."""
+    """Index of the nearest level; in a tie, the even one for int formats, else the larger."""
     levels = LEVELS[kind]
     if kind in UNIT:
         return min(round(Fraction(magnitude)), levels[-1])
@@ -161,7 +161,7 @@ def nearest(kind, magnitude):
 
 
 def drawn(kind, magnitude, negative, u):
-    """Index and sign by chance: a level begins at a random place between it and the one below."""
+    """Index and sign by stochastic rounding: a level's range begins at a random place above the level below it."""
     levels = [float(level) for level in LEVELS[kind]]
     if kind in UNIT:
         return min(math.floor(f32(magnitude + u)), UNIT[kind]), negative
@@ -232,7 +232,7 @@ def encode_topk(spec, values):
 
 
 def drawn_bf16(x, element):
-    """The one above with the probability of what is cut off, in steps of 2^-16."""
+    """Rounds up with the probability of the fraction that is cut off, in steps of 2^-16."""
     below, part = bf16_neighbour(x)
     return below + (part * 2**16 + (noise_bits(element) >> 16) >= 2**16)
 
@@ -246,7 +246,7 @@ def encode(spec, values):
     return encode_topk(spec, values) if spec.kind == "topk" else encode_blocks(spec, values)
 
 
-# ---- what is pinned ----
+# ---- pinned cases ----
 
 
 def cases():
@@ -280,7 +280,7 @@ def main():
     if sys.argv[1:] != ["--check"]:
         path.write_text(text)
     elif path.read_text() != text:
-        sys.exit(f"{path} is not what this script writes")
+        sys.exit(f"{path} differs from this script's output")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// Sums of products of two vectors: every instruction set that this CPU has gives those of the definition.
+// Sums of products of two vectors: every instruction set of this CPU gives the sums of the definition.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace isthmus::quant {
 namespace {
 
-/// By its definition in passes.h, one element after the other.
+/// Follows the definition in passes.h, element by element.
 Products products_by_definition(const std::vector<float>& x, const std::vector<float>& y) {
   Products total;
   for (std::size_t begin = 0; begin < x.size(); begin += 1024) {
@@ -36,7 +36,7 @@ TEST(Products, AreThoseOfTheDefinition) {
   for (const std::size_t n : {0U, 1U, 15U, 16U, 17U, 1023U, 1024U, 1025U, 1040U, 20'001U}) {
     std::vector<float> x(n), y(n);
     for (std::size_t i = 0; i < n; ++i) {
-      // Of very different magnitudes, so that every order of additions has another sum.
+      // Magnitudes differ so much that every order of additions gives another sum.
       const auto scale = static_cast<int>(random_bits(11, 0, i) % 40) - 20;
       x[i] = std::ldexp(random_unit(11, 1, i) - 0.5F, scale);
       y[i] = random_unit(11, 2, i) - 0.5F;

@@ -1,4 +1,4 @@
-// Stochastic rounding: expectations, and what its random numbers depend on.
+// Stochastic rounding: expected values, and the inputs of its random numbers.
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 namespace isthmus::quant {
 namespace {
 
-/// Stochastic, all of topk's elements kept.
+/// Stochastic rounding; topk keeps all elements.
 CodecSpec drawn_spec(CodecKind kind) {
   return {.kind = kind, .rounding = Rounding::stochastic, .top_k = 4096};
 }
@@ -44,11 +44,12 @@ Neighbours neighbours_in_bf16(float x) {
   return {std::min(towards_zero, outward), std::max(towards_zero, outward)};
 }
 
-/// In units of what chance allows: how far the means of many encodings are off.
+/// Errors of the means of many encodings, relative to their random variation.
 struct Bias {
-  double worst = 0;     ///< of one element, over what Bernstein's inequality allows with probability 1 - 1e-9
-  double outward = 0;   ///< standard deviations of the sum of all errors away from zero
-  double positive = 0;  ///< the same of the errors as such
+  double worst = 0;     ///< largest error of one element, relative to the bound of Bernstein's inequality at
+                        ///< probability 1 - 1e-9
+  double outward = 0;   ///< sum of all errors away from zero, in standard deviations
+  double positive = 0;  ///< sum of all errors, in standard deviations
 };
 
 Bias bias_of(const CodecSpec& spec, const Values& x, unsigned encodings) {
@@ -63,7 +64,7 @@ Bias bias_of(const CodecSpec& spec, const Values& x, unsigned encodings) {
   Bias bias;
   double variance = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
-    // topk's scale is the first thing in its bytes, as that of a format with one block.
+    // topk's scale comes first in its bytes, like that of a format with one block.
     const auto block = spec.kind == CodecKind::topk ? 0 : i / spec.block;
     const auto [below, above] = spec.kind == CodecKind::bf16
                                     ? neighbours_in_bf16(x[i])
@@ -106,7 +107,7 @@ TEST(StochasticRounding, LevelsAreKept) {
     Values x;
     for (const float level : levels_of(kind)) x.insert(x.end(), {unit_level(kind), level, -level});
     while (x.size() % 16 != 0) x.push_back(unit_level(kind));
-    // One block for each, so that the largest magnitude is the unit in all of them.
+    // Puts the largest magnitude into every block, so that all have the same scale.
     for (std::size_t i = 0; i < x.size(); i += 16) x[i] = unit_level(kind);
     Values y(x.size());
     for (unsigned round = 0; round < 50; ++round) {
@@ -129,7 +130,8 @@ TEST(StochasticRounding, KeysDecide) {
     EXPECT_EQ(bytes, encoded(spec, x, {.key = 1})) << spec;
     if (kind == CodecKind::fp32) continue;
     EXPECT_NE(bytes, encoded(spec, x, {.key = 2})) << spec;
-    EXPECT_NE(bytes, encoded(spec, x, {.key = 1ULL << 32 | 1})) << spec << ": both halves of the key count";
+    EXPECT_NE(bytes, encoded(spec, x, {.key = 1ULL << 32 | 1}))
+        << spec << ": both halves of the key must count";
     EXPECT_NE(bytes, encoded(spec, x, {.key = 1, .first_element = 4096})) << spec;
   }
 }
@@ -149,7 +151,7 @@ TEST(StochasticRounding, KeysOfSeedsFragmentsAndRoundsDiffer) {
   EXPECT_EQ(keys.size(), 1000U);
 }
 
-/// A piece's scales and codes, against those of the whole run from element `begin` on.
+/// Compares the scales and codes of a part with those of the whole from element `begin` on.
 void expect_part_of(const CodecSpec& spec, const Encoded& whole, std::size_t n, const Encoded& part,
                     std::size_t begin, std::size_t length) {
   if (!has_blocks(spec.kind)) {

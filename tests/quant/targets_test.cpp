@@ -1,4 +1,4 @@
-// Every instruction set that this CPU has gives the bits of the plain C++ passes.
+// Every instruction set of this CPU gives the same bits as the scalar passes.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@
 namespace isthmus::quant {
 namespace {
 
-/// Found once, since looking for them changes which set the codecs choose meanwhile.
+/// Searched once, since the search changes the set that the codecs choose meanwhile.
 const std::vector<Passes>& vector_targets() {
   static const auto targets = all_vector_passes();
   return targets;
@@ -25,18 +25,18 @@ const std::vector<Passes>& vector_targets() {
 
 float random_symmetric(std::uint64_t stream, std::uint64_t i) { return 2 * random_unit(11, stream, i) - 1; }
 
-/// Bell-shaped, from sums of uniform numbers.
+/// Bell-shaped: sums of uniform numbers.
 float bell(std::uint64_t i) {
   float sum = 0;
   for (std::uint64_t k = 0; k < 12; ++k) sum += random_unit(11, 2, 12 * i + k);
   return sum - 6;
 }
-/// Heavier in the tails; of two logarithms no bit matters here.
+/// Heavier tails. Bits of the logarithm may differ between libraries.
 float laplace(std::uint64_t i) {
   const float u = random_unit(11, 3, i) + 0x1p-25F;
   return std::copysign(-std::log(u), random_symmetric(4, i));
 }
-/// A weight matrix has rows of very different gradients.
+/// The rows of a weight matrix have gradients of very different magnitude.
 float row_scale(std::uint64_t i) {
   return std::ldexp(1.0F, static_cast<int>(random_bits(11, 5, i / 768) % 12) - 16);
 }
@@ -55,7 +55,7 @@ float one_large(const CodecSpec& spec, std::size_t i) {
              ? -37.5F
              : random_symmetric(8, i) * 0x1p-20F;
 }
-/// Levels, thresholds, and their neighbours, in blocks whose scale is a power of two.
+/// Levels, thresholds and their neighbours, in blocks with powers of two as scales.
 float borders(const CodecSpec& spec, std::size_t i) {
   if (i % spec.block == 3) return unit_level(spec.kind) * 0.125F;
   const auto levels = levels_of(spec.kind);
@@ -70,7 +70,7 @@ float around_the_smallest_scale(const CodecSpec& spec, std::size_t i) {
   const float smallest = spec.scale == ScaleFormat::e5m3 ? 0x1p-28F : 0x1p-120F;
   return random_symmetric(14, i) * smallest * std::ldexp(1.0F, static_cast<int>(i / spec.block % 9) - 2);
 }
-/// Some blocks fit, the last of every hundred do not.
+/// Only the last of every hundred blocks exceeds the largest scale.
 float around_the_largest_scale(const CodecSpec& spec, std::size_t i) {
   const float largest = spec.scale == ScaleFormat::e5m3 ? 14.0F : 0x1p120F;
   const float most = unit_level(spec.kind) * largest;
@@ -116,7 +116,7 @@ std::string text_of(const Case& c) {
          (c.carries ? ", residual with decay " + std::to_string(c.decay) : "");
 }
 
-/// The operands of a case, each exactly as long as it must be and not aligned to more than a float.
+/// The operands of a case, with exact sizes and only float alignment.
 struct Operands {
   Values a, b, residual;
   explicit Operands(const Case& c) : a(c.n), b(c.n), residual(c.n) {
@@ -156,7 +156,7 @@ std::size_t first_difference(const std::vector<T>& a, const std::vector<T>& b) {
   while (i < a.size() && std::memcmp(&a[i], &b[i], sizeof(T)) == 0) ++i;
   return i;
 }
-/// The number of bytes or values says where the first difference is: none is at the end.
+/// Compares the index of the first difference with the size.
 template <class T>
 void expect_same(const std::vector<T>& got, const std::vector<T>& expected, const Passes& passes,
                  const Case& c, const char* what) {
@@ -165,7 +165,7 @@ void expect_same(const std::vector<T>& got, const std::vector<T>& expected, cons
                                  << text_of(c);
 }
 
-/// What three decoders make of the same bytes.
+/// The results of three decoders for the same bytes.
 struct Decoded {
   Values plain, sum, theta, velocity, local;
 };
@@ -183,7 +183,8 @@ Decoded decoded(const Passes& passes, const Case& c, const Operands& operands, c
   return out;
 }
 
-/// Random codes below the block formats' scales: those that no rounding gives, too.
+/// Replaces the codes after the block formats' scales with random codes, including codes that rounding never
+/// gives.
 void scramble_codes(const Case& c, Encoded& bytes) {
   if (!has_blocks(c.spec.kind)) return;
   for (auto i = blocks_of(c.spec, c.n) * scale_bytes(c.spec.scale); i < bytes.size(); ++i)
@@ -215,7 +216,7 @@ void expect_targets_agree(const Case& c) {
 
 // ---- all cases ----
 
-/// What is not named in a test's loops is drawn, each from a stream of its own.
+/// Draws all parameters that the loops of a test do not set, each from its own stream.
 Case drawn_case(const CodecSpec& spec, std::size_t n, std::uint64_t number) {
   const auto draw = [&](std::uint64_t stream, std::uint64_t choices) {
     return random_bits(12, stream, number) % choices;
@@ -237,7 +238,7 @@ Case drawn_case(const CodecSpec& spec, std::size_t n, std::uint64_t number) {
   return c;
 }
 
-/// Each kind with every rounding, scale and some blocks; formats without blocks have only the roundings.
+/// Each kind with every rounding, scale and some blocks; formats without blocks only with the roundings.
 std::vector<CodecSpec> all_specs() {
   std::vector<CodecSpec> specs;
   for (const auto kind : all_kinds) {
@@ -259,7 +260,7 @@ TEST(Targets, AreTheOnesThatThisCpuHas) {
   std::string names;
   for (const auto& passes : vector_targets()) names.append(" ").append(passes.target);
   RecordProperty("targets", names);
-  // Looking at each in turn leaves the choice as it was.
+  // Enumerating the targets must not change the choice.
   EXPECT_EQ(vector_passes().target, vector_targets().front().target);
 }
 
@@ -306,11 +307,11 @@ TEST(Targets, AgreeOnManyTilesOfRecordedLikeData) {
   }
 }
 
-/// One bad element among good ones: not finite by itself, or by the sum that is encoded, or too large.
+/// One bad element among good ones: not finite itself or in the encoded sum, or too large.
 struct BadElement {
   const char* what;
   float a, b, residual;
-  bool fits_fp32;  ///< as far as the elements alone go
+  bool fits_fp32;  ///< for the element alone
 };
 constexpr BadElement bad_elements[] = {
     {"infinity", infinity, 0, 0, false},
@@ -321,14 +322,14 @@ constexpr BadElement bad_elements[] = {
     {"a NaN carried", 0, 0, std::numeric_limits<float>::quiet_NaN(), false},
     {"the largest number", largest, 0, 0, true}};
 
-/// The case's way of input must be the one that the bad element is bad in.
+/// Chooses the kind of input in which the element is bad.
 void suit(Case& c, const BadElement& bad) {
   c.divisor = 1;
   c.decay = 1;
   if (bad.b != 0) c.input = Encoding::Input::difference;
   if (bad.residual != 0) c.carries = true;
 }
-/// A mean of more than 128 magnitudes brings the largest number into range.
+/// A mean over more than 128 magnitudes brings the largest number into range.
 bool can_hold_the_largest(const CodecSpec& spec) {
   return spec.kind == CodecKind::fp32 ||
          (spec.kind == CodecKind::sign && spec.rounding == Rounding::nearest && spec.block > 128);
@@ -351,7 +352,8 @@ TEST(Targets, NameTheFirstBadElement) {
       operands.a[where] = bad.a;
       operands.b[where] = bad.b;
       operands.residual[where] = bad.residual;
-      // A later one does not matter; what is merely too large gives way to infinity in its own block.
+      // A later bad element does not count. An infinity in the same block takes precedence over a value that
+      // is merely too large.
       if (!bad.fits_fp32 && where + 1 < c.n) operands.a[c.n - 1] = infinity;
       for (const auto& passes : targets)
         EXPECT_EQ(encoded(passes, c, operands).good, where)
@@ -363,7 +365,7 @@ TEST(Targets, NameTheFirstBadElement) {
 
 // ---- tables of levels ----
 
-/// The definition: how many levels after the first begin to be the nearest at or below this magnitude.
+/// The definition: counts the levels after the first with a range that begins at or below this magnitude.
 template <class T>
 std::uint32_t nearest_by_search(float magnitude) {
   std::uint32_t index = 0;
@@ -394,7 +396,7 @@ TEST(LevelTables, BinsAreTheDefinition) {
   static_assert(bins_suffice<Lloyd4>);
   static_assert(!bins_suffice<E3m0>, "half of its borders are below the second bin");
   for (int i = 0; i <= 4096 * 3; ++i) expect_bins_are_the_definition<Lloyd4>(static_cast<float>(i) / 4096.0F);
-  for (int i = 0; i <= 1024; ++i) {  // every level and border is a multiple of 1/1024
+  for (int i = 0; i <= 1024; ++i) {  // all levels and borders are multiples of 1/1024
     const float exact = static_cast<float>(i) / 1024.0F;
     expect_bins_are_the_definition<Lloyd4>(std::nextafter(exact, 0.0F));
     expect_bins_are_the_definition<Lloyd4>(std::nextafter(exact, infinity));

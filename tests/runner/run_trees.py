@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Runs the tests of build trees with ctest, all trees at the same time, and counts single tests rather than ctest's
-entries.
+"""Runs the tests of all build trees at the same time with ctest, and counts single tests instead of ctest's entries.
 
     run_trees.py [--long] [--jobs N] [--build PROGRAM] [--failed NAME ...] TREE ...
 
 An entry whose command names a results file (--gtest_output=xml:FILE, --junitxml=FILE) counts as the cases in that file;
-any other entry is one test. Prints what failed, each reason for a skip, and last `N passed, N failed, N skipped`.
+any other entry is one test. Prints failures, reasons for skips, and at the end `N passed, N failed, N skipped`.
 """
 
 import argparse
@@ -27,9 +26,9 @@ import xml.etree.ElementTree as ElementTree
 SLOW_S = 60
 LONG = "long"  # the label of entries that only --long runs
 RESULTS_OPTION = re.compile(r"--(?:gtest_output=xml:|junitxml=)(.+)")
-# What GoogleTest prints: the only record of a process that died before it wrote its file.
+# GoogleTest's output, the only record of a process that died before it wrote its file.
 PROGRESS = re.compile(r"^\[( RUN      |       OK |  FAILED  |  SKIPPED )\] (\S+?)(?:,| \(|$)", re.MULTILINE)
-# How ctest ends its line on a test that did not pass: its report does not tell a crash from a time-out.
+# The end of ctest's line about a failed test; its report does not distinguish crashes and time-outs.
 VERDICT = re.compile(r" Test +#\d+: (\S+) \.*\*\*\*(.+?) +[0-9.]+ sec")
 
 
@@ -42,7 +41,7 @@ class Outcome:
 
 
 def of_case(entry, case):
-    """The outcome of one <testcase> in a file of GoogleTest or pytest; None for a disabled one."""
+    """The outcome of a <testcase> in a file of GoogleTest or pytest; None for a disabled test."""
     if case.get("status") == "notrun":
         return None
     name = f"{entry} {case.get('classname')}.{case.get('name')}"
@@ -58,14 +57,14 @@ def of_case(entry, case):
 
 
 def reason_of(skipped):
-    """GoogleTest puts `file:line` on a line before the reason."""
+    """The reason of a skip. GoogleTest writes `file:line` on a line before it."""
     text = "" if skipped is None else (skipped.get("message") or skipped.text or "").strip()
     first, _, rest = text.partition("\n")
     return " ".join((rest if rest and re.search(r":\d+$", first) else text).split()) or "no reason given"
 
 
 def of_broken_process(entry, how, output):
-    """A process that ended without its results: what GoogleTest had finished, and one failure for the rest."""
+    """The outcomes of a process that ended without results: the tests that GoogleTest had finished, and one failure."""
     outcomes, running = [], None
     for mark, name in PROGRESS.findall(output):
         if mark == " RUN      ":
@@ -103,7 +102,8 @@ def of_entry(entry, results, state, how, output, seconds):
 
 
 def plainly():
-    """g++ 12's ThreadSanitizer does not know address randomisation of as many bits as newer kernels have."""
+    """The prefix that disables address randomisation; newer kernels randomise too many bits for g++ 12's
+    ThreadSanitizer."""
     setarch = [shutil.which("setarch") or "setarch", "-R"]
     try:
         works = subprocess.run([*setarch, "true"], stderr=subprocess.DEVNULL).returncode == 0
@@ -112,12 +112,12 @@ def plainly():
     return setarch if works else []
 
 
-STOPPED = threading.Event()  # by Ctrl-C, which reaches what runs: nothing more is to begin
+STOPPED = threading.Event()  # by Ctrl-C, which running processes receive, too: nothing new may start
 
 
 def build_tree(tree, program):
-    """Whether `PROGRAM --tests PRESET` has built it; its preset is its folder's name. Tests that run meanwhile come first:
-    most of them wait for something most of the time."""
+    """Builds a tree with `PROGRAM --tests PRESET`; the preset is the folder's name. Returns whether it succeeded. The
+    build has a low priority, so that it does not delay running tests, which mostly wait."""
     if STOPPED.is_set():
         return False
     command = ["nice", "-n", "10", program, "--tests", tree.name]
@@ -130,7 +130,7 @@ def build_tree(tree, program):
 
 
 def run_tree(tree, jobs, run_long, built=None):
-    """The outcomes of all entries of one tree, once `built`, a future, says that it is there."""
+    """Runs a tree, after the future `built` if given, and returns the outcomes of all its entries."""
     try:
         if built and not built.result():
             return [Outcome(f"build of {tree.name}", "failed", "see above")]
@@ -181,7 +181,7 @@ def run_tree(tree, jobs, run_long, built=None):
 
 
 def report(outcomes):
-    """Prints everything worth knowing; the exit status."""
+    """Prints the report and returns the exit status."""
     for outcome in outcomes:
         if outcome.state == "failed":
             print(f"\nFAILED {outcome.name}\n{outcome.detail}")
@@ -210,8 +210,8 @@ def report(outcomes):
 
 
 def take(tree):
-    """The lock of this tree's tests and of those that come with it; it is held while the file is open, by this process
-    alone."""
+    """Locks the first tree, for the tests of all trees of this run. Only this process holds the lock, while the file is
+    open."""
     if not tree.is_dir():
         return contextlib.nullcontext()
     lock = open(tree / "run_trees.lock", "w")
@@ -226,15 +226,15 @@ def take(tree):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trees", metavar="TREE", nargs="*", type=pathlib.Path, help="a build folder")
-    parser.add_argument("--long", action="store_true", help=f"also entries with the label {LONG}")
+    parser.add_argument("--long", action="store_true", help=f"also run entries with the label {LONG}")
     parser.add_argument("--jobs", type=int, default=2 * os.cpu_count() + 3,
-                        help="entries of a tree at the same time; one that computes counts as two (its property PROCESSORS)")
+                        help="concurrent entries of a tree; entries that compute count as two (property PROCESSORS)")
     parser.add_argument("--build", metavar="PROGRAM",
-                        help="builds each tree but the first with `PROGRAM --tests PRESET`, in order, while tests run")
-    parser.add_argument("--failed", action="append", default=[], metavar="NAME", help="count this as a failure too")
+                        help="build all trees but the first with `PROGRAM --tests PRESET`, in order, while tests run")
+    parser.add_argument("--failed", action="append", default=[], metavar="NAME", help="also count this as a failure")
     arguments = parser.parse_args()
-    # A shell without job control starts what it puts in the background with SIGINT ignored, and so would be the tests that
-    # send it to what they have started.
+    # A shell without job control starts background processes with SIGINT ignored. Tests would inherit this, but some of
+    # them send SIGINT to their own processes.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     outcomes = [Outcome(name, "failed", "see above") for name in arguments.failed]
     others = arguments.trees[1:]

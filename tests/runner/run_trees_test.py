@@ -1,4 +1,4 @@
-"""run_trees.py on a small tree whose tests pass, fail, skip, crash, hang and lie."""
+"""Tests of run_trees.py on a small tree with tests that pass, fail, skip, crash, hang or report wrong results."""
 
 import os
 import pathlib
@@ -47,7 +47,7 @@ class Trees(unittest.TestCase):
         self.entries = []
 
     def add(self, name, script, results=None, properties=""):
-        """One entry of ctest: a shell script, which finds in $file where its results belong."""
+        """Adds an entry of ctest: a shell script; $file is the path for its results."""
         program = self.tree / f"{name}.sh"
         program.write_text(f"#!/bin/sh\nfile=${{1#*xml:}} here={self.tree}\n{script}\n")
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -59,7 +59,7 @@ class Trees(unittest.TestCase):
             self.entries.append(f"set_tests_properties({name} PROPERTIES {properties})")
 
     def run_trees(self, *arguments, trees=None):
-        """(passed, failed, skipped), exit status, output."""
+        """Returns (passed, failed, skipped), exit status, output."""
         (self.tree / "CTestTestfile.cmake").write_text("\n".join(self.entries))
         done = subprocess.run([sys.executable, "-B", str(PROGRAM), *arguments, *(trees or [str(self.tree)])],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -94,7 +94,7 @@ class Trees(unittest.TestCase):
         self.assertEqual(output.count("asked for"), 1)
         self.assertIn("other: asked for --tests other\n", output)
         counts, status, output = self.run_trees("--build", str(program), trees=[str(self.tree), other])
-        self.assertEqual((counts, status), ((1, 1, 0), 1), "it cannot be built twice")
+        self.assertEqual((counts, status), ((1, 1, 0), 1), "the second build must fail")
         self.assertIn("FAILED build of other\nsee above", output)
 
     def test_after_ctrl_c_nothing_more_is_built(self):

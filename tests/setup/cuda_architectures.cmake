@@ -1,4 +1,4 @@
-# cmake -P: which GPUs a CUDA build has code for, by default and with a list of the user's own.
+# cmake -P: the GPU architectures of a CUDA build, by default and with a user's list.
 cmake_minimum_required(VERSION 3.25)
 set(ISTHMUS_CUDA off)
 include(${CMAKE_CURRENT_LIST_DIR}/../../cmake/Cuda.cmake)

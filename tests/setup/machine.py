@@ -1,5 +1,5 @@
-"""A small checkout with the real scripts/setup.sh and tiny lists, and what it installs from: a package index that can
-break off, and a Debian repository with a root of its own."""
+"""A small checkout with the real scripts/setup.sh and short lists of packages, a package index with downloads that can
+break off, and a Debian repository with its own root."""
 
 import atexit
 import contextlib
@@ -38,7 +38,7 @@ def wheel(name, version, files):
     data, stem = io.BytesIO(), f"{name.replace('-', '_')}-{version}"
     info = {"METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
             "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
-    # What pip writes first of all makes it take the package for installed.
+    # pip writes these first; once they exist, it considers the package installed.
     files = {**{f"{stem}.dist-info/{path}": text.encode() for path, text in info.items()}, **files}
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for path, content in files.items():
@@ -48,7 +48,8 @@ def wheel(name, version, files):
 
 
 class Server:
-    """Files over HTTP on loopback. What is named in `broken` breaks off half-way; `requests` lists what was asked for."""
+    """Serves files over HTTP on loopback. Downloads named in `broken` break off half-way; `requests` lists all
+    requests."""
 
     def __init__(self):
         self.files, self.broken, self.requests = {}, set(), []
@@ -65,7 +66,7 @@ class Server:
                 self.end_headers()
                 content = content or b""
                 self.close_connection = True
-                with contextlib.suppress(ConnectionError):  # of a client that was killed, or has no room
+                with contextlib.suppress(ConnectionError):  # from a client that was killed or has no disk space
                     self.wfile.write(content[:len(content) // 2] if name in server.broken else content)
 
             def log_message(self, *arguments):
@@ -73,7 +74,7 @@ class Server:
 
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
         self.http.server_bind()
-        # Keeps the port after `close`, so that a client is refused: else another process's server may have it by then.
+        # Keeps the port after `close`, so that connections are refused: otherwise another process could use the port.
         self.port = socket.socket()
         self.port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.port.bind(self.http.server_address)
@@ -98,7 +99,8 @@ class Server:
 
 @functools.cache
 def fast_folder():
-    """Where temporary folders belong: in memory if there is room and programs may run; they hold thousands of files."""
+    """The parent of temporary folders, which have thousands of files: in memory, if it has room and may execute
+    programs."""
     memory = "/dev/shm"
     if not os.access(memory, os.W_OK):
         return None
@@ -108,7 +110,7 @@ def fast_folder():
 
 @functools.cache
 def environment():
-    """A fresh Python environment, as setup.sh makes it: made once, as it takes seconds."""
+    """A new Python environment like that of setup.sh; made only once, since it takes seconds."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="isthmus-setup-venv-", dir=fast_folder()))
     atexit.register(shutil.rmtree, folder)
     subprocess.run(["/usr/bin/python3", "-m", "venv", folder / ".venv"], check=True)
@@ -116,8 +118,8 @@ def environment():
 
 
 class Machine:
-    """A folder with checkout/, home/ and an index; everything that a run of setup.sh is given. The checkout has an
-    environment with nothing but pip; `bare` takes it away."""
+    """A folder with checkout/, home/ and an index: all inputs of setup.sh. The checkout has an environment with only
+    pip; `bare` removes it."""
 
     def __init__(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="isthmus-setup-", dir=fast_folder()))
@@ -147,8 +149,8 @@ class Machine:
         (self.checkout / "scripts/pinned.sh").write_text(PINNED.format(packages=packages, pythons=pythons))
 
     def stand_ins(self):
-        """Puts a cmake, g++ and ninja in front of the real ones. Returns a function for what cmake was asked to do since
-        the last call: "configure PRESET" or "build PRESET TARGET"."""
+        """Puts fake cmake, g++ and ninja before the real programs. Returns a function for the calls of cmake since its
+        last call: "configure PRESET" or "build PRESET TARGET"."""
         folder, log = self.folder / "stand-ins", self.folder / "asked"
         folder.mkdir()
         (self.checkout / "CMakePresets.json").write_text("{}\n")
@@ -183,18 +185,18 @@ esac
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def run(self, *arguments, prefix=(), builds=False):
-        """(exit status, output) of a run of setup.sh."""
+        """Runs setup.sh. Returns (exit status, output)."""
         process = self.start(*arguments, prefix=prefix, builds=builds)
         output = process.communicate(timeout=120)[0]
         return process.returncode, output
 
     def installed(self, name):
-        """Whether Python finds it and pip takes it for whole."""
+        """Whether the package is in site-packages."""
         sites = list(self.venv.glob(f"lib/python3*/site-packages/{name}"))
         return len(sites) == 1
 
     def give_to_nobody(self):
-        """As root: everything belongs to somebody else from here on, who is in the answer for `prefix`."""
+        """As root, gives everything to another user. Returns the `prefix` that runs commands as this user."""
         if os.getuid() != 0:
             return ()
         for path in (self.folder, *self.folder.rglob("*")):
@@ -202,7 +204,7 @@ esac
         return ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
 
     def programs_without(self, *names):
-        """A folder for PATH with links to all the system's programs but these."""
+        """A folder for PATH with links to all programs of the system except these."""
         folder = self.folder / "programs"
         folder.mkdir()
         for system in ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"):
@@ -214,7 +216,7 @@ esac
 
 @functools.cache
 def namespaces(*options):
-    """The prefix that runs a command in new namespaces, as a root; None where the system does not allow that."""
+    """The prefix that runs a command as root in new namespaces; None if the system does not allow this."""
     prefix = ("unshare", *(() if os.getuid() == 0 else ("--map-root-user",)), *options)
     works = subprocess.run([*prefix, "mount", "-t", "tmpfs", "tmpfs", "/mnt"] if "--mount" in options else [*prefix, "true"],
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -222,8 +224,7 @@ def namespaces(*options):
 
 
 class Debian:
-    """A repository of tiny packages, and a root into which apt-get and dpkg install them when they are run with
-    `environment`."""
+    """A repository of small packages, and a root into which apt-get and dpkg install them if run with `environment`."""
 
     def __init__(self, machine):
         self.machine, self.root, self.server = machine, machine.folder / "root", machine.index
@@ -243,7 +244,7 @@ class Debian:
                             "DPKG_FORCE": "script-chrootless,not-root"}
 
     def add(self, name, after_install=""):
-        """after_install: what its script does, a shell's commands."""
+        """after_install: shell commands of the package's postinst script."""
         tree = self.machine.folder / "trees" / name
         (tree / "DEBIAN").mkdir(parents=True)
         control = f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: t <t@t>\nDescription: a test\n"

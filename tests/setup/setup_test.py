@@ -1,4 +1,4 @@
-"""scripts/setup.sh where things go wrong: the message, what is left behind, and that the next run is none the worse."""
+"""Failures of scripts/setup.sh: the message, the remaining files, and that the next run succeeds."""
 
 import fcntl
 import os
@@ -35,7 +35,7 @@ class Setup(unittest.TestCase):
         return output
 
     def fails(self, *words, arguments=(), prefix=()):
-        """The output of a run that fails, which has all these words, and its last error first."""
+        """The output of a run that must fail with all these words."""
         status, output = self.machine.run(*arguments, prefix=prefix)
         self.assertEqual(status, 1, output)
         for word in words:
@@ -60,16 +60,16 @@ class Network(Setup):
     def test_none(self):
         self.machine.index.close()
         self.fails("error: this step failed: downloading --no-deps torch==2.11.0 tiny==1.0",
-                   f"The package index could not be reached, or does not have that package: {self.machine.index.url}/simple.",
+                   f"The package index could not be reached, or does not have this package: {self.machine.index.url}/simple.",
                    "run this again")
         self.machine.environment["PIP_RETRIES"] = "1"
-        self.fails("The network or the server failed, or broke off: ", "Connection refused")
+        self.fails("The network or the server failed, or the connection broke: ", "Connection refused")
 
     def test_a_download_that_breaks_off(self):
         index = self.machine.index
         self.succeeds()
         index.broken.add("files/tests_need-1.0-py3-none-any.whl")
-        self.fails("error: this step failed: downloading tests-need==1.0", "Usually the connection broke off",
+        self.fails("error: this step failed: downloading tests-need==1.0", "Usually the connection broke",
                    arguments=["--tests"])
         self.assertTrue(self.machine.installed("torch"))
         index.broken.clear()
@@ -99,7 +99,7 @@ class CutOff(Setup):
 
 
     def test_a_removal_that_was_cut_off_is_gone_on_with(self):
-        """The interpreter goes first, whatever else is left."""
+        """The interpreter is removed first, so that an incomplete environment is recognised."""
         self.succeeds()
         (self.machine.venv / "isthmus-unfinished").touch()
         rm = self.machine.folder / "stand-in/rm"
@@ -111,14 +111,14 @@ class CutOff(Setup):
         self.machine.environment["PATH"] = f"{rm.parent}:{path}"
         self.fails("error: this step failed: making .venv")
         self.machine.environment["PATH"] = path
-        (self.machine.venv / "isthmus-unfinished").unlink()  # it may have gone before the rest
+        (self.machine.venv / "isthmus-unfinished").unlink()  # it may be removed before the rest
         self.assertTrue(self.machine.installed("torch"))
         self.assertIn("making .venv anew: its Python (now none)", self.succeeds())
 
 
 class FullDisk(Setup):
     def on_a_small_disk(self, megabytes, *words):
-        """One run on a disk of this size fails with these words; the next, on a larger one, succeeds."""
+        """A run on a disk of this size fails with these words; the next run, on a larger disk, succeeds."""
         prefix = self.namespaces("--mount")
         machine, disk = self.machine, self.machine.folder / "disk"
         disk.mkdir()
@@ -154,7 +154,7 @@ class FullDisk(Setup):
 
 class Python(Setup):
     def fake(self, path, version):
-        """A python3 that says it is of another version."""
+        """A python3 that reports this version."""
         path.parent.mkdir(exist_ok=True)
         real = pathlib.Path(sys.executable).resolve()
         path.write_text(f'#!/bin/sh\n[ "$1" = -c ] || exec {real} "$@"\n'
@@ -178,7 +178,7 @@ class Python(Setup):
         self.machine.environment["PATH"] = f"{other.parent}:{programs}"
         real = pathlib.Path("/usr/bin/python3").resolve()
         copy = self.machine.folder / "system/python"
-        copy.write_bytes(real.read_bytes())  # what the fakes run, as the system's own is covered
+        copy.write_bytes(real.read_bytes())  # for the fakes, since the bind mount covers the system's
         copy.chmod(0o755)
         for fake in (other, system):
             fake.write_text(fake.read_text().replace(str(pathlib.Path(sys.executable).resolve()), str(copy)))
@@ -230,13 +230,13 @@ class Rights(Setup):
 
     def test_a_checkout_of_somebody_else(self):
         if os.getuid() != 0:
-            self.skipTest("only root has files of somebody else")
+            self.skipTest("only root can create files of another user")
         prefix = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
         self.fails(f"error: {self.machine.checkout} cannot be written by user ", "it belongs to root.", "chown", prefix=prefix)
 
     def test_an_environment_of_somebody_else(self):
         if os.getuid() != 0:
-            self.skipTest("only root has files of somebody else")
+            self.skipTest("only root can create files of another user")
         self.succeeds()  # as root, for once
         prefix = self.machine.give_to_nobody()
         os.chown(self.machine.venv, 0, 0)
@@ -248,14 +248,14 @@ class Rights(Setup):
             self.skipTest("there is no ccache: scripts/setup.sh installs it")
         tree = self.machine.folder / "tree"
         tree.mkdir()
-        # A copy: the checkout may be in a home that nobody else can enter.
+        # A copy, since other users may have no access to the checkout.
         shutil.copy(pathlib.Path(__file__).parents[2] / "cmake/Compiler.cmake", tree)
         (tree / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.25)\nproject(tree LANGUAGES CXX)\n"
                                              "include(Compiler.cmake)\nadd_library(tree OBJECT tree.cpp)\n")
         (tree / "tree.cpp").write_text("int one() { return 1; }\n")
         prefix = self.machine.give_to_nobody()
         self.machine.home.chmod(0o555)
-        for arguments, words in ((["-S", tree, "-B", tree / "build"], f"ccache: left out, its folder {self.machine.home}/"),
+        for arguments, words in ((["-S", tree, "-B", tree / "build"], f"ccache: not used, its folder {self.machine.home}/"),
                                  (["--build", tree / "build"], "")):
             done = subprocess.run([*prefix, "cmake", *arguments], env=self.machine.environment, text=True, cwd=tree,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -290,7 +290,7 @@ class Builds(Setup):
 
     def test_a_tree_of_somebody_else(self):
         if os.getuid() != 0:
-            self.skipTest("only root has files of somebody else")
+            self.skipTest("only root can create files of another user")
         self.machine.stand_ins()
         self.builds("release")  # as root, for once
         prefix = self.machine.give_to_nobody()
@@ -305,7 +305,7 @@ class TwoAtOnce(Setup):
         self.succeeds()
         with open(self.machine.checkout / ".venv.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)
-            self.assertEqual(self.succeeds(), "", "there is nothing to install, so nothing to wait for")
+            self.assertEqual(self.succeeds(), "", "must not wait if there is nothing to install")
             process = self.machine.start("--tests")
             line = process.stdout.readline()
             self.assertIn("waiting for another setup.sh", line)
@@ -322,7 +322,7 @@ class TwoAtOnce(Setup):
         second = self.machine.start()
         outputs = [first.communicate(timeout=120)[0], second.communicate(timeout=120)[0]]
         self.assertEqual((first.returncode, second.returncode), (0, 0), outputs)
-        # Usually the second; on a busy machine it may come between the first one's look and its install.
+        # Usually the second waits; on a busy machine it may take the lock between the first one's check and install.
         self.assertRegex("".join(outputs), rf"waiting for another setup\.sh, process \d+, which holds {lock}\n")
         self.assertEqual(self.machine.index.requests.count(self.machine.torch), 1)
         self.assertTrue(self.machine.installed("torch"))

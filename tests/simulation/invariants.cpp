@@ -1,4 +1,4 @@
-// What must hold in every world (docs/protocol.md, Invariants).
+// The rules that hold in every world (docs/protocol.md, Invariants).
 
 #include "world.h"
 
@@ -10,21 +10,21 @@ namespace isthmus::outer_sync::protocol {
 
 using namespace std::chrono_literals;
 
-/// I1, I2: members of one view have one history.
+/// I1, I2: all members of a view have one history.
 void World::check_chain(const Process& process) {
   const auto view = process.member->view().number;
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
     const auto& state = process.member->fragments()[p];
     const auto [place, is_new] = agreed_.try_emplace({view, p, state.round}, state.chain);
     if (!is_new && place->second != state.chain)
-      return fail("member " + std::to_string(process.id) + " has another chain at round " +
+      return fail("member " + std::to_string(process.id) + " has a different chain at round " +
                   std::to_string(state.round) + " of fragment " + std::to_string(p) + " in view " +
                   std::to_string(view) + " (I1, I2)");
     settle(process, p);
   }
 }
 
-/// What all members of the view that was announced last have applied is settled, unless an operator has given
+/// A round that all members of the last announced view have applied is settled, unless an operator has given
 /// the view up.
 void World::settle(const Process& process, FragmentId p) {
   const auto& view = process.member->view();
@@ -37,19 +37,20 @@ void World::settle(const Process& process, FragmentId p) {
   }
 }
 
-/// I10: the next view has what is settled: of those who have it one is in it. (A view may have one member
-/// alone, and it may die while an older one's members are survivors: what only the dead had applied is lost.)
+/// I10: settled rounds are kept: the next view contains a member that has them. (A view may have a single
+/// member that dies while members of an older view survive; rounds that only the dead member had applied are
+/// lost.)
 void World::check_settled(const NewView& message) {
   for (const auto& [place, chain] : settled_) {
     const auto [p, r] = place;
     const auto& rounds = message.chains[p];
     const auto same = std::ranges::find(rounds, r, &FragmentState::round);
     const bool in_history = rounds.back().round >= r && (same == rounds.end() || same->chain == chain);
-    // What was delivered before a seal may have been applied after it.
+    // A round that was delivered before a seal may have been applied after it.
     if (in_history || (rounds.back().round < r && is_held(message, p, r))) continue;
     const auto& by = applied_by_.at({p, r, prefix_of(chain)});
     const auto is_gone = [this](ReplicaId replica) {
-      return dead_.contains(replica) || node_of_.at(replica) == reducer_;  // who has no state to go on with
+      return dead_.contains(replica) || node_of_.at(replica) == reducer_;  // a reducer has no state
     };
     if (std::ranges::all_of(by, is_gone)) continue;
     return fail("round " + std::to_string(r) + " of fragment " + std::to_string(p) +
@@ -58,8 +59,8 @@ void World::check_settled(const NewView& message) {
   }
 }
 
-/// I4: a run begins with all its replicas. Where its first view has begun nowhere, since nobody heard of it,
-/// the next one goes on with those who are left, as after any loss.
+/// I4: a run begins with all its replicas. If its first view has begun at no member, because no member
+/// received it, the next view takes the remaining members, as after any loss.
 void World::check_beginning(const NewView& message) {
   const auto fresh = [this](const MemberInfo& info) {
     return !trains(info) || !processes_[node_of(info)].used;
@@ -72,7 +73,7 @@ void World::check_beginning(const NewView& message) {
          " replicas (I4)");
 }
 
-/// I7, of a view that is announced: its members can all get to where the foremost of them is, on one history.
+/// I7, for an announced view: all its members can reach the round of the foremost of them, on one history.
 void World::check_view(const NewView& message) {
   checked_ = message.view.number;
   check_settled(message);
@@ -86,17 +87,16 @@ void World::check_view(const NewView& message) {
     if (!process.answer || process.answer->view != checked_) continue;  // it has died meanwhile
     if (process.id == reducer_ && process.answer->activated != message.reference) continue;  // it begins anew
     if (process.id != reducer_ && process.answer->activated > message.reference)
-      return fail(name + " has been in a later view than the one whose rounds are the run's" + view +
-                  " (I7)");
+      return fail(name + " has been in a later view than the reference" + view + " (I7)");
     for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
       const auto& chain = message.chains[p];
       const auto& own = process.answer->fragments[p];
       if (process.answer->activated != message.reference && std::ranges::find(chain, own) == chain.end())
-        return fail(name + " has another history than the others" + view + " (I7)");
+        return fail(name + " has a different history than the others" + view + " (I7)");
       for (auto r = message.applied[i][p] + 1; r <= chain.back().round; ++r) {
         if (!is_held(message, p, r))
           return fail(name + " needs round " + std::to_string(r) + " of fragment " + std::to_string(p) +
-                      ", which nobody has" + view + " (I7)");
+                      ", which no member has" + view + " (I7)");
       }
     }
   }
@@ -114,7 +114,7 @@ bool World::is_held(const NewView& message, FragmentId p, Round r) const {
   return true;
 }
 
-/// I7, where a view begins: what the others count on is here.
+/// I7, when a view begins: the member has the results that the others expect from it.
 void World::check_holdings(const Process& process, const NewView& message, MemberIndex self) {
   if (message.view.number != process.member->sealed()) return;
   for (const auto& fixed : message.fixed) {
@@ -124,14 +124,14 @@ void World::check_holdings(const Process& process, const NewView& message, Membe
     const auto held = process.member->held(fixed.fragment, fixed.round);
     for (std::size_t i = 0; i < held.size(); ++i) {
       if (mine->second.has(i) && !held[i])
-        return fail("member " + std::to_string(process.id) + " has forgotten a result of round " +
+        return fail("member " + std::to_string(process.id) + " has dropped a result of round " +
                     std::to_string(fixed.round) + " of fragment " + std::to_string(fixed.fragment) +
-                    " that others are to get from it (I7)");
+                    " that others expect from it (I7)");
     }
   }
 }
 
-/// I10: a member that has the newest round of every fragment is not evicted. Neither is one that lags by no
+/// I10: a member with the newest round of every fragment is not evicted. Neither is a member that lags by no
 /// more rounds than results are kept for, if a trainer that stays was in the run for these rounds.
 void World::check_evicted(NodeId m, const std::string& reason) {
   const auto place = answers_.find(m);
@@ -141,14 +141,14 @@ void World::check_evicted(NodeId m, const std::string& reason) {
     const auto& [other, answer] = entry;
     return other != reducer_ && answer.sealed.view == evicted.sealed.view && !answer.evicted;
   };
-  // What it was sent away for when the view was planned; it may also have been seen to lag, or have said so
-  // itself.
-  constexpr std::array planned{"nobody keeps", "is not one of the run's", "can go on from",
-                               "has come further"};
+  // Reasons for an eviction when a view is planned. A member may also be evicted for its lag, or because it
+  // reported a different history itself.
+  constexpr std::array planned{"no member holds", "is not one of the run's", "can continue from",
+                               "is further ahead"};
   const auto says = [&](const char* words) { return reason.find(words) != std::string::npos; };
   if (std::ranges::any_of(planned, says) && std::ranges::none_of(answers_, stays))
-    return fail("all who have the run's state are sent away (I10)");
-  if ((!says("nobody keeps") && !says("is not one of the run's")) || m == reducer_) return;
+    return fail("all members with the run's state are evicted (I10)");
+  if ((!says("no member holds") && !says("is not one of the run's")) || m == reducer_) return;
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
     const auto& own = evicted.sealed.fragments[p];
     const auto newest = newest_of_reference(evicted, p);
@@ -162,11 +162,11 @@ void World::check_evicted(NodeId m, const std::string& reason) {
         std::ranges::none_of(answers_, keeps))
       return;
   }
-  fail("member " + std::to_string(m) + " is evicted although it is no more than " +
-       std::to_string(Member::always_kept) + " rounds behind, and these are kept (I10)");
+  fail("member " + std::to_string(m) + " is evicted although it is at most " +
+       std::to_string(Member::always_kept) + " rounds behind and their results are kept (I10)");
 }
 
-/// Where all trainers whose rounds are a view's are alive, one of them has the state.
+/// If all trainers with the view's reference rounds are alive, one of them has the state.
 void World::check_left(const NewView& message) {
   for (const auto& info : message.view.members) {
     const auto m = node_of(info);
@@ -176,7 +176,8 @@ void World::check_left(const NewView& message) {
     const bool is_there = process.alive && process.incarnation == info.incarnation;
     if (place->second.sealed.activated == message.reference && !is_there) return;
   }
-  if (state_is_lost()) fail("all who had the run's state have found out that theirs is another (I10)");
+  if (state_is_lost())
+    fail("all members with the run's state evicted themselves for a different history (I10)");
 }
 
 bool World::knows(const Sealed& sealed, FragmentId p, const FragmentState& state) {
@@ -184,8 +185,7 @@ bool World::knows(const Sealed& sealed, FragmentId p, const FragmentState& state
   return sealed.fragments[p] == state || std::ranges::find(history, state) != history.end();
 }
 
-/// The newest round of those at whom the highest view has begun that has begun at a trainer, by their
-/// answers.
+/// The newest round of the highest view that has begun at a trainer, according to the members' answers.
 FragmentState World::newest_of_reference(const Answer& own, FragmentId p) const {
   auto reference = own.sealed.activated;
   for (const auto& [m, answer] : answers_) {
@@ -202,14 +202,14 @@ FragmentState World::newest_of_reference(const Answer& own, FragmentId p) const 
   return newest;
 }
 
-/// I3: a contribution is in the result, or is rejected by the rule, or comes back; once. I4: nobody commits
-/// alone.
+/// I3: a contribution is in the result, is rejected by the rule, or comes back; exactly one of these. I4: no
+/// member commits alone.
 void World::check_result(const Process& process, const Deliver& round) {
   const auto first = layout_.chunks_of(round.fragment).first;
   const bool contributed = process.contributed[round.fragment] >= round.round;
   for (std::size_t i = 0; i < round.results.size(); ++i) {
     const auto known = results_.find(round.results[i].get());
-    if (known == results_.end()) return fail("a result that nobody has made (I11)");
+    if (known == results_.end()) return fail("a result that no member has made (I11)");
     const auto& [contributors, present, of] = known->second;
     if (contributors.size() < closing_.least)
       return fail("a result of " + std::to_string(contributors.size()) + " contributions (I4)");
@@ -218,7 +218,7 @@ void World::check_result(const Process& process, const Deliver& round) {
     if (const auto problem = rejection_problem(known->second); !problem.empty()) return fail(problem);
     const bool in_it = std::ranges::find(contributors, process.replica) != contributors.end();
     if (in_it != round.included[i])
-      return fail("member " + std::to_string(process.id) + " was told " +
+      return fail("member " + std::to_string(process.id) + " was notified " +
                   (in_it ? "that its contribution is not in a result that contains it"
                          : "that its contribution is in a result that does not contain it") +
                   " (I3)");
@@ -228,15 +228,16 @@ void World::check_result(const Process& process, const Deliver& round) {
     }
     const bool was_there = std::ranges::find(present, process.replica) != present.end();
     if (round.rejected[i] != (was_there && !in_it))
-      return fail("member " + std::to_string(process.id) + " was told that its contribution was " +
-                  (round.rejected[i] ? "rejected, and it was late" : "late, and it was rejected") + " (I3)");
+      return fail("member " + std::to_string(process.id) + " was notified that its contribution was " +
+                  (round.rejected[i] ? "rejected, but it was late" : "late, but it was rejected") + " (I3)");
     auto& made = made_.at({process.replica, round.round, static_cast<ChunkId>(first + i)});
     if (++made.settled > 1) return fail("a contribution is settled twice (I3)");
     count(in_it ? "contribution committed" : was_there ? "contribution rejected" : "contribution returned");
   }
 }
 
-/// Of three or more the sick one's is left out, unless too few would remain, and nobody else's.
+/// The rule must reject the sick member's contribution if three or more are present, unless too few would
+/// remain; it must reject no others.
 std::string World::rejection_problem(const Result& result) const {
   const auto is_sick = [this](ReplicaId replica) { return sick_ == node_of_.at(replica); };
   for (const auto replica : result.present) {
@@ -248,7 +249,7 @@ std::string World::rejection_problem(const Result& result) const {
   return {};
 }
 
-/// I12: what is given out is not done, and no other member of the view has it.
+/// I12: newly assigned samples are not done, and no other member of the view has them.
 void World::check_drawn(const Process& process, const SampleRange& range) {
   const SampleSet drawn({range});
   if (const auto done = drawn.common(done_everywhere(process.member->ledger())); !done.empty()) {
@@ -257,7 +258,7 @@ void World::check_drawn(const Process& process, const SampleRange& range) {
       if (!theirs.common(done).empty()) before += " " + std::to_string(node_of_.at(replica));
     }
     const auto& first = done.ranges().front();
-    return fail("member " + std::to_string(process.id) + " is given samples that are done, of track " +
+    return fail("member " + std::to_string(process.id) + " was assigned samples that are done, of track " +
                 std::to_string(first.track) + " from " + std::to_string(first.begin) + " to " +
                 std::to_string(first.end) + "; members" + before + " were trained on them (I12)");
   }
@@ -270,26 +271,26 @@ void World::check_drawn(const Process& process, const SampleRange& range) {
     const auto theirs = without(other.drawn, done_everywhere(other.member->ledger()));
     if (theirs.common(drawn).empty()) continue;
     return fail("members " + std::to_string(process.id) + " and " + std::to_string(other.id) +
-                " of one view are given the same samples (I12)");
+                " of one view were assigned the same samples (I12)");
   }
 }
 
-/// I12: who has applied the same rounds has the same ledger.
+/// I12: members that have applied the same rounds have the same ledger.
 void World::check_ledger(const Process& process, FragmentId p) {
   const auto& state = process.member->fragments()[p];
   const auto& own = process.member->ledger()[p];
-  if (own.unknown() > 0) return count("round of a fragment whose ledger has a gap");
+  if (own.unknown() > 0) return count("round of a fragment with a gap in its ledger");
   const auto [place, is_new] = ledgers_.try_emplace({p, state.round, prefix_of(state.chain)}, own);
   if (own.round() != state.round || place->second != own)
-    return fail("member " + std::to_string(process.id) + " has another ledger of fragment " +
+    return fail("member " + std::to_string(process.id) + " has a different ledger of fragment " +
                 std::to_string(p) + " at round " + std::to_string(state.round) + " (I12)");
   if (is_new) check_twice(own.twice());
   check_nothing_is_lost(process);
   check_taken(process);
 }
 
-/// I12: once all that a view began with is applied, what it withholds from others is done, or was given to
-/// one of its members.
+/// I12: once the rounds with which a view began are applied, samples that it withholds are done or were
+/// assigned to one of its members.
 void World::check_taken(const Process& process) {
   if (!process.in_run || !process.member->in_view() || unknown_rounds(process.member->ledger()) > 0) return;
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
@@ -300,10 +301,10 @@ void World::check_taken(const Process& process) {
   if (left.empty()) return;
   const auto& first = left.ranges().front();
   fail("samples of track " + std::to_string(first.track) + " from " + std::to_string(first.begin) + " to " +
-       std::to_string(first.end) + " are neither done nor given to anybody, and not free (I12)");
+       std::to_string(first.end) + " are neither done nor assigned nor free (I12)");
 }
 
-/// I12: only what one replica was given and another one again is in a fragment's rounds twice.
+/// I12: samples are in a fragment's rounds twice only if two replicas were assigned them.
 void World::check_twice(const SampleSet& twice) {
   const auto fresh = without(twice, twice_);
   if (fresh.empty()) return;
@@ -314,7 +315,7 @@ void World::check_twice(const SampleSet& twice) {
   twice_.add(fresh);
 }
 
-/// I12: what a member was trained on is done or rejected, or is still to be handed in or answered.
+/// I12: samples that a member was trained on are done or rejected, or still to be contributed or answered.
 void World::check_nothing_is_lost(const Process& process) {
   if (process.id == reducer_ || unknown_rounds(process.member->ledger()) > 0) return;
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
@@ -325,25 +326,25 @@ void World::check_nothing_is_lost(const Process& process) {
       if (place.first == p) found.add(samples);
     }
     if (without(process.drawn, found).empty()) continue;
-    return fail("member " + std::to_string(process.id) + " was trained on samples of which fragment " +
-                std::to_string(p) + " knows nothing (I12)");
+    return fail("member " + std::to_string(process.id) + " was trained on samples that fragment " +
+                std::to_string(p) + " has lost (I12)");
   }
 }
 
-/// I6.
+/// I6: a member's memory is bounded.
 void World::check(const Process& process) {
   const auto chunks = layout_.chunk_count();
   const auto most =
       chunks + chunks * members_ * (Member::window + 1) + chunks * (Member::max_kept + Member::window + 1);
   if (process.member->chunks_held() > most)
     fail("member " + std::to_string(process.id) + " holds " + std::to_string(process.member->chunks_held()) +
-         " chunks; " + std::to_string(most) + " can be needed (I6)");
+         " chunks; at most " + std::to_string(most) + " are needed (I6)");
   const auto max_sent = chunks * members_ * (Member::max_kept + Member::window + 1);
   if (process.member->unacknowledged() > max_sent) fail("too many messages are kept (I6)");
 }
 
-/// I6: what a member applied between two views it forgets before the next one, or each view change adds to
-/// what it holds.
+/// I6: before the next view, a member forgets rounds that it applied between two views. Otherwise each view
+/// change would add to its memory.
 void World::check_forgotten(const Process& process, const Sealed& sealed) {
   for (const auto& held : sealed.held) {
     const auto last = sealed.fragments[held.fragment].round;
@@ -354,8 +355,8 @@ void World::check_forgotten(const Process& process, const Sealed& sealed) {
   }
 }
 
-/// I5: once all faults have ended, all take part and every fragment gets on. A view change may be under way
-/// at any moment, so it is enough that there is one without.
+/// I5: after all faults have ended, all members take part and every fragment advances. A view change may be
+/// under way at any time, so one moment without is enough.
 void World::check_end() {
   auto missing = missing_at_the_end();
   over_ = missing.empty();
@@ -373,7 +374,7 @@ std::string World::missing_at_the_end() {
     if (process.member->view().number != coordinator_->view() || !process.member->in_view())
       return name + " is in view " + std::to_string(process.member->view().number) + ", the coordinator in " +
              std::to_string(coordinator_->view()) + ",";
-    if (process.member->settings() != coordinator_->settings()) return name + " has other settings";
+    if (process.member->settings() != coordinator_->settings()) return name + " has different settings";
     for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
       const auto round = process.member->fragments()[p].round;
       if (round < calm_rounds_[p] + rounds_in_calm)

@@ -1,4 +1,4 @@
-// What connects the processes, and what goes wrong with it and them.
+// The connections between the processes, and the faults of both.
 
 #include "world.h"
 
@@ -20,7 +20,7 @@ World::LinkPtr World::connect(NodeId a, NodeId b) {
   return link;
 }
 
-/// What is cut stalls, as TCP does; what is broken is lost from some moment on.
+/// A cut connection stalls, as with TCP; a broken connection loses its messages from some moment on.
 void World::transmit(const LinkPtr& link, NodeId from, std::function<void()> arrive) {
   if (!link || !link->open) return;
   const int way = link->a == from ? 0 : 1;
@@ -39,7 +39,7 @@ void World::transmit(const LinkPtr& link, NodeId from, std::function<void()> arr
     }
     if (to >= members_) return arrive();
     auto& process = processes_[to];
-    if (!process.alive) return break_link(link);  // nobody listens there any more
+    if (!process.alive) return break_link(link);  // no process listens there any more
     if (process.stopped) {
       process.backlog.push_back([life = process.life, &process, arrive] {
         if (process.life == life) arrive();
@@ -144,7 +144,7 @@ void World::dial_peer(NodeId a, NodeId b, std::size_t lane_index) {
       process.member->repeat_to(*peer, [&](const ChunkKey& key) { return key.chunk % lanes_ == lane_index; });
       act(own);
     }
-    // What one of the two hops has lost, a relay has too.
+    // If one of its two hops has lost messages, the relayed way has lost them too.
     std::erase_if(open_ways_, [&](const auto& pair) {
       const auto by = relay_told(pair.first, pair.first, pair.second);
       return by == a || by == b;
@@ -164,7 +164,7 @@ bool World::connected(NodeId a, NodeId b) {
   return false;
 }
 
-/// Who carries what these two send each other, as member `m` has been told.
+/// The relay between these two, according to the announcement that member `m` has.
 std::optional<World::NodeId> World::relay_told(NodeId m, NodeId a, NodeId b) const {
   const auto one = processes_[a].replica, other = processes_[b].replica;
   for (const auto& relay : processes_[m].relays.relays) {
@@ -176,17 +176,17 @@ std::optional<World::NodeId> World::relay_told(NodeId m, NodeId a, NodeId b) con
   return std::nullopt;
 }
 
-/// The transport's handshake in one glance: all three know of the relay, and it has lanes to both.
+/// The result of the transport's handshake: all three know the relay, and it has lanes to both.
 bool World::way_is_open(NodeId a, NodeId b) {
   const auto by = relay_told(a, a, b);
   if (!by || relay_told(b, a, b) != by || relay_told(*by, a, b) != by) return false;
   return connected(a, *by) && connected(*by, b);
 }
 
-/// Over a lane, or over two by the relay, which keeps nothing of what it cannot send on.
+/// Sends over a lane, or over two by way of the relay, which drops what it cannot pass on.
 void World::send_bulk(NodeId from, NodeId to, std::size_t lane_index, std::function<void()> arrive) {
   const auto at = [this, lane_index](NodeId a, NodeId b) -> LinkPtr {
-    for (std::size_t l = 0; l < lanes_; ++l) {  // its own, or one that is up
+    for (std::size_t l = 0; l < lanes_; ++l) {  // the same lane, or another that is up
       const auto& link = lane(a, b, static_cast<ChunkId>(lane_index + l));
       if (link && link->open) return link;
     }
@@ -211,8 +211,8 @@ void World::on_relays(NodeId m, const Relays& relays) {
   repeat_by_relays();
 }
 
-/// What may have been lost on a way that has opened, both ends send again; a lane that has broken beside one
-/// that holds counts too.
+/// When a relayed way opens, both ends repeat what may have been lost; also after one of several lanes has
+/// broken.
 void World::repeat_by_relays() {
   std::set<std::pair<NodeId, NodeId>> open;
   for (NodeId a = 0; a < members_; ++a) {
@@ -224,7 +224,8 @@ void World::repeat_by_relays() {
   const auto before = std::exchange(open_ways_, open);
   for (const auto& [a, b] : open) {
     if (before.contains({a, b})) continue;
-    tell("member " + std::to_string(a) + " and member " + std::to_string(b) + " reach each other by a relay");
+    tell("member " + std::to_string(a) + " and member " + std::to_string(b) +
+         " reach each other through a relay");
     for (const auto& [own, other] : {std::pair{a, b}, std::pair{b, a}}) {
       const auto peer = index_of(processes_[own], other);
       if (!peer) continue;
@@ -251,7 +252,7 @@ void World::dial_coordinator(NodeId m) {
 
 // ---- faults ----
 
-/// Somebody must stay who knows the run's rounds: else it goes on from a checkpoint, not from here.
+/// A member that knows the run's rounds must stay; otherwise the run would continue from a checkpoint.
 bool World::may_crash(NodeId m) const {
   ViewNumber highest = 0;
   for (const auto& process : processes_) {
@@ -272,7 +273,7 @@ bool World::may_crash(NodeId m) const {
   return survivors > 0;
 }
 
-/// At once, but not in the middle of what the process is doing: an ambush is called from there.
+/// Strikes after the current event, because an ambush is called while the process is at work.
 void World::ambush(Moment moment, NodeId m) {
   if (now_ >= calm_from_) return;
   for (auto& ambush : ambushes_) {
@@ -343,7 +344,7 @@ void World::stand_still(NodeId m, Time away) {
   at(away, [this, m, life = process.life] {
     auto& stopped = processes_[m];
     if (stopped.life != life || !stopped.stopped) return;
-    tell("member " + std::to_string(m) + " goes on");
+    tell("member " + std::to_string(m) + " continues");
     stopped.stopped = false;
     for (auto& event : std::exchange(stopped.backlog, {})) event();
   });
@@ -359,7 +360,7 @@ void World::cut_for(NodeId from, NodeId to, bool both_ways, Time away) {
   end_cuts_after(away);
 }
 
-/// The side that has the coordinator is the other one.
+/// The coordinator is on the other side.
 void World::cut_off(const std::set<NodeId>& side, Time away) {
   count("partition");
   std::string names;
@@ -386,7 +387,7 @@ void World::remember_side(const std::set<NodeId>& side) {
   }
 }
 
-/// What stays cut for longer than TCP waits is broken.
+/// Breaks connections that have been cut for longer than TCP waits.
 void World::break_what_is_cut() {
   for (const auto& [a, b] : cuts_) {
     for (auto& [place, link] : lanes_up_) {
@@ -417,7 +418,7 @@ void World::end_cuts_after(Time away) {
   });
 }
 
-/// One of a member's lanes, to all others: of its fragments some get on and some do not.
+/// Takes one of a member's lanes to all others down, so that some of its fragments advance and others do not.
 void World::take_lane_down(NodeId m, Time away) {
   const auto down = std::pair(m, static_cast<std::size_t>(chance(lanes_)));
   tell("lane " + std::to_string(down.second) + " of member " + std::to_string(m) + " is down");
@@ -433,7 +434,8 @@ void World::take_lane_down(NodeId m, Time away) {
 void World::lose_coordinator(Time away) {
   if (!coordinator_ || !disk_) return;
   crash_coordinator(chance(4) == 0);
-  // Back at once, it meets leases of its former self; and loses one who has them before it has sealed.
+  // A coordinator that is back at once meets leases of its former self, and loses a member that has one
+  // before it has sealed.
   const bool at_once = chance(2) == 0;
   at(at_once ? some(50ms) : away, [this, at_once] {
     if (!coordinator_) start_coordinator(disk_was_lost_);
@@ -441,7 +443,7 @@ void World::lose_coordinator(Time away) {
   });
 }
 
-/// Each closes its own chunks alone and gets none of the other's, until the view changes.
+/// Each of the two closes its own chunks alone and gets none of the other's, until the view changes.
 void World::tear() {
   if (now_ >= calm_from_) return;
   count("two torn apart");
@@ -449,8 +451,9 @@ void World::tear() {
   at(some(detect_timeout), [this] { break_link(processes_[chance(members_)].control); });
 }
 
-/// I5: whoever reaches all others does not wait for two that cannot reach each other, or for one that nobody
-/// can. These stay apart for long, and reach the coordinator; nothing else is wrong.
+/// I5: members that reach all others do not wait for two members that cannot reach each other, or for one
+/// member that no other reaches. These stay apart for long but reach the coordinator; there is no other
+/// fault.
 void World::sever() {
   const auto a = chance(members_), b = (a + 1 + chance(members_ - 1)) % members_;
   const bool from_all = chance(3) == 0;
@@ -461,7 +464,7 @@ void World::sever() {
   if (!from_all) severed_pair_ = {a, b};
   at(severed_time, [this, a, b, from_all, before = newest_rounds()] {
     severed_pair_.reset();
-    // With a quorum the others may have gone on too far meanwhile; so they may without one that only reduces.
+    // With a quorum, or without the reducer, the others may meanwhile have advanced too far.
     const bool wait = !from_all && closing_.quorum == 0 && a != reducer_ && b != reducer_;
     for (const auto m : wait ? std::set{a, b} : std::set<NodeId>()) {
       const auto& process = processes_[m];
@@ -469,8 +472,8 @@ void World::sever() {
         if (process.member && process.in_run &&
             process.member->fragments()[p].round >= before[p] + rounds_in_calm)
           continue;
-        return fail("member " + std::to_string(m) + " has not got on in fragment " + std::to_string(p) +
-                    ", although another one reaches both (I5)");
+        return fail("member " + std::to_string(m) + " has not advanced in fragment " + std::to_string(p) +
+                    ", although another member reaches both (I5)");
       }
     }
     const auto newest = newest_rounds();
@@ -483,7 +486,7 @@ void World::sever() {
   });
 }
 
-/// What it has been told just now is lost on its way to most of the others.
+/// The view that the newcomer got just now is lost on its way to the other members.
 void World::leave_alone(NodeId newcomer) {
   if (now_ >= calm_from_) return;
   count("view begun by a newcomer first");
@@ -492,8 +495,8 @@ void World::leave_alone(NodeId newcomer) {
   }
 }
 
-/// All but one that was taking the state, the coordinator's disk too: that one has neither the state nor what
-/// a run begins with.
+/// Kills all members except the one copying the state, and destroys the coordinator's disk. That member then
+/// has neither the state nor initial parameters.
 void World::lose_the_state(NodeId fetcher) {
   if (now_ >= calm_from_ || !coordinator_ || !disk_ || !processes_[fetcher].learning) return;
   count("state of the run lost");

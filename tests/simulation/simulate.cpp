@@ -1,6 +1,7 @@
-// simulate [--seeds N] [--from SEED] [--failures N]: runs the protocol in simulated worlds, one on each core
-// at a time. Of a seed that fails it prints the command that tells its story. simulate --seed SEED: tells
-// that story. simulate --twice N: runs N worlds twice each, which must be the same to the last event.
+// simulate [--seeds N] [--from SEED] [--failures N]: runs the protocol in simulated worlds, one per core at a
+// time. For a seed that fails it prints the command that shows the world's events. simulate --seed SEED:
+// prints the events of that world. simulate --twice N: runs N worlds twice each; both must be equal to the
+// last event.
 
 #include <algorithm>
 #include <array>
@@ -21,7 +22,8 @@ using isthmus::outer_sync::protocol::World;
 
 namespace {
 
-/// What so many worlds must have seen: one that never comes about any more is one that nothing tests.
+/// At least this many worlds must have seen all of the following. An event that no longer occurs is no longer
+/// tested.
 constexpr std::uint64_t enough_worlds = 2000;
 struct Required {
   const char* what;
@@ -29,56 +31,56 @@ struct Required {
 };
 constexpr std::array required{
     Required{"ambush", "a fault between two steps that belong together"},
-    Required{"carried by a relay", "two that cannot connect stay in the view"},
-    Required{"came back", "goes on from its own rounds, with results that the others keep for it"},
-    Required{"came back too late", "nobody keeps what it would need"},
-    Required{"closed by quorum", "the grace, the lease, and who is in a result"},
-    Required{"command carried out", "settings change, and all know it"},
-    Required{"command refused", "there is no view that it could come with"},
-    Required{"contribution committed", "it is in one result and no other"},
-    Required{"contribution rejected", "it is in no result, and does not come back"},
-    Required{"contribution returned", "it is in none, and its sender knows"},
+    Required{"carried by a relay", "two members that cannot connect stay in the view"},
+    Required{"came back", "a member continues from its own rounds, with results that the others keep for it"},
+    Required{"came back too late", "no member keeps the results that it needs"},
+    Required{"closed by quorum", "the grace, the lease, and which contributions are in a result"},
+    Required{"command carried out", "settings change at all members"},
+    Required{"command refused", "no view can carry the change"},
+    Required{"contribution committed", "it is in exactly one result"},
+    Required{"contribution rejected", "it is in no result and does not come back"},
+    Required{"contribution returned", "it is in no result, and its sender is notified"},
     Required{"control connection broken", "members say hello again"},
-    Required{"coordinator and its disk lost", "view numbers rise above those that nobody remembers"},
-    Required{"coordinator crash", "it goes on from its disk"},
-    Required{"cut", "a member is alone and does not know it"},
-    Required{"disk full at the coordinator", "what was not stored was not sent"},
-    Required{"evicted", "it takes the state from others"},
-    Required{"evicted by its own chain", "it has applied more since it sealed"},
+    Required{"coordinator and its disk lost", "view numbers rise above the forgotten ones"},
+    Required{"coordinator crash", "it continues from its disk"},
+    Required{"cut", "a member is alone without knowing it"},
+    Required{"disk full at the coordinator", "a view that was not stored was not sent"},
+    Required{"evicted", "the member copies the state from others"},
+    Required{"evicted by its own chain", "the member has applied more rounds since it sealed"},
     Required{"evicted for its lag", "with a quorum the others do not wait"},
-    Required{"fragment taken from a donor", "newcomers begin from it"},
-    Required{"had another history", "it has applied what others have made again"},
-    Required{"joined", "a newcomer is taken into a view"},
-    Required{"lane broken", "what was not acknowledged is repeated"},
-    Required{"lane down", "some of a member's fragments get on, others do not"},
-    Required{"late contribution", "the round is decided when it comes"},
-    Required{"left out for want of a link", "two that reach the coordinator and not each other"},
-    Required{"member crash", "the others go on"},
+    Required{"fragment taken from a donor", "newcomers start from it"},
+    Required{"had another history", "a member applied rounds that the others have made again"},
+    Required{"joined", "a newcomer enters a view"},
+    Required{"lane broken", "unacknowledged chunks are repeated"},
+    Required{"lane down", "some of a member's fragments advance, others do not"},
+    Required{"late contribution", "the round is committed when it arrives"},
+    Required{"left out for want of a link", "two members reach the coordinator but not each other"},
+    Required{"member crash", "the others continue"},
     Required{"member restart", "the same name is another replica"},
     Required{"member slowed down", "the others wait, or do not"},
-    Required{"member stopped and continued", "it believes in a lease that is over"},
-    Required{"message lost in a break", "what was on its way is gone"},
-    Required{"one-way cut", "it is heard, and hears nothing"},
+    Required{"member stopped and continued", "it relies on a lease that is over"},
+    Required{"message lost in a break", "messages on their way are lost"},
+    Required{"one-way cut", "a member sends but receives nothing"},
     Required{"operator recovers the run", "all members of the last view are gone"},
-    Required{"one severed from all for long", "nobody can relay for it, and the others do not wait"},
-    Required{"owner's residual forgotten", "of results that were dropped"},
+    Required{"one severed from all for long", "no member can relay for it, and the others do not wait"},
+    Required{"owner's residual forgotten", "its results were dropped"},
     Required{"partition", "several members are cut off together"},
-    Required{"reduced by one that does not train", "it owns chunks and contributes nothing"},
+    Required{"reduced by a reducer", "a reducer owns chunks and contributes nothing"},
     Required{"relay ended", "the two are connected again"},
     Required{"relay named", "a third member reaches both"},
-    Required{"round applied", "the run gets on"},
-    Required{"run begun anew", "nobody is left who had the state, and an operator says so"},
+    Required{"round applied", "the run advances"},
+    Required{"run begun anew", "no member with the state is left, and an operator confirms it"},
     Required{"round withdrawn", "it was delivered, and others have made it again"},
-    Required{"round under changed settings", "by all alike"},
-    Required{"round followed", "a newcomer keeps up until it is taken in"},
-    Required{"side without the coordinator came back", "and had not gone on alone"},
-    Required{"silent coordinator noticed", "the connection is open, and nothing comes"},
-    Required{"state of the run lost", "who was taking it has neither it nor what a run begins with"},
+    Required{"round under changed settings", "all members apply the same settings"},
+    Required{"round followed", "a newcomer keeps up until it enters a view"},
+    Required{"side without the coordinator came back", "it had not continued alone"},
+    Required{"silent coordinator noticed", "the connection is open, and no message comes"},
+    Required{"state of the run lost", "the member that was copying it has neither it nor initial parameters"},
     Required{"suspended", "too few members, or none of the last view"},
     Required{"two severed for long", "the others do not wait for them"},
-    Required{"two torn apart", "each closes by quorum what the other never gets"},
-    Required{"waited in a pause", "and went on"},
-    Required{"view begun by a newcomer first", "it keeps nothing of what was before"},
+    Required{"two torn apart", "each closes chunks by quorum that the other never gets"},
+    Required{"waited in a pause", "and continued"},
+    Required{"view begun by a newcomer first", "it keeps no earlier results"},
 };
 
 int tell(std::uint64_t seed) {
@@ -86,7 +88,7 @@ int tell(std::uint64_t seed) {
   std::printf("%s\n", world.describe().c_str());
   const auto problem = world.run();
   for (const auto& line : world.story()) std::printf("%s\n", line.c_str());
-  std::printf("%s\n", problem.empty() ? "nothing is wrong" : problem.c_str());
+  std::printf("%s\n", problem.empty() ? "no rule is broken" : problem.c_str());
   return problem.empty() ? 0 : 1;
 }
 
@@ -105,13 +107,12 @@ int run_twice(std::uint64_t seeds) {
       static_cast<void>(second.run());
       if (first.fingerprint() == second.fingerprint() && first.tally() == second.tally()) continue;
       all_repeat = false;
-      std::printf(
-          "world %llu went another way when it was run again: something depends on more than its seed\n",
-          static_cast<unsigned long long>(seed));
+      std::printf("world %llu differs when it runs again: something depends on more than its seed\n",
+                  static_cast<unsigned long long>(seed));
     }
   });
   if (!all_repeat) return 1;
-  std::printf("%llu worlds went the same way twice\n", static_cast<unsigned long long>(seeds));
+  std::printf("%llu worlds ran twice with the same events\n", static_cast<unsigned long long>(seeds));
   return 0;
 }
 
@@ -119,14 +120,14 @@ int missing(const Tally& reached) {
   int missing = 0;
   for (const auto& [what, why] : required) {
     if (reached.contains(what)) continue;
-    std::printf("  never happened: '%s' (%s); the simulator has stopped testing it\n", what, why);
+    std::printf("  never happened: '%s' (%s); the simulator no longer tests it\n", what, why);
     ++missing;
   }
   return missing;
 }
 
 int simulate(const char* program, std::uint64_t from, std::uint64_t seeds, int max_failures) {
-  std::mutex mutex;  // of all that follows
+  std::mutex mutex;  // guards all that follows
   Tally reached, worlds;
   int failures = 0;
   std::uint64_t begun = 0;
@@ -148,8 +149,8 @@ int simulate(const char* program, std::uint64_t from, std::uint64_t seeds, int m
                   program, static_cast<unsigned long long>(seed));
     }
   });
-  std::printf("%llu worlds, %d with a broken rule. What happened in them:\n",
-              static_cast<unsigned long long>(begun), failures);
+  std::printf("%llu worlds, %d with a broken rule. Events in them:\n", static_cast<unsigned long long>(begun),
+              failures);
   for (const auto& [what, times] : reached) {
     std::printf("  %-40s %10llu times in %llu worlds\n", what.c_str(), static_cast<unsigned long long>(times),
                 static_cast<unsigned long long>(worlds[what]));

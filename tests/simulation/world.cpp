@@ -42,20 +42,20 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
   closing_ = {.least = options_.least, .quorum = 0, .grace = Time(chance(300'000))};
   if (chance(2) == 0) closing_.quorum = 1 + chance(members_);
   options_.leases = closing_.quorum > 0;
-  // A view of fewer than the quorum closes with all of it.
+  // A view with fewer trainers than the quorum needs all of them.
   if (chance(2) == 0) options_.least = closing_.least = std::max(closing_.least, closing_.quorum);
   if (random_bits(seed_, 3, 0) % 4 == 0) {
-    reducer_ = random_bits(seed_, 3, 1) % ++members_;  // anywhere in the order of sums
+    reducer_ = random_bits(seed_, 3, 1) % ++members_;  // anywhere in the order of the sums
     options_.topology.setting = static_cast<Topology>(random_bits(seed_, 3, 2) % topology_names.size());
   }
-  // Of a stream of its own, so that worlds without it stay as they are.
+  // From a separate random stream, so that worlds without it stay the same.
   if (random_bits(seed_, 4, 0) % 4 == 0) closing_.reject = 4;
   if (closing_.reject > 0) sick_ = random_bits(seed_, 4, 1) % members_;
   if (reducer_) options_.reducers = random_bits(seed_, 5, 5) % 2;
   doomed_ = random_bits(seed_, 5, 0) % 32 == 0;
   torn_ = random_bits(seed_, 5, 2) % 8 == 0 && members_ == 2 && !reducer_;
   if (torn_) {
-    layout_ = FragmentLayout({{0, 16}, {16, 16}}, 16);  // so that each owns a fragment
+    layout_ = FragmentLayout({{0, 16}, {16, 16}}, 16);  // so that each member owns a fragment
     apply_delay_ = 60ms;
     options_.leases = true;
     closing_.quorum = closing_.least = options_.least = 1;
@@ -82,7 +82,7 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
 
 std::string World::describe() const {
   return "seed " + std::to_string(seed_) + ": " + std::to_string(members_) + " members" +
-         (reducer_ ? ", m" + std::to_string(*reducer_) + " of them reduces only" : "") + ", at least " +
+         (reducer_ ? ", m" + std::to_string(*reducer_) + " is a reducer" : "") + ", at least " +
          std::to_string(options_.least) + ", quorum " + std::to_string(closing_.quorum) + ", " +
          std::to_string(layout_.fragment_count()) + " fragments in " + std::to_string(layout_.chunk_count()) +
          " chunks, " + std::to_string(lanes_) + " lanes, " +
@@ -132,7 +132,7 @@ void World::at(Time delay, std::function<void()> event) {
   events_.push({now_ + std::max(delay, Time(1)), order_++, std::move(event)});
 }
 
-/// Something that the process does or hears, unless it has died meanwhile; later, if it stands still.
+/// Schedules an event of a process: dropped if the process has died meanwhile, delayed while it stands still.
 void World::in(Process& process, Time delay, std::function<void()> event) {
   at(delay, [this, &process, life = process.life, event = std::move(event)] {
     if (!process.alive || process.life != life) return;
@@ -232,7 +232,7 @@ void World::say_hello(Process& process) {
     hello.token = process.token;
     hello.settings = process.member->settings();
   }
-  if (!process.in_run) {  // what it had learned is of those that it was told of then
+  if (!process.in_run) {  // the state learned so far came from the donors of the old admission
     process.learning = false;
     process.member.reset();
     process.said_ready = false;
@@ -256,7 +256,7 @@ void World::beat(NodeId m) {
   in(process, heartbeat, [this, m] { beat(m); });
   if (!process.control) return;
   if (now_ - process.heard > process.patience * detect_timeout + 2 * heartbeat) {
-    tell("member " + std::to_string(m) + " hears nothing of the coordinator");
+    tell("member " + std::to_string(m) + " receives nothing from the coordinator");
     count("silent coordinator noticed");
     const auto link = process.control;
     break_link(link);
@@ -334,7 +334,7 @@ void World::on_control(NodeId m, const ControlMessage& message) {
 void World::on_seal(Process& process, const Seal& seal) {
   if (!process.member) {
     if (process.used && process.id != reducer_)
-      return fail("one that has taken part is asked to begin (I11)");
+      return fail("a member that has taken part is asked to begin (I11)");
     process.member = std::make_unique<Member>(layout_, codecs_, closing_,
                                               std::vector<FragmentState>(layout_.fragment_count()));
   }
@@ -351,7 +351,7 @@ void World::on_seal(Process& process, const Seal& seal) {
   ambush(Moment::sealed, process.id);
 }
 
-/// Not while a round is being applied: what is thrown away must not be on its way into the parameters.
+/// Waits while a round is being applied: a dropped round must not be on its way into the parameters.
 void World::try_view(Process& process) {
   if (process.applying || !process.member) return;
   while (!process.waiting_views.empty() && process.member) {
@@ -360,7 +360,7 @@ void World::try_view(Process& process) {
     const auto& members = message.view.members;
     const auto me =
         std::ranges::find_if(members, [&](const MemberInfo& info) { return id_of(info) == process.replica; });
-    if (me == members.end()) return fail("a view came to one that is not in it (I11)");
+    if (me == members.end()) return fail("a view was sent to a replica that is not a member of it (I11)");
     const auto self = static_cast<MemberIndex>(me - members.begin());
     if (!process.member->fits(message, self)) return fail("a view does not fit (I11)");
     const auto before = process.member->view().number;
@@ -388,7 +388,7 @@ void World::try_view(Process& process) {
         if (process.id == reducer_) count("view with a reducer");
         const bool joins = !process.in_run;
         const bool anew = process.id == reducer_ && before != message.reference;
-        if (joins || anew) {  // it keeps no result of a round before
+        if (joins || anew) {  // it keeps no results of earlier rounds
           process.first.clear();
           for (const auto& state : process.member->fragments()) process.first.push_back(state.round);
         }
@@ -444,7 +444,7 @@ void World::on_evicted(Process& process) {
   in(process, some(redial_after), [this, m = process.id] { dial_coordinator(m); });
 }
 
-// ---- taking the state from others ----
+// ---- copying the state from others ----
 
 void World::learn(Process& process, const Admitted& admitted) {
   if (process.in_run || process.learning) return;
@@ -466,11 +466,11 @@ void World::learn(Process& process, const Admitted& admitted) {
 void World::ask_for_state(Process& process, FragmentId p) {
   if (!process.learning || process.in_run) return;
   const auto donor = process.donors.at(chance(process.donors.size()));
-  // One that was started again is another replica: it has no state, and gives none.
+  // A restarted member is another replica: it has no state and gives none.
   const bool has_it = processes_[donor].alive && processes_[donor].in_run;
   const bool reachable = has_it && !cut(process.id, donor) && !cut(donor, process.id);
   if (!reachable || donor == process.id) {
-    // After a while its list of donors is out of date: it asks the coordinator for another.
+    // After a while the list of donors is out of date: ask the coordinator for a new one.
     if (chance(8) == 0) return on_evicted(process);
     in(process, redial_after, [this, &process, p] { ask_for_state(process, p); });
     return;
@@ -479,7 +479,7 @@ void World::ask_for_state(Process& process, FragmentId p) {
   transmit(link, process.id, [this, donor, m = process.id, p, link] { give_state(donor, m, p, link); });
 }
 
-/// Its donor may lag itself, and others have what it lacks.
+/// The donor may lag, while others have the missing rounds.
 void World::ask_others_for_state(Process& process) {
   if (!process.learning || process.said_ready || chance(10) != 0) return;
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
@@ -514,7 +514,7 @@ void World::handle_state(NodeId m, FragmentId p, const FragmentState& state,
   auto& process = processes_[m];
   if (!process.learning || process.in_run) return;
   if (process.member) {
-    if (process.member->sealed() > 0) return;  // it may belong to the view that this member enters
+    if (process.member->sealed() > 0) return;  // the round may belong to the view that this member enters
     if (state.round == process.member->fragments()[p].round + 1)
       process.member->applied(p, state.round, state.chain);
     return;

@@ -1,8 +1,8 @@
 #pragma once
-// The protocol's members and coordinator on a simulated network, in one thread and virtual time. Chance comes
-// from one seed, so that every run repeats exactly. Connections delay what they carry, break in the middle of
-// it, and stall where the network is cut, one way or both; processes crash, stand still, are slow and come
-// back; disks are lost. After every event the invariants of docs/protocol.md are checked.
+// The protocol's members and coordinator on a simulated network, in one thread and virtual time. All
+// randomness comes from one seed, so every run repeats exactly. Connections delay messages, break in the
+// middle, and stall where the network is cut, in one direction or both. Processes crash, stand still, are
+// slow and come back; disks are lost. After every event the invariants of docs/protocol.md are checked.
 
 #include <chrono>
 #include <deque>
@@ -32,8 +32,8 @@ inline constexpr Time severed_time = std::chrono::seconds(6);
 inline constexpr Time longest_view_change = std::chrono::seconds(4);
 inline constexpr Round rounds_in_calm = 3;
 
-/// Where an ambush lies in wait. A fault that comes at such a moment finds the protocol between two steps
-/// that belong together; one that comes at any time hardly ever does.
+/// Moments at which an ambush strikes: between two steps of the protocol that belong together, which a fault
+/// at a random time hardly ever hits.
 enum class Moment {
   hello,
   seal_sent,
@@ -49,7 +49,7 @@ enum class Moment {
 };
 inline constexpr std::size_t moments = 11;
 
-/// What goes wrong with one member, or with the coordinator.
+/// Faults of one member, or of the coordinator.
 enum class Fault {
   crash,
   stand_still,
@@ -65,39 +65,39 @@ enum class Fault {
 };
 inline constexpr std::size_t faults = 11;
 
-/// How often each thing happened, by name: a simulator that stopped testing something must show it.
+/// How often each kind of event happened, by name, to show when the simulator no longer tests something.
 using Tally = std::map<std::string, std::uint64_t>;
 
 class World {
  public:
   World(std::uint64_t seed, bool tell);
 
-  /// Runs to the end; the first broken rule, or empty.
+  /// Runs the world to its end; returns the first broken rule, or "".
   [[nodiscard]] std::string run();
   [[nodiscard]] std::string describe() const;
   [[nodiscard]] const Tally& tally() const { return tally_; }
-  /// Of all events in their order, and of all histories: two runs of a seed must have the same.
+  /// Hash of all events in their order and of all histories; two runs of a seed must have the same.
   [[nodiscard]] std::uint64_t fingerprint() const { return fingerprint_; }
-  /// What happened, line by line, if it was asked for.
+  /// The events, one per line; empty unless the constructor asked for them.
   [[nodiscard]] const std::vector<std::string>& story() const { return story_; }
 
  private:
   using NodeId = std::size_t;  ///< a member's number, or members_ for the coordinator
   struct Process;
 
-  /// What a chunk was made of.
+  /// The contributions of a chunk's result.
   struct Result {
     std::vector<ReplicaId> contributors;
-    std::vector<ReplicaId> present;  ///< the rejected ones too
-    std::size_t of = 0;              ///< members of the view
+    std::vector<ReplicaId> present;  ///< including the rejected ones
+    std::size_t of = 0;              ///< number of trainers in the view
   };
 
   /// Both directions of one TCP connection.
   struct Link {
     NodeId a = 0, b = 0;
     bool open = true;
-    Time survives_until = Time::max();  ///< what arrives later than this is lost with it
-    Time last_arrival[2] = {};          ///< order is kept
+    Time survives_until = Time::max();  ///< messages that would arrive later are lost
+    Time last_arrival[2] = {};          ///< messages arrive in order
     std::vector<std::function<void()>> stalled[2];
   };
   using LinkPtr = std::shared_ptr<Link>;
@@ -108,32 +108,33 @@ class World {
     std::uint64_t incarnation = 0;
     bool alive = false, stopped = false, in_run = false, done = false;
     int slowness = 1;
-    int patience = 1;   ///< its own network.detect_timeout, in those of the coordinator
-    bool used = false;  ///< its parameters are not those that a run begins with
-    std::vector<std::function<void()>> backlog;  ///< what came while it stood still
+    int patience = 1;   ///< its own network.detect_timeout, as a multiple of the coordinator's
+    bool used = false;  ///< its parameters are no longer a run's initial ones
+    std::vector<std::function<void()>> backlog;  ///< events while it stood still
     std::unique_ptr<Member> member;
     ReplicaId replica = 0;
     LinkPtr control;
     ConnectionId connection = 0;
     std::uint64_t beats = 0;
     std::map<std::uint64_t, Time> beat_times;
-    std::vector<Round> contributed;                                  ///< by fragment: newest round
-    std::vector<Round> first;                                        ///< by fragment: where it took part from
-    std::optional<Sealed> answer;                                    ///< to the newest Seal
+    std::vector<Round> contributed;  ///< by fragment: newest round
+    std::vector<Round> first;        ///< by fragment: round from which it took part
+    std::optional<Sealed> answer;    ///< to the newest Seal
     std::map<std::pair<FragmentId, Round>, std::string> sent_under;  ///< settings of rounds contributed to
     std::map<std::pair<FragmentId, Round>, Deliver> delivered;
     std::optional<std::pair<FragmentId, Round>> applying;
     std::deque<NewView> waiting_views;
-    // What it trains on:
+    // Training samples:
     WorkOrder order;
-    SampleSet taken;                 ///< by what its view says
-    std::vector<Round> decided;      ///< by fragment: the newest round that is decided as its view begins
-    SampleSet drawn;                 ///< since it has its parameters
-    std::vector<SampleSet> pending;  ///< by fragment: to be handed in with its next round
-    std::map<std::pair<FragmentId, Round>, SampleSet> handed_in;  ///< with rounds that are not applied
-    std::vector<SampleSet> rejected;                              ///< by fragment
+    SampleSet taken;                 ///< samples that its view withholds
+    std::vector<Round> decided;      ///< by fragment: newest round committed when its view began
+    SampleSet drawn;                 ///< samples assigned since it got its parameters
+    std::vector<SampleSet> pending;  ///< by fragment: for its next contribution
+    std::map<std::pair<FragmentId, Round>, SampleSet>
+        handed_in;                    ///< samples of contributions to rounds not applied yet
+    std::vector<SampleSet> rejected;  ///< by fragment
     Digest token;
-    // As one that takes the state from others:
+    // While it copies the state from others:
     bool learning = false, said_ready = false;
     std::vector<std::optional<FragmentState>> learned;
     Ledger learned_ledger;
@@ -141,11 +142,12 @@ class World {
     std::vector<NodeId> donors;
     std::vector<LinkPtr> sources;  ///< by fragment
     std::vector<Round> newest;
-    std::vector<std::tuple<NodeId, FragmentId, LinkPtr>> followers;  ///< who learn from this one
-    Time heard{};                                                    ///< the coordinator
-    std::uint64_t life = 0;  ///< changes whenever what was scheduled for it is void
+    std::vector<std::tuple<NodeId, FragmentId, LinkPtr>>
+        followers;           ///< members that copy the state from this one
+    Time heard{};            ///< last message from the coordinator
+    std::uint64_t life = 0;  ///< changes whenever its scheduled events become void
     std::map<NodeId, Time> down_since;
-    Relays relays;  ///< that it was told of
+    Relays relays;  ///< the newest announcement it got
   };
 
   // chance and time
@@ -213,7 +215,7 @@ class World {
   [[nodiscard]] NodeId node_of(const MemberInfo& info) const;
   [[nodiscard]] MemberInfo info_of(const Process& process) const;
 
-  // what is set in mid-run
+  // settings that change during the run
   void command(const std::string& verb);
   void steer();
   void go_on_in_the_calm();
@@ -254,7 +256,7 @@ class World {
 
   struct Answer;
 
-  // what must hold
+  // invariants
   void check(const Process& process);
   void check_chain(const Process& process);
   void settle(const Process& process, FragmentId p);
@@ -287,15 +289,15 @@ class World {
       return std::pair(a.time, a.order) > std::pair(b.time, b.order);
     }
   };
-  /// To the newest Seal; those who have died since may be counted on all the same.
+  /// A member's answer to the newest Seal. It may be counted on even if the member has died since.
   struct Answer {
     Sealed sealed;
-    std::vector<Round> first;  ///< by fragment: results of the rounds after this one are kept; empty: of none
+    std::vector<Round> first;  ///< by fragment: results after this round are kept; empty: none
     bool evicted = false;
   };
   struct Ambush {
     Moment moment;
-    std::uint64_t countdown;  ///< so many such moments are let pass
+    std::uint64_t countdown;  ///< number of such moments to skip
     Fault fault;
   };
   struct Made {
@@ -306,27 +308,27 @@ class World {
   bool telling_;
   Time now_{}, calm_from_{}, end_{};
   std::size_t members_, lanes_;
-  std::optional<NodeId> reducer_;  ///< the one that only reduces, in some worlds
+  std::optional<NodeId> reducer_;  ///< the reducer, in some worlds
   std::size_t disturbances_;
-  bool doomed_;  ///< once somebody takes the run's state, all who have it are lost
-  bool torn_;    ///< two members lose each other and nobody else, who go on by quorum
-  bool lonely_;  ///< a view may begin nowhere but at those who enter it with nothing
-  std::optional<std::pair<NodeId, NodeId>> severed_pair_;  ///< at the moment
-  bool severed_;  ///< in the calm, two members lose each other for long and nobody else, or one loses all
+  bool doomed_;  ///< once a member copies the run's state, all members that have it are lost
+  bool torn_;    ///< only two members lose each other, and continue by quorum
+  bool lonely_;  ///< a view may begin only at members that enter it without state
+  std::optional<std::pair<NodeId, NodeId>> severed_pair_;  ///< the two that are apart at present
+  bool severed_;  ///< in the calm, only two members lose each other for long, or one loses all
   std::vector<Ambush> ambushes_;
-  Time latency_, apply_delay_;  ///< at most: of a message; of a result that waits for its apply point
+  Time latency_, apply_delay_;  ///< maxima: latency of a message; delay until a result is applied
   int pace_;                    ///< how many times faster than usual rounds follow each other
-  Round in_flight_;             ///< rounds of a fragment that a member contributes to at a time
+  Round in_flight_;             ///< rounds of a fragment to which a member contributes at a time
   CoordinatorOptions options_;
   ClosingRule closing_;
   FragmentLayout layout_;
   CodecPlan codecs_;
   std::vector<Process> processes_;
   std::map<std::tuple<NodeId, NodeId, std::size_t>, LinkPtr> lanes_up_;
-  std::vector<std::weak_ptr<Link>> links_;  ///< all there are
+  std::vector<std::weak_ptr<Link>> links_;  ///< all existing links
   std::set<std::pair<NodeId, NodeId>> cuts_;
-  std::set<std::pair<NodeId, NodeId>> open_ways_;        ///< by a relay, between two that have no lane
-  std::set<std::pair<NodeId, std::size_t>> lanes_down_;  ///< of one member, to all others
+  std::set<std::pair<NodeId, NodeId>> open_ways_;        ///< relayed ways between two members without lanes
+  std::set<std::pair<NodeId, std::size_t>> lanes_down_;  ///< lanes of one member to all others
 
   std::unique_ptr<Coordinator> coordinator_;
   std::optional<LastView> disk_;
@@ -339,29 +341,31 @@ class World {
   std::map<const Bytes*, ReplicaId> maker_;
   std::map<ReplicaId, NodeId> node_of_;
   std::map<NodeId, Answer> answers_;
-  std::set<ReplicaId> dead_;    ///< crashed while they were in the run
-  std::optional<NodeId> sick_;  ///< whose outer gradients are far larger than the others', with outer.reject
-  std::vector<SharedBytes> kept_;  ///< so that addresses stay unique
+  std::set<ReplicaId> dead_;    ///< crashed while in the run
+  std::optional<NodeId> sick_;  ///< member with far larger outer gradients than the others, with outer.reject
+  std::vector<SharedBytes> kept_;  ///< keeps buffers alive so that addresses stay unique
   std::set<std::tuple<ViewNumber, Round, ChunkId>> produced_;
   std::map<std::tuple<ViewNumber, FragmentId, Round>, Digest> agreed_;
   std::map<const Bytes*, Result> results_;
-  std::map<std::tuple<FragmentId, Round, std::uint64_t>, std::set<ReplicaId>> applied_by_;  ///< and chain
-  std::map<std::pair<FragmentId, Round>, Digest>
-      settled_;             ///< all members of the newest view have applied it
-  ViewNumber checked_ = 0;  ///< newest view that was announced
+  std::map<std::tuple<FragmentId, Round, std::uint64_t>, std::set<ReplicaId>>
+      applied_by_;                                          ///< the last key is the chain's prefix
+  std::map<std::pair<FragmentId, Round>, Digest> settled_;  ///< applied by all members of the newest view
+  ViewNumber checked_ = 0;                                  ///< newest announced view
   std::map<ReplicaId, SampleSet> drawn_by_;
-  std::map<std::tuple<FragmentId, Round, std::uint64_t>, std::string> made_under_;  ///< and chain
+  std::map<std::tuple<FragmentId, Round, std::uint64_t>, std::string>
+      made_under_;  ///< the last key is the chain's prefix
   std::uint64_t commands_ = 0;
-  std::map<std::tuple<FragmentId, Round, std::uint64_t>, FragmentLedger> ledgers_;  ///< and chain
-  SampleSet twice_;  ///< of all ledgers, as far as it is explained
+  std::map<std::tuple<FragmentId, Round, std::uint64_t>, FragmentLedger>
+      ledgers_;      ///< the last key is the chain's prefix
+  SampleSet twice_;  ///< explained duplicates in all ledgers
   struct CutSide {
     Time from;
     std::map<NodeId, std::vector<Round>> applied;
   };
   std::optional<CutSide> without_coordinator_;
-  ViewNumber newest_begun_ = 0;  ///< of all views that have begun anywhere
+  ViewNumber newest_begun_ = 0;  ///< newest view that has begun at any member
   std::vector<Round> calm_rounds_;
-  std::vector<Digest> begun_tokens_;  ///< of runs whose first view was announced to all replicas
+  std::vector<Digest> begun_tokens_;  ///< runs that announced their first view to all replicas
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::string problem_;
   std::uint64_t fingerprint_ = 0;

@@ -1,4 +1,4 @@
-// The coordinator of a world: what it says, and how it is lost.
+// The coordinator of a world: its messages and its losses.
 
 #include "world.h"
 
@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 void World::start_coordinator(bool recover) {
   ++coordinator_life_;
-  answers_.clear();  // to one before, which may have asked for the same view
+  answers_.clear();  // they went to the previous coordinator, which may have used the same view number
   auto options = options_;
   options.token.bytes.fill(static_cast<std::uint8_t>(coordinator_life_));
   if (recover) {
@@ -21,7 +21,7 @@ void World::start_coordinator(bool recover) {
     options.before = disk_;
     for (const auto& process : processes_) options.given_up.insert("m" + std::to_string(process.id));
     settled_.clear();
-    checked_ = 0;  // an operator has given the last view up
+    checked_ = 0;  // an operator has given up the last view
   } else {
     options.last = disk_;
   }
@@ -42,10 +42,10 @@ void World::listen(const std::string& said) {
   tell("coordinator: " + said);
   constexpr std::array counted{
       std::pair{"is left out", "left out for want of a link"},
-      std::pair{"their chunks go by", "relay named"},
-      std::pair{"nobody relays for them any more", "relay ended"},
+      std::pair{"their chunks are relayed by", "relay named"},
+      std::pair{"their chunks are no longer relayed", "relay ended"},
       std::pair{"the others are at", "evicted for its lag"},
-      std::pair{"nobody keeps", "came back too late"},
+      std::pair{"no member holds", "came back too late"},
       std::pair{"is not one of the run's", "had another history"},
       std::pair{"begins anew", "run begun anew"},
       std::pair{"the rounds wait for it", "rounds held for a newcomer"},
@@ -54,10 +54,10 @@ void World::listen(const std::string& said) {
     if (said.find(words) != std::string::npos) count(what);
   }
   if (severed_pair_ && said.find("is left out") != std::string::npos)
-    fail("a member is left out although another one reaches both (I5)");
+    fail("a member is left out although another member reaches both (I5)");
 }
 
-/// What the coordinator sends, before it is under way.
+/// Inspects the coordinator's messages before they are sent.
 void World::watch(NodeId to, const ControlMessage& message) {
   if (const auto* view = std::get_if<NewView>(&message)) {
     if (view->view.number > checked_) check_view(*view);
@@ -72,7 +72,7 @@ void World::watch(NodeId to, const ControlMessage& message) {
   }
 }
 
-/// Of a run that has begun anew without it, it must be started again, and is.
+/// A member is refused by a run that has begun anew without it: it is started again.
 void World::obey(Process& process, const Refused& refused) {
   if (refused.reason.find("has been in another run") == std::string::npos)
     return fail("member " + std::to_string(process.id) + " was refused: " + refused.reason + " (I11)");
@@ -86,8 +86,8 @@ bool World::state_is_lost() const {
   });
 }
 
-/// What the coordinator then asks for, an operator does: starts it with --recover, and, where nobody is left
-/// who has the state, the others anew.
+/// Does what an operator does at the coordinator's request: starts it with --recover and, if no member with
+/// the state is left, restarts the others.
 void World::recover_if_the_survivors_are_gone() {
   if (state_is_lost()) {
     for (auto& process : processes_) {
@@ -117,7 +117,7 @@ void World::crash_coordinator(bool lose_disk) {
   for (auto& [id, end] : std::exchange(control_, {})) break_link(end.first);
 }
 
-/// Marks all members that a plan evicts before any is checked: results that they hold do not count.
+/// Marks all members that a plan evicts before any is checked, because their results do not count.
 void World::note_evicted(const std::vector<CoordinatorAction>& actions) {
   for (const auto& action : actions) {
     const auto* send = std::get_if<SendControl>(&action);
@@ -154,16 +154,16 @@ void World::act_coordinator() {
       const auto [link, m] = place->second;
       control_.erase(place);
       if (!link->open) continue;
-      link->open = false;  // what was sent arrives, then the end
+      link->open = false;  // messages that were sent arrive before the end does
       in(processes_[m], latency_ + 2ms, [this, link = link, m = m] { closed(link, m); });
     } else if (auto* say = std::get_if<Say>(&action)) {
       listen(say->text);
     } else if (std::holds_alternative<StatusAsked>(action)) {
-      fail("a status was answered that nobody asked for");
+      fail("a status was reported without a request");
     } else if (auto* store = std::get_if<Store>(&action)) {
       if (now_ < calm_from_ && chance(40) == 0) {
         count("disk full at the coordinator");
-        return crash_coordinator(false);  // it must not go on with what it could not store
+        return crash_coordinator(false);  // it must not continue with a view that it could not store
       }
       disk_ = store->view;
       listen(store->line);

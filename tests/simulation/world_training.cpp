@@ -1,4 +1,4 @@
-// What replicas do in a world: train, contribute, reduce, apply.
+// Replicas of a world: training, contributing, reducing, applying.
 
 #include "world.h"
 
@@ -98,16 +98,16 @@ void World::apply(Process& process, FragmentId p, Round r) {
   ambush(Moment::applied, process.id);
 }
 
-// ---- what is set in mid-run ----
+// ---- settings that change during the run ----
 
-/// By somebody who does not wait long for the answer.
+/// A command of an operator that does not wait for the answer.
 void World::command(const std::string& verb) {
   if (!coordinator_) return;
   const auto id = next_connection_++;
   Command asked{.run = options_.run, .by = "operator", .verb = verb, .arguments = {}, .member = {}};
   if (verb == "set") asked.arguments = {"key=" + std::to_string(++commands_)};
   if (verb == "set" && commands_ % 3 == 0) asked.at = 5 + commands_ * 10;
-  tell("an operator says " + verb);
+  tell("operator command: " + verb);
   coordinator_->receive(id, now_, asked);
   act_coordinator();
 }
@@ -118,14 +118,14 @@ void World::steer() {
   if (which == 0) at(1500ms, [this] { command("resume"); });
 }
 
-/// Nobody leaves a run paused.
+/// A run must not stay paused.
 void World::go_on_in_the_calm() {
   if (coordinator_ && coordinator_->settings().pause_after != Settings::never) command("resume");
   if (now_ < end_) at(400ms, [this] { go_on_in_the_calm(); });
 }
 
-/// A round of a fragment is a step here. Between a seal and its view results that are here are applied, and
-/// as many rounds contributed to as may be in flight.
+/// Here a round of a fragment is a step. Between a seal and its view, results that have arrived are applied,
+/// and the member contributes to as many rounds as may be in flight.
 std::uint64_t World::reach_of(const Process& process) const {
   if (process.id == reducer_) return 0;
   if (!process.in_run) return Settings::never;
@@ -140,7 +140,7 @@ std::string World::settings_at(const Process& process, Round round) {
   return changed_value(process.member->settings(), "key", round);
 }
 
-/// What the outer loop finds out: a view came to nothing, and a change with it.
+/// Whether a view came to nothing, and a change of settings with it. The outer loop checks this.
 bool World::has_gone_on_otherwise(const Process& process, const Settings& before) const {
   const auto& now = process.member->settings();
   const auto same = before.common_with(now);
@@ -163,9 +163,9 @@ void World::check_settings(Process& process, FragmentId p, const FragmentState& 
   if (!now.empty()) count("round under changed settings");
 }
 
-// ---- what is trained on ----
+// ---- training samples ----
 
-/// The parameters that were trained on it are gone, or others'.
+/// The parameters trained on these samples are gone or were replaced.
 void World::forget_samples(Process& process) {
   process.order.forget();
   process.drawn = {};
@@ -183,7 +183,7 @@ SampleSet World::draw_samples(Process& process, FragmentId p, Round round) {
   return process.handed_in[{p, round}] = process.pending[p].take_front(max_trained_on);
 }
 
-/// What was left out of a chunk comes with the next round.
+/// Samples of a left-out contribution go into the next round.
 void World::settle_samples(Process& process, const Deliver& round) {
   const auto own = process.handed_in.extract({round.fragment, round.round});
   if (!own) return;
@@ -226,7 +226,7 @@ void World::act(NodeId m) {
       reduce(m, *job);
     } else if (auto* round = std::get_if<Deliver>(&action)) {
       if (round->round <= process.member->fragments()[round->fragment].round)
-        fail("a round is delivered that was applied (I11)");
+        fail("a round is delivered after it was applied (I11)");
       const auto p = round->fragment;
       process.delivered[{p, round->round}] = std::move(*round);
       in(process, (chance(6) == 0 ? some(1s) : some(apply_delay_)) / pace_,
@@ -235,23 +235,24 @@ void World::act(NodeId m) {
     } else if (auto* retract = std::get_if<Retract>(&action)) {
       count("round withdrawn");
       if (process.delivered.erase({retract->fragment, retract->round}) == 0)
-        fail("a round is withdrawn that was not delivered (I11)");
+        fail("a round is withdrawn before it was delivered (I11)");
     } else if (std::holds_alternative<ForgetResidual>(action)) {
       count("owner's residual forgotten");
     }
   }
 }
 
-/// Healthy norms are between 1 and 2, so that no rule of four times the median can mean one of them.
+/// Healthy norms are between 1 and 2, so a limit of four times the median never rejects them.
 double World::squares_of(NodeId m, const Bytes& bytes) const {
   if (sick_ == m) return 1e6;
   return 1 + static_cast<double>(static_cast<std::uint8_t>(bytes.front())) / 85;
 }
 
-/// Not the arithmetic: bytes that nobody else can make of other contributions.
+/// Instead of the mean, makes bytes that depend on all contributions, so that different contributions give a
+/// different result.
 void World::reduce(NodeId m, const Reduce& job) {
   Result result;
-  if (m == reducer_) count("reduced by one that does not train");
+  if (m == reducer_) count("reduced by a reducer");
   result.of = static_cast<std::size_t>(std::ranges::count_if(processes_[m].member->view().members, trains));
   Measured measured;
   for (const auto& bytes : job.contributions) {

@@ -1,5 +1,5 @@
 #pragma once
-// A disk that is full, as far as one process can tell.
+// Emulates a full disk for the own process.
 
 #include <sys/resource.h>
 
@@ -7,8 +7,8 @@
 
 namespace isthmus {
 
-/// For as long as this lives, no file of this process can grow beyond so many bytes: writes fail in the
-/// middle, as they do on a disk that is full.
+/// While it lives, files of this process cannot grow beyond `bytes`: writes fail in the middle, as on a full
+/// disk.
 class FullDisk {
  public:
   explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {

@@ -1,5 +1,6 @@
 #pragma once
-// Who gives a stream of documents over a socket: in pieces of any size, with connections that break anywhere.
+// A server that sends a stream of documents over a socket, in pieces of any size, with connections that break
+// anywhere.
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -23,7 +24,7 @@
 
 namespace isthmus {
 
-/// Lines of JSONL, of 1 to `max_words` words each, and the line that says that this was all.
+/// Lines of JSONL, each with 1 to `max_words` words; append `end_of_stream` to end the stream.
 inline std::string stream_of_lines(std::uint32_t seed, std::size_t lines, std::uint32_t max_words = 40) {
   const char* const words[] = {"stone", "river", "light", "small", "bridge", "carries", "the", "north"};
   std::minstd_rand random(seed);
@@ -39,15 +40,15 @@ inline std::string stream_of_lines(std::uint32_t seed, std::size_t lines, std::u
 inline const std::string end_of_stream = "{\"end\": true}\n";
 
 struct StreamBehaviour {
-  std::uint32_t seed = 1;                 ///< of the sizes of pieces
-  std::size_t break_after = 0;            ///< bytes, about, after which each connection breaks; 0: never
-  std::size_t hold_at = ~std::size_t{0};  ///< byte of the stream where it rests until release()
+  std::uint32_t seed = 1;                 ///< for the sizes of pieces
+  std::size_t break_after = 0;            ///< approximate bytes after which each connection breaks; 0: never
+  std::size_t hold_at = ~std::size_t{0};  ///< byte of the stream at which it waits for release()
 };
 
-/// Begins where whoever connects says that he is.
+/// Sends each reader the stream from the byte that its greeting names.
 class StreamServer {
  public:
-  /// `stream` says what a reader of this name is given.
+  /// `stream` returns the whole stream for the reader with this name.
   StreamServer(const std::filesystem::path& socket, std::function<std::string(const std::string&)> stream,
                StreamBehaviour behaviour = {})
       : address_("unix://" + socket.string()),
@@ -77,7 +78,7 @@ class StreamServer {
   StreamServer& operator=(const StreamServer&) = delete;
 
   [[nodiscard]] const std::string& address() const { return address_; }
-  /// Connections so far.
+  /// Number of connections so far.
   [[nodiscard]] std::size_t connections() const { return count_; }
   void release() {
     const std::lock_guard lock(mutex_);

@@ -1,5 +1,5 @@
 #pragma once
-// A folder of one test's own, removed at its end.
+// A folder for one test, removed at its end.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -41,7 +41,7 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-/// A parent in memory where there is such a place: for tests that sync often.
+/// A parent folder in memory if possible, for tests that sync often.
 inline std::filesystem::path memory() {
   const std::filesystem::path there = "/dev/shm";
   return std::filesystem::exists(there) ? there : std::filesystem::path(::testing::TempDir());

@@ -33,8 +33,8 @@ TEST(AdamW, FirstTwoStepsAsComputedByHand) {
   Buffers b(1);
   b.p[0] = 1;
   BiasCorrection bias(config(), 0);
-  // m = .05, v = .0025; both corrected are the gradient and its square: the step is lr; decay takes lr * .1
-  // first.
+  // m = .05, v = .0025. After bias correction these are the gradient and its square, so the step is lr;
+  // before it, decay subtracts lr * .1.
   adamw(bias.next(config(), 0.1, 1), true, std::vector<float>{0.5F}, b.spans());
   EXPECT_NEAR(b.m[0], 0.05, 1e-8);
   EXPECT_NEAR(b.v[0], 0.0025, 1e-9);
@@ -56,7 +56,7 @@ TEST(AdamW, BiasCorrectionTakesAnyNumberOfStepsAtOnce) {
     EXPECT_EQ(got.scale_v, expected.scale_v) << steps;
   }
   EXPECT_EQ(BiasCorrection(config(), UINT64_MAX).next(config(), 0.1, 1).scale_v, 1)
-      << "a stranger may say any number";
+      << "the number of steps comes from another machine and may be any value";
 }
 
 TEST(AdamW, WithoutDecayOnlyTheGradientMovesIt) {
@@ -81,8 +81,8 @@ Digest digest_of(Buffers& b) {
 }
 
 TEST(AdamW, BitsArePinned) {
-  // pinned.py computes this digest from the formula, with other arithmetic: this step's bits are agreed
-  // state.
+  // The bits of a step are agreed state. pinned.py computes this digest from the formula with other
+  // arithmetic.
   const std::size_t n = 1003;
   Buffers b(n, true);
   b.p = numbers(0, n, 2);

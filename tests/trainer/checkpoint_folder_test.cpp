@@ -75,8 +75,8 @@ TEST(Superseded, AreThoseBeforeTheNewestAndBeforeWhatAllHave) {
   EXPECT_THAT(superseded({}, {.newest = 2, .every = 0}, 50), IsEmpty());
 }
 
-/// Replicas that write at their own pace, fail at times and hear late of each other: whatever order these
-/// things come in, there is a step that all have once there was one.
+/// Replicas that write at different speeds, sometimes fail and learn of each other late: in any order of
+/// events, once all replicas have had a common step, they keep one.
 TEST(Superseded, LeavesAStepThatAllHave) {
   constexpr std::size_t replicas = 3;
   std::uint64_t drawn = 0;
@@ -89,14 +89,14 @@ TEST(Superseded, LeavesAStepThatAllHave) {
     for (int event = 0; event < 200; ++event) {
       const auto m = next(replicas);
       switch (next(4)) {
-        case 0:  // the next checkpoint is written, or cannot be
+        case 0:  // writes the next checkpoint or fails
           due[m] += 10;
           if (next(4) > 0) disks[m].push_back(due[m]);
           break;
-        case 1:  // a heartbeat leaves with what is there
+        case 1:  // sends a heartbeat with the present steps
           said[m] = disks[m];
           break;
-        case 2:  // and one is answered
+        case 2:  // receives the reply to a heartbeat
           heard[m] = std::max(heard[m], latest_common_step(said).value_or(0));
           break;
         default:
@@ -109,7 +109,7 @@ TEST(Superseded, LeavesAStepThatAllHave) {
     }
     worlds_with_one += had_one ? 1 : 0;
   }
-  EXPECT_GT(worlds_with_one, 150) << "in the others all was written by chance to different steps";
+  EXPECT_GT(worlds_with_one, 150) << "in the other worlds no step was written by all replicas";
 }
 
 TEST(SoundCheckpoints, DamagedOnesAreNamedAndTheOnesBeforeTaken) {
@@ -127,7 +127,8 @@ TEST(SoundCheckpoints, DamagedOnesAreNamedAndTheOnesBeforeTaken) {
 TEST(SoundCheckpoints, OfOlderOnesHeaderAndLengthAreChecked) {
   Folder at({10, 20, 30, 40});
   at.flip(10, 600);
-  EXPECT_THAT(at.sound(2), ElementsAre(10, 20, 30, 40)) << "a run would refuse it by name when it is read";
+  EXPECT_THAT(at.sound(2), ElementsAre(10, 20, 30, 40))
+      << "a check of two leaves older files unread; reading this one would report the damage";
   EXPECT_THAT(at.sound(4), ElementsAre(20, 30, 40));
   at.flip(20, 20);
   EXPECT_THAT(at.sound(2), ElementsAre(10, 30, 40));
@@ -139,7 +140,7 @@ TEST(SoundCheckpoints, WhereNoneIsSoundTheNewestOnesReasonIsSaid) {
   at.flip(20, 500);
   try {
     (void)at.sound();
-    FAIL() << "no error";
+    FAIL() << "no error was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::data);
     EXPECT_THAT(error.what(), HasSubstr(at.file(20).string()));

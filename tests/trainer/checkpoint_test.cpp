@@ -24,7 +24,7 @@ Bytes bytes_of(std::string_view text) {
 
 const Digest model = hash_of({});
 
-/// The message, which must name the file.
+/// The error message; it must contain the file name.
 std::string reading_error(const std::filesystem::path& file, const Digest& of = model) {
   try {
     (void)read_checkpoint(file, of);
@@ -90,7 +90,7 @@ TEST(Checkpoint, AThousandFlippedBitsOfAReplicasCheckpointAreNoticed) {
   auto text = read_all(file);
   const auto header = 8 + 4 + 32 + 8 + 4;  // without the table of sections
   for (std::uint64_t i = 0; i < 1000; ++i) {
-    // Every fifth in the header, which is a small part of the file.
+    // Every fifth bit is in the header, which is a small part of the file.
     const auto size = i % 5 == 0 ? header : text.size();
     const auto bit = random_bits(7, i, 0) % (8 * size);
     auto& byte = text[bit / 8];
@@ -133,7 +133,7 @@ TEST(Checkpoint, MessagesSayWhatIsWrong) {
 }
 
 TEST(Checkpoint, LengthsAreNotBelievedBeyondTheFile) {
-  // A header that is whole, checksum included, but claims a section of 2^60 bytes.
+  // A header with a correct checksum that claims a section of 2^60 bytes.
   BinaryWriter out;
   out.raw("ISTHCKPT", 8);
   out(checkpoint_version, model, std::uint64_t{1}, std::uint32_t{1}, std::uint16_t{3});
@@ -153,7 +153,7 @@ TEST(Checkpoint, AFolderThatIsNotThereIsAnError) {
   TemporaryFolder folder;
   try {
     write_checkpoint(folder / "none/a.ckpt", model, 1, {});
-    FAIL() << "no error";
+    FAIL() << "no error was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::data);
     EXPECT_THAT(error.what(), HasSubstr("none/a.ckpt"));
@@ -182,7 +182,7 @@ TEST(Checkpoint, OfAnotherModelLeavesTheReplicaAsItWas) {
   train(one, 2);
   save_replica(folder / "r.ckpt", one, {});
   EXPECT_THROW((void)load_replica(folder / "r.ckpt", other), Error);
-  // Right model, but a section of the wrong size.
+  // The right model, but a section of the wrong size.
   write_checkpoint(folder / "s.ckpt", other.table().fingerprint(), 3,
                    std::vector<SectionView>{{"parameters", bytes_of("abcd")}});
   EXPECT_THROW((void)load_replica(folder / "s.ckpt", other), Error);

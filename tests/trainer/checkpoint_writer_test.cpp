@@ -27,7 +27,7 @@ using Steps = std::vector<std::uint64_t>;
 
 const Digest writer_model = hash_of({});
 
-/// Numbers that depend on the step: a file that mixes two snapshots would be seen.
+/// Numbers that depend on the step, so that a mixture of two snapshots would be detected.
 void fill(Snapshot& snapshot, std::size_t floats) {
   const auto value = static_cast<float>(snapshot.step);
   snapshot.model = writer_model;
@@ -44,7 +44,7 @@ bool is_of(const Checkpoint& checkpoint, std::uint64_t step) {
          std::ranges::all_of(bytes, [&](auto byte) { return byte == static_cast<std::byte>(step); });
 }
 
-/// A writer, what it says, and its folder.
+/// A writer with its messages and folder.
 struct Writing {
   explicit Writing(KeepRule keep = {.newest = 2, .every = 0}, Steps steps = {})
       : writer({.folder = folder / "checkpoints",
@@ -72,12 +72,12 @@ struct Writing {
   std::mutex mutex;
   std::vector<std::string> said;
   Trace trace;
-  CheckpointWriter writer;  // last: it speaks until its end
+  CheckpointWriter writer;  // last, since it calls say() until its end
 };
 
 TEST(CheckpointWriter, WritesWhatItWasGiven) {
   Writing run;
-  EXPECT_TRUE(run.writer.finish()) << "nothing is to be written";
+  EXPECT_TRUE(run.writer.finish()) << "nothing to write yet";
   run.write(7);
   ASSERT_TRUE(run.writer.finish());
   const auto checkpoint = read_checkpoint(run.file(7), writer_model);
@@ -143,7 +143,7 @@ TEST(CheckpointWriter, AFullDiskIsSaidOnceLeavesNothingAndIsTriedAgain) {
     const FullDisk full(8000);
     run.write(20);
     EXPECT_FALSE(run.writer.finish());
-    EXPECT_FALSE(run.writer.finish()) << "it has been tried three times by now";
+    EXPECT_FALSE(run.writer.finish()) << "three attempts have failed by now";
     EXPECT_THAT(run.on_disk(), ElementsAre(10));
     EXPECT_FALSE(std::filesystem::exists(run.file(20).string() + ".partial"));
     EXPECT_THAT(run.writer.steps(), ElementsAre(10));
@@ -152,7 +152,7 @@ TEST(CheckpointWriter, AFullDiskIsSaidOnceLeavesNothingAndIsTriedAgain) {
     EXPECT_THAT(said[0], AllOf(HasSubstr("NO CHECKPOINT of step 20: cannot write " + run.file(20).string()),
                                HasSubstr("File too large"), HasSubstr("the newest on disk is of step 10")));
   }
-  // There is room again: it is written without anybody's doing.
+  // The disk has room again: the writer retries by itself.
   while (run.on_disk().size() < 2) std::this_thread::sleep_for(1ms);
   ASSERT_TRUE(run.writer.finish());
   EXPECT_TRUE(is_of(read_checkpoint(run.file(20), writer_model), 20));
@@ -189,9 +189,9 @@ TEST(CheckpointWriter, AFolderThatCannotBeMadeIsAWriteThatFails) {
   EXPECT_FALSE(writer.finish());
 }
 
-// ---- killed at any moment ----
+// ---- kills at any moment ----
 
-/// Writes one checkpoint after the other until it is killed.
+/// Writes checkpoints until it is killed.
 [[noreturn]] void write_for_ever(const std::filesystem::path& folder) {
   Trace trace;
   auto steps = checkpoint_steps(folder, 0);
@@ -215,7 +215,7 @@ bool has_partial(const std::filesystem::path& folder) {
 }
 
 TEST(CheckpointWriter, KilledAtAnyMomentItLeavesOneThatCanBeGoneOnWith) {
-  constexpr std::uint64_t kills = 50;  // --gtest_repeat for more
+  constexpr std::uint64_t kills = 50;  // more with --gtest_repeat
   constexpr std::uint64_t longest_us = 80'000;
   TemporaryFolder folder;
   std::uint64_t inside = 0, newest = 0;
@@ -228,19 +228,20 @@ TEST(CheckpointWriter, KilledAtAnyMomentItLeavesOneThatCanBeGoneOnWith) {
     ASSERT_EQ(kill(child, SIGKILL), 0);
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << "it ended by itself";
+    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << "it ended without the kill";
     inside += has_partial(folder.path()) ? 1 : 0;
     const auto sound = sound_checkpoints(folder.path(), 0, writer_model, kills, [&](const std::string& why) {
       ADD_FAILURE() << "after kill " << i << ": " << why;
     });
     ASSERT_THAT(sound, testing::Not(IsEmpty())) << "after kill " << i;
-    ASSERT_GE(sound.back(), newest) << "the newest was lost";
+    ASSERT_GE(sound.back(), newest) << "the newest checkpoint was lost";
     newest = sound.back();
     EXPECT_TRUE(is_of(read_checkpoint(checkpoint_file(folder.path(), newest, 0), writer_model), newest));
   }
-  std::cout << inside << " of " << kills << " kills fell inside a write, " << newest << " were written\n";
-  EXPECT_GT(inside, kills / 10) << "else this has tested nothing";
-  EXPECT_LE(checkpoint_steps(folder.path(), 0).size(), 4) << "older ones go";
+  std::cout << inside << " of " << kills << " kills happened during a write, " << newest
+            << " checkpoints were written\n";
+  EXPECT_GT(inside, kills / 10) << "otherwise the test is useless";
+  EXPECT_LE(checkpoint_steps(folder.path(), 0).size(), 4) << "older checkpoints must be deleted";
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ std::string config_error(const std::function<void()>& action) {
     EXPECT_EQ(error.kind(), ErrorKind::config);
     return error.what();
   }
-  ADD_FAILURE() << "no error";
+  ADD_FAILURE() << "no error was thrown";
   return "";
 }
 
@@ -80,7 +80,7 @@ TEST(ModelConfig, APresetWithEveryKeyFilledInReadsBack) {
   }
 }
 
-/// Counted from layers, width and vocabulary, as the papers and the models' cards have them.
+/// Counted from layers, width and vocabulary, as in the papers and model cards.
 TEST(ModelConfig, PresetsHaveTheParametersOfTheirNames) {
   const auto millions = [](const std::string& preset, std::int64_t vocab) {
     const auto model = read_model("model: {preset: " + preset + "}", 1024);
@@ -130,7 +130,7 @@ TEST(TrainerConfigs, KeysAreReadBackFromTheirOwnYaml) {
   const auto yaml = config::to_yaml(all);
   auto again = config::read<All>(config::Source::from_text(yaml, "test.yaml"));
   EXPECT_EQ(config::to_yaml(again), yaml);
-  // What is a site's own is no part of what members agree on.
+  // Settings of one site do not change the fingerprint that members agree on.
   const auto before = config::fingerprint(all);
   all.inner.precision = "fp32";
   all.inner.batch += 1;

@@ -1,4 +1,4 @@
-// A replica on a GPU against one on the CPU. Skipped where there is none.
+// Compares a replica on a GPU with one on the CPU. Skipped without a GPU.
 
 #include <gtest/gtest.h>
 

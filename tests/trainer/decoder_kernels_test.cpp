@@ -1,5 +1,5 @@
-// The decoder's kernels against the CPU's loops: on the CPU, by emulated_gpu.h. cuda_test.cpp has whole
-// models, where there is a GPU.
+// Compares the decoder's kernels, on the CPU with emulated_gpu.h, with the CPU's loops. cuda_test.cpp
+// compares whole models on a GPU.
 
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-/// However many blocks of threads a kernel asks for: they share the work.
+/// Ignores the number of thread blocks that a kernel asks for: the emulated blocks share the work.
 class Emulated {
  public:
   explicit Emulated(bool reversed) : launch_(reversed) {}
@@ -61,19 +61,20 @@ class DecoderKernels : public testing::Test {
   static constexpr bool is_bf16 = sizeof(T) == 2;
   static constexpr double tolerance = is_bf16 ? 1.0 / 128 : 2e-5;
 
-  /// check(rows, channels), with rows that begin at any address.
+  /// Calls check(rows, channels). Rows begin at any address.
   template <class Check>
   void for_all_sizes(const Check& check) {
     for (const bool reversed : {false, true}) {
       launch.emplace(reversed);
       for (const Index rows : {1, 3, 130}) {
         for (const Index channels : {1, 7, 48, 1000, 1024, 1500}) {
-          if (rows == 130 && channels > 48) continue;  // of many rows it is their blocks that are looked at
+          if (rows == 130 && channels > 48)
+            continue;  // with many rows, only their distribution over blocks matters
           SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(channels));
           check(rows, channels);
         }
       }
-      check(2, 4100);  // more columns than a thread of the usual kernel holds
+      check(2, 4100);  // more columns than a thread of the usual kernel can hold
     }
   }
   static std::size_t size(Index rows, Index columns) { return static_cast<std::size_t>(rows * columns); }
@@ -85,7 +86,7 @@ TYPED_TEST_SUITE(DecoderKernels, Types);
 
 template <class T, class Work>
 void both_norms(const Work& work, const Emulated& launch, double tolerance) {
-  // Twice the same, into other memory.
+  // Runs the same work twice, into different memory.
   struct Out {
     std::vector<T> sum, out;
     std::vector<float> mean, rstd;
@@ -125,7 +126,7 @@ TYPED_TEST(DecoderKernels, Norms) {
     auto alone = rms;
     alone.delta = nullptr;
     both_norms<T>(alone, *this->launch, this->tolerance);
-    if (channels == 1) return;  // a variance of nothing
+    if (channels == 1) return;  // the variance would be 0
     both_norms<T>(
         cpu::AddLayerNorm<T>{rows, channels, 1e-5F, x.data(), delta.data(), affine.data(), {}, {}, {}, {}},
         *this->launch, this->tolerance);
@@ -179,7 +180,7 @@ TYPED_TEST(DecoderKernels, Activations) {
     std::vector<T> again(elements), expected_again(elements);
     run(cpu::SwiGluBackward<T>{rows, channels, in.data(), grad.data(), got_both.data(), again.data()},
         *this->launch);
-    EXPECT_TRUE(same_bits(again, got)) << "SwiGLU, made again";
+    EXPECT_TRUE(same_bits(again, got)) << "SwiGLU, recomputed";
     cpu::swiglu_backward(cpu::SwiGluBackward<T>{rows, channels, in.data(), grad.data(), expected_both.data(),
                                                 expected_again.data()});
     EXPECT_TRUE(same_bits(expected_again, expected)) << "the CPU's";
@@ -192,7 +193,7 @@ TYPED_TEST(DecoderKernels, Activations) {
     run(cpu::GeluBackward<T>{rows, channels, in.data(), got.data(), got.data(), again.data()}, *this->launch);
     cpu::gelu_backward(cpu::GeluBackward<T>{rows, channels, in.data(), expected.data(), expected.data(),
                                             expected_again.data()});
-    EXPECT_TRUE(same_bits(again, made)) << "GELU, made again";
+    EXPECT_TRUE(same_bits(again, made)) << "GELU, recomputed";
     EXPECT_TRUE(same_bits(expected_again, expected_made)) << "the CPU's";
     expect_near(got, expected, this->tolerance, "gradient through GELU");
   });
@@ -210,7 +211,7 @@ TYPED_TEST(DecoderKernels, ColumnSums) {
   });
 }
 
-/// The heads first..first+count of [N, all, D] as [B, count, T, D], and back.
+/// Copies heads [first, first + count) of [N, all, D] to [B, count, T, D], and back.
 template <class T>
 std::vector<T> by_heads(const std::vector<T>& x, const cpu::Heads& at, Index first, Index count) {
   std::vector<T> out;
@@ -338,7 +339,7 @@ TYPED_TEST(DecoderKernels, SoftmaxLoss) {
   });
 }
 
-/// Of the rows of an output, which hold a NaN.
+/// The rows of an output that contain a NaN.
 template <class T>
 std::vector<bool> rows_with_nan(const std::vector<T>& values, Index rows) {
   std::vector<bool> found;
@@ -352,7 +353,7 @@ std::vector<bool> rows_with_nan(const std::vector<T>& values, Index rows) {
 
 TYPED_TEST(DecoderKernels, ANaNStaysOne) {
   using T = TypeParam;
-  constexpr Index rows = 3, channels = 601;  // one thread has the last column alone
+  constexpr Index rows = 3, channels = 601;  // one thread has only the last column
   const std::vector<bool> second = {false, true, false};
   const auto elements = this->size(rows, channels);
   const auto finite = values<T>(elements, 1), affine = values<T>(this->size(2, channels), 2);

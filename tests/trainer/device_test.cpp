@@ -27,7 +27,7 @@ Hardware with_gpu() {
   return hardware;
 }
 
-/// The error of choose_device, empty where there is none.
+/// The error of choose_device, or "".
 std::string refusal(const std::string& device, const Hardware& hardware) {
   try {
     (void)choose_device({device}, hardware);
@@ -66,7 +66,7 @@ TEST(ChooseDevice, ADriverThatIsTooOldIsNamed) {
   auto hardware = with_gpu();
   hardware.driver = "550.54.14";
   hardware.driver_cuda = 12040;
-  hardware.gpus.clear();  // the runtime lists none then
+  hardware.gpus.clear();  // because the runtime lists none
   const auto told = AllOf(HasSubstr("driver (550.54.14) supports CUDA 12.4"), HasSubstr("CUDA 13.0"),
                           HasSubstr("driver 580 or later"), HasSubstr("update the driver"));
   EXPECT_THAT(refusal("auto", hardware), told);
@@ -101,7 +101,7 @@ TEST(ChooseDevice, AGpuThatTheBuildHasNoCodeForIsNamed) {
 
 TEST(ChooseDevice, ANewerGpuThatTheBuildHasNoCodeForIsNamed) {
   auto hardware = with_gpu();
-  hardware.code_for = "90-real";  // a build for that machine alone
+  hardware.code_for = "90-real";  // a build only for that machine
   hardware.gpus = {{"NVIDIA B200", 100}};
   EXPECT_THAT(refusal("auto", hardware),
               AllOf(HasSubstr("GPU 0 (NVIDIA B200) has compute capability 10.0"),

@@ -14,7 +14,7 @@
 namespace isthmus::trainer {
 namespace {
 
-/// Each rank on a thread of its own.
+/// Runs each rank on its own thread.
 void with_ranks(int world, const std::function<void(GlooAllReduce&, int)>& work) {
   const ReservedPort reserved;
   const auto port = reserved.number();
@@ -55,7 +55,7 @@ TEST(GlooAllReduce, AStoreThatNobodyServesIsAnError) {
   try {
     GlooAllReduce gloo(
         {.store_port = port, .rank = 1, .world = 2, .timeout = std::chrono::milliseconds(500)});
-    FAIL() << "no error";
+    FAIL() << "no error was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::network);
     EXPECT_THAT(error.what(), testing::HasSubstr("127.0.0.1:" + std::to_string(port)));

@@ -1,5 +1,5 @@
-// GPT-2 against a plain composition in double, its fused parts against the plain ones, and what both
-// architectures do with layers that are computed again.
+// Compares GPT-2 with a plain composition in double and its fused parts with plain ones, and checks
+// recomputed layers in both architectures.
 
 #include <cmath>
 
@@ -80,7 +80,8 @@ TEST(Gpt2, ADocumentsLossIsThatOfItsTokensAlone) {
   const auto alone = (loss(unbounded, half(packed, 0), half(targets, 0)) +
                       loss(unbounded, half(packed, 5), half(targets, 5))) /
                      2;
-  EXPECT_NEAR(loss(bounded, packed, targets), alone, 1e-5) << "positions count from a document's begin";
+  EXPECT_NEAR(loss(bounded, packed, targets), alone, 1e-5)
+      << "positions must count from the beginning of a document";
   EXPECT_GT(std::abs(loss(unbounded, packed, targets) - alone), 1e-4);
 }
 
@@ -126,7 +127,7 @@ TEST(RecomputedLayers, GiveTheSameBits) {
       EXPECT_EQ(loss(recomputed), loss(bounded));
       EXPECT_TRUE(at::equal(recomputed.gradient, bounded.gradient));
       EXPECT_TRUE(recomputed.model->gradients_in_place());
-      EXPECT_NE(loss(kept), loss(bounded)) << "documents are bounded in what is computed again";
+      EXPECT_NE(loss(kept), loss(bounded)) << "recomputed layers must respect document boundaries";
     }
   }
 }

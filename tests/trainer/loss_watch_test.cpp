@@ -26,10 +26,10 @@ TEST(LossWatch, ASpikeIsToldOnceWhereItBegins) {
   EXPECT_EQ(spike->loss, 5.0);
   EXPECT_NEAR(spike->usual, 3.15, 0.1);
   EXPECT_GT(spike->deviations, LossWatch::spike_deviations);
-  for (int step = 0; step < 5; ++step) EXPECT_FALSE(watch.add(4.8)) << "it goes on";
+  for (int step = 0; step < 5; ++step) EXPECT_FALSE(watch.add(4.8)) << "the same spike continues";
   for (std::uint64_t step = 1000; step < 1000 + LossWatch::calm_steps; ++step)
     EXPECT_FALSE(watch.add(loss_at(step)));
-  EXPECT_TRUE(watch.add(4.5)) << "another one";
+  EXPECT_TRUE(watch.add(4.5)) << "a second spike";
 }
 
 TEST(LossWatch, WhatIsUsualIsNotKnownAtTheBegin) {

@@ -1,11 +1,9 @@
-// What transformers_test.py asks of a model in Hugging Face's layout:
+// Runs a model in Hugging Face's layout for transformers_test.py:
 //
-//   model_program logits FOLDER OUT ID ...      logits of what follows the ids, one a line; and the model,
-//   written
-//                                               to the folder OUT
+//   model_program logits FOLDER OUT ID ...
+//       prints the logits of the token after the ids, one per line, and writes the model to the folder OUT
 //   model_program train FOLDER BATCHES SEQUENCES LENGTH LR WEIGHT_DECAY CLIP OPTIMIZER
-//                                               the loss of each step, one a line. BATCHES: u16 ids,
-//                                               SEQUENCES rows of LENGTH + 1 for each step
+//       prints the loss of each step, one per line. BATCHES: u16 ids, SEQUENCES rows of LENGTH + 1 per step
 
 #include <cstdio>
 #include <cstring>

@@ -1,6 +1,6 @@
 #pragma once
-// Models over flat buffers of their own, and what their losses and gradients are held against: the same
-// decoder as one would write it down, in double, with full matrices and autograd throughout.
+// Models over flat buffers, and reference losses and gradients: a plain decoder in double with full matrices
+// and autograd.
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -20,7 +20,7 @@ namespace isthmus::trainer {
 
 using at::Tensor;
 
-/// The values of a flat buffer by name, double, each a leaf.
+/// The values of a flat buffer by name, in double, each an autograd leaf.
 class Weights {
  public:
   Weights(const ParameterTable& table, const Tensor& flat) {
@@ -40,12 +40,12 @@ class Weights {
   std::map<std::string, Tensor> weights_;
 };
 
-/// A model over flat buffers of its own.
+/// A model and its flat buffers.
 struct FlatModel {
   explicit FlatModel(ParameterTable its_table, at::ScalarType type = at::kFloat,
                      const ModelOptions& options = {.longest = 12})
       : table(std::move(its_table)), values(initial_parameters(table, 7)) {
-    // Norms away from 1 and biases from 0, so that they and their gradients are tested too.
+    // Norms differ from 1 and biases from 0, so that they and their gradients are tested, too.
     for (const auto& tensor : table.tensors()) {
       if (tensor.init != Init::one && tensor.init != Init::zero) continue;
       for (auto i = tensor.range.begin; i < tensor.range.end(); ++i)
@@ -73,7 +73,7 @@ inline double relative_error(const Tensor& actual, const Tensor& expected) {
   return ((actual.to(at::kDouble) - wide).norm() / (wide.norm() + 1e-12)).item<double>();
 }
 
-/// Reference: constructed from a ModelConfig, with `loss(weights, inputs_BT, targets_BT)`.
+/// A Reference is constructed from a ModelConfig and has `loss(weights, inputs_BT, targets_BT)`.
 template <class Reference>
 void expect_like_reference(FlatModel& flat, double loss_tolerance, double gradient_tolerance) {
   const auto [inputs, targets] = tokens();
@@ -84,7 +84,7 @@ void expect_like_reference(FlatModel& flat, double loss_tolerance, double gradie
   loss.backward();
   EXPECT_NEAR(loss.template item<float>(), expected.template item<double>(), loss_tolerance);
   EXPECT_GT(expected.template item<double>(),
-            3);  // of 31 ids: far from trained, so that all gradients are large
+            3);  // of 31 ids: an untrained model, so that all gradients are large
   EXPECT_TRUE(flat.model->gradients_in_place());
   for (const auto& tensor : flat.table.tensors()) {
     const auto range = tensor.range;
@@ -107,7 +107,7 @@ inline Tensor leaf(at::IntArrayRef shape, std::uint64_t stream) {
   return random(shape, stream).requires_grad_();
 }
 
-/// Backward from both outputs with the same gradient; the inputs' gradients must agree.
+/// Runs backward from both outputs with the same gradient; the gradients of the inputs must agree.
 inline void expect_same_gradients(const Tensor& fused, const Tensor& plain,
                                   const std::vector<Tensor>& inputs) {
   EXPECT_LT(relative_error(fused, plain), 1e-6);

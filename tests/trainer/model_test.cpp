@@ -1,4 +1,4 @@
-// The model against a plain composition in double, and its fused parts against the plain ones.
+// Compares the model with a plain composition in double, and its fused parts with plain ones.
 
 #include "model.h"
 
@@ -122,7 +122,7 @@ TEST(Model, LaterTokensDoNotReachBack) {
   const auto before = flat.model->next_logits(inputs.narrow(1, 0, 5));
   auto [changed, unused] = tokens(1);
   changed.narrow(1, 5, 7).add_(1).remainder_(31);
-  // The mean loss over the first five positions must not see the change behind them.
+  // The mean loss over the first five positions must not depend on later tokens.
   EXPECT_TRUE(at::equal(before, flat.model->next_logits(changed.narrow(1, 0, 5))));
   EXPECT_TRUE(at::allclose(before, flat.model->next_logits(changed, 4), 1e-5, 1e-5));
   const auto loss = [&](const Tensor& ids) {
@@ -142,8 +142,8 @@ TEST(Model, ADocumentsLossIsThatOfItsTokensAlone) {
   constexpr std::int64_t separator = 30;
   const Model bounded(table, {.longest = 12, .separator = separator}, flat, {});
   const Model unbounded(table, {.longest = 12}, flat, {});
-  // Two documents of 5 tokens with their separators; the second one's place in the row does not matter, since
-  // rotary positions are relative.
+  // Two documents of 5 tokens with their separators. The second one's position in the row does not matter,
+  // since rotary positions are relative.
   const auto packed = at::tensor({1, 2, 3, 4, 30, 7, 8, 9, 10, 30}, at::kLong).unsqueeze(0);
   const auto targets = at::tensor({2, 3, 4, 30, 7, 8, 9, 10, 30, 5}, at::kLong).unsqueeze(0);
   const auto loss = [](const Model& model, const Tensor& ids, const Tensor& of) {
@@ -160,7 +160,7 @@ TEST(Model, ADocumentsLossIsThatOfItsTokensAlone) {
   EXPECT_TRUE(at::equal(document_begins(at::full({2, 1}, 30, at::kLong), 30), at::zeros({2, 1}, at::kInt)));
 }
 
-// ---- fused against plain, over lengths that are no multiple of a vector ----
+// ---- fused and plain parts, with lengths that are not multiples of a vector ----
 
 TEST(Fused, AddNorm) {
   const auto x = leaf({300, 37}, 1), delta = leaf({300, 37}, 2), weight = leaf({37}, 3);
@@ -235,7 +235,7 @@ TEST(Fused, Attention) {
   }
 }
 
-/// Weights that are kept, that are made again, and ATen's flash attention.
+/// Stored weights, recomputed weights, and ATen's flash attention.
 TEST(Fused, AttentionOfLongerSequences) {
   for (const std::int64_t length : {40, 41, 255, 256, 300}) {
     for (const std::int64_t kv_heads : {2, 6}) {
@@ -255,7 +255,7 @@ TEST(Fused, Embed) {
 }
 
 TEST(Fused, HeadLossInOnePartAndInSeveral) {
-  // 2^22 logits are made at a time: 300 rows of 30,011 ids take three parts.
+  // head_loss computes 2^22 logits at a time: 300 rows of 30,011 ids take three parts.
   for (const std::int64_t vocab : {131, 30011}) {
     const auto h = leaf({300, 8}, 1), weight = leaf({vocab, 8}, 2);
     auto targets = at::arange(300, at::kLong) * 97 % vocab;
@@ -286,14 +286,15 @@ TEST(Fused, ZLossIsOfTheSquaredLogarithmOfTheDenominator) {
   const auto fused = fused::head_loss(h, weight, targets, {.loss = 0.25, .z_loss = 0.1});
   const auto logits = at::linear(h, weight);
   const auto mean = at::cross_entropy_loss(logits, targets);
-  EXPECT_NEAR(fused.item<float>(), mean.item<float>(), 1e-5) << "what is reported is without it";
+  EXPECT_NEAR(fused.item<float>(), mean.item<float>(), 1e-5)
+      << "the reported loss must not include the z-loss";
   const auto minimised = 0.25 * (mean + 0.1 * logits.logsumexp(1).square().mean());
   const auto actual = torch::autograd::grad({fused}, {h, weight});
   const auto expected = torch::autograd::grad({minimised}, {h, weight}, {}, true);
   for (int i = 0; i < 2; ++i) EXPECT_LT(relative_error(actual[i], expected[i]), 1e-5);
 
   const auto without = torch::autograd::grad({0.25 * mean}, {h, weight});
-  EXPECT_GT(relative_error(without[0], expected[0]), 0.1) << "so much that the test would see it missing";
+  EXPECT_GT(relative_error(without[0], expected[0]), 0.1) << "the z-loss must be large enough for the test";
   const auto in_place = logits.detach().clone();
   static_cast<void>(plain::softmax_loss(in_place, targets, 0.25 / 300, 0.1));
   EXPECT_LT(relative_error(at::mm(in_place, weight), expected[0]), 1e-5);

@@ -11,7 +11,7 @@ namespace {
 
 TEST(Muon, OrthogonalisedMatricesHaveSingularValuesNearOne) {
   for (const auto& shape : {std::vector<std::int64_t>{24, 24}, {24, 60}, {60, 24}}) {
-    const auto o = orthogonalised(random(shape, 1) + 3);  // one singular value is far beyond the others
+    const auto o = orthogonalised(random(shape, 1) + 3);  // one singular value is much larger than the others
     EXPECT_EQ(o.sizes(), at::IntArrayRef(shape));
     const auto values = at::linalg_svdvals(o);
     EXPECT_LT(values.max().item<float>(), 1.3F) << shape;
@@ -34,7 +34,7 @@ TEST(Muon, TakesTheMatricesInsideLayersAndAdamWTheRest) {
     }
     for (const auto& segment : segments)
       for (auto i = segment.range.begin; i < segment.range.end(); ++i) ++takers[i];
-    EXPECT_EQ(takers, std::vector<int>(table.buffer_size(), 1)) << "each element is moved once";
+    EXPECT_EQ(takers, std::vector<int>(table.buffer_size(), 1)) << "each element must be updated once";
     for (const auto& tensor : table.tensors()) {
       const bool embeds =
           tensor.name.find("embed") != std::string::npos || tensor.name.find("head") != std::string::npos ||

@@ -102,7 +102,7 @@ TEST(ParameterTable, MoreFragmentsThanThatCutTheBufferEvenly) {
       end = fragment.end();
     }
     EXPECT_EQ(end, n);
-    // The tensors stand as in one fragment: only the cuts differ.
+    // The order of tensors is that of one fragment; only the cuts differ.
     EXPECT_EQ(table.tensor("model.norm.weight").range, cut(1).tensor("model.norm.weight").range);
   }
 }
@@ -112,7 +112,7 @@ TEST(ParameterTable, AFragmentForEachParameterIsTheMost) {
   EXPECT_EQ(cut(n).layout().fragment_count(), n);
   try {
     (void)cut(n + 1);
-    FAIL() << "no error";
+    FAIL() << "no error was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::config);
     EXPECT_THAT(error.what(),
@@ -179,7 +179,7 @@ TEST(ParameterTable, ModelsThatDoNotFitEachOtherHaveDifferentFingerprints) {
   shape.vocab = 32;
   add({shape, 3, 1024});
   shape = small_shape();
-  shape.config.heads = 8;  // the same tensors but for the norms of heads
+  shape.config.heads = 8;  // the same tensors, except for the norms of heads
   shape.config.kv_heads = 4;
   add({shape, 3, 1024});
   shape = small_shape();
@@ -230,7 +230,7 @@ TEST(InitialParameters, AreAPureFunctionOfTheSeedAndDoNotDependOnFragments) {
 }
 
 TEST(InitialParameters, ArePinned) {
-  // Replicas on different machines start from these bits without exchanging them. pinned.py computes them
+  // Replicas on different machines start from these bits without exchanging them. pinned.py computes them,
   // too.
   const auto values = initial_parameters(small_table(), 42);
   EXPECT_EQ(hash_of(std::as_bytes(std::span(values))).hex(),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints what adamw_test.cpp and parameter_table_test.cpp pin, computed from the formulas in adamw.h and
-parameter_table.h: Python's doubles, rounded to fp32 after every operation, which gives what fp32 hardware gives (53 bits
-are more than twice 24 and two). Run it when a formula changes on purpose."""
+"""Prints the pinned values of adamw_test.cpp and parameter_table_test.cpp, computed from the formulas in adamw.h and
+parameter_table.h with Python's doubles. Rounding to fp32 after every operation gives the results of fp32 hardware,
+since 53 >= 2 * 24 + 2 bits. Run it when a formula changes on purpose."""
 
 import hashlib
 import math
@@ -69,7 +69,7 @@ def adamw(n=1003, lr=3e-3, beta1=0.9, beta2=0.99, eps=1e-8, decay=0.1, clip=0.5)
 
 
 def initial_parameters(seed=42, std=0.2):
-    """Of the small model of the tests in three fragments: dim 16, 4 heads of 4, 2 of them keys', feed-forward 24, 31 ids."""
+    """The tests' small model in three fragments: dim 16, 4 heads of 4, 2 key heads, feed-forward 24, 31 ids."""
     values = []
 
     def normals(name, n, deviation=std):

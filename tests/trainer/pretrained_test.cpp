@@ -1,5 +1,5 @@
-// Folders in Hugging Face's layout: written and read back, and what is refused. That `transformers` reads
-// them as the same models is in transformers_test.py.
+// Folders in Hugging Face's layout: written, read back, and refused. transformers_test.py checks that
+// `transformers` reads the same models from them.
 
 #include "isthmus/trainer/pretrained.h"
 
@@ -30,7 +30,7 @@ std::vector<ModelShape> shapes() {
           small_gpt2_shape(false)};
 }
 
-/// A folder with a model that may be spoiled.
+/// A folder with a model, which a test may damage.
 struct Exported {
   explicit Exported(const ModelShape& shape)
       : table(shape, 3, 1024), values(initial_parameters(table, 3)), path(folder / "model") {
@@ -44,7 +44,7 @@ struct Exported {
     changed[key] = value;
     folder.write("model/config.json", changed.dump());
   }
-  /// With the tensors that are left and the names that they are given by `change`.
+  /// Rewrites the tensors that `change` keeps, under the names that it gives them.
   template <class Change>
   void rewrite(const Change& change) const {
     std::vector<outer_sync::log::TensorView> tensors;
@@ -58,7 +58,7 @@ struct Exported {
   void expect_refused(ErrorKind kind, const std::string& reason) const {
     try {
       static_cast<void>(read_pretrained(path, table));
-      ADD_FAILURE() << "it was read; expected: " << reason;
+      ADD_FAILURE() << "read without an error; expected: " << reason;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), kind) << error.what();
       EXPECT_THAT(error.what(), HasSubstr(reason));
@@ -77,7 +77,7 @@ TEST(Pretrained, IsReadBackToTheBit) {
     const Exported model(shape);
     EXPECT_EQ(model.config()["architectures"][0], pretrained_class(shape.config));
     EXPECT_EQ(read_pretrained(model.path, model.table), model.values);
-    // Of other fragments: the same tensors, elsewhere.
+    // With other fragments, the same tensors have other places.
     const ParameterTable other(read_pretrained_shape(model.path).model, 1, 1024);
     const auto values = read_pretrained(model.path, other);
     for (const auto& tensor : model.table.tensors())
@@ -123,8 +123,9 @@ TEST(Pretrained, RefusesAnotherArchitectureByItsKey) {
   expect(llama, "hidden_act", "gelu", "has hidden_act \"gelu\"; expected \"silu\"");
   expect(llama, "attention_bias", true, "has attention_bias true; expected false");
   expect(llama, "head_dim", 128, "has head_dim 128; expected 4");
-  expect(llama, "rope_parameters", {{"rope_type", "llama3"}, {"factor", 8}}, "rotations are not scaled here");
-  expect(llama, "num_key_value_heads", 3, "describes no model that there is here");
+  expect(llama, "rope_parameters", {{"rope_type", "llama3"}, {"factor", 8}},
+         "scaled rotations are not supported");
+  expect(llama, "num_key_value_heads", 3, "describes a model that is not supported");
   expect(llama, "model_type", "llama", "model.qk_norm is 1.0", ErrorKind::config);
   expect(llama, "num_hidden_layers", 3, "model.layers is 2.0", ErrorKind::config);
   expect(llama, "vocab_size", 32, "the tokenizer's vocabulary is 31.0", ErrorKind::config);
@@ -134,7 +135,7 @@ TEST(Pretrained, RefusesAnotherArchitectureByItsKey) {
   expect(gpt2, "n_positions", 13, "model.positions is 12.0", ErrorKind::config);
   expect(gpt2, "tie_word_embeddings", "yes", "expected true or false");
   llama.folder.write("model/config.json", "[[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]");
-  llama.expect_refused(ErrorKind::data, "is no JSON object");
+  llama.expect_refused(ErrorKind::data, "is not a JSON object");
   std::filesystem::remove(gpt2.path / "config.json");
   gpt2.expect_refused(ErrorKind::data, "config.json");
 }

@@ -17,7 +17,7 @@ namespace {
 using outer_sync::Range;
 using testing::HasSubstr;
 
-/// One thread for the whole program: the models are too small to share, and tests run side by side.
+/// One thread for the whole program: the models are too small to divide, and tests run in parallel.
 class OneThread : public testing::Environment {
   void SetUp() override { prepare_process({.threads = 1, .deterministic = false}); }
 };
@@ -182,11 +182,11 @@ TEST(Replica, WithAnothersParametersMomentsAndStepsItGoesOnLikeIt) {
   for (const auto precision : {Precision::fp32, Precision::bf16}) {
     Replica donor(small_table(), small_options(precision)), joiner(small_table(), small_options(precision));
     train(donor, 7);
-    train(joiner, 3);  // of its own, to be overwritten
+    train(joiner, 3);  // its own steps, which are overwritten
     const Range all{0, donor.table().buffer_size()};
     std::ranges::copy(donor.read(all), joiner.modify(all).begin());
     joiner.modified(all);
-    // In two parts, as fragments come.
+    // In two parts, as fragments arrive.
     for (const Range part : {Range{0, 128}, Range{128, all.size - 128}})
       joiner.set_moments(part, donor.first_moment(part), donor.second_moment(part));
     joiner.set_steps(donor.steps());
@@ -199,7 +199,7 @@ TEST(Replica, WithAnothersParametersMomentsAndStepsItGoesOnLikeIt) {
 void expect_error(ErrorKind kind, const std::string& part, const std::function<void()>& action) {
   try {
     action();
-    FAIL() << "no error";
+    FAIL() << "no error was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), kind);
     EXPECT_THAT(error.what(), HasSubstr(part));
@@ -234,7 +234,7 @@ TEST(Replica, IdsOutsideTheVocabularyAreAnError) {
   Replica replica(small_table(), small_options());
   OwnedBatch batch(1, 4, 12);
   const auto view = batch.get();
-  batch.id(51) = 31;  // a target only
+  batch.id(51) = 31;  // only a target
   expect_error(ErrorKind::data, "31", [&] { replica.forward_backward(view); });
   batch.id(51) = 0;
   batch.id(0) = 65535;

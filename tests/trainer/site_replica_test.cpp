@@ -1,4 +1,4 @@
-// Ranks as threads: each with a model, a socket and a place in the group of its own, as processes have them.
+// Ranks as threads. Like a process, each has its own model, socket and place in the group.
 
 #include "isthmus/trainer/site_replica.h"
 
@@ -21,8 +21,8 @@
 namespace isthmus::trainer {
 namespace {
 
-/// Here ranks are threads of one process, which no program does, and c10d's record of collectives is one for
-/// the process and not safe from several of them: without it. Before anything of c10d is there.
+/// Disables c10d's record of collectives: a process has only one, which several ranks in the same process may
+/// not use at once. No program has ranks as threads. Must be set before any use of c10d.
 const int without_recorder = setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
 
 using outer_sync::Range;
@@ -30,11 +30,11 @@ using testing::HasSubstr;
 
 using Values = std::vector<float>;
 
-/// Rank 0's replica, with the others on threads.
+/// Rank 0's replica; the other ranks run on threads.
 class Site {
  public:
   Site(std::uint32_t ranks, bool zero, ReplicaOptions options = small_options()) {
-    options.inner.clip = 0.05;  // in force at every step
+    options.inner.clip = 0.05;  // clips at every step
     SiteReplica::Ranks leader{
         .links = {},
         .group = {.store = folder_ / "store", .rank = 0, .ranks = ranks, .timeout = std::chrono::seconds(30)},
@@ -64,12 +64,12 @@ class Site {
   static void follow(int socket, const RankGroupOptions& group, bool zero, ReplicaOptions options) {
     try {
       RankLink link(socket);
-      options.seed += group.rank;  // its own parameters must not matter
+      options.seed += group.rank;  // its initial parameters must not matter
       const auto memory = data::make_cpu_device();
       Replica replica(small_table(), rank_options(options, small_table(), group.rank, group.ranks, zero));
       follow_rank_0(link, replica, group, zero, *memory);
     } catch (const Error&) {
-      // Rank 0 sees it too.
+      // Rank 0 reports it.
     }
   }
 
@@ -84,7 +84,7 @@ ReplicaOptions options_of(Precision precision) {
   return options;
 }
 
-/// Steps on batches of 12 sequences that depend on the step alone.
+/// Trains for `steps` steps on batches of 12 sequences that depend only on the step.
 Values train_on_twelve(Replica& replica, std::uint64_t steps) {
   Values losses;
   for (std::uint64_t i = 0; i < steps; ++i) {
@@ -158,7 +158,7 @@ TEST(SiteReplica, AllRanksHaveTheSameParametersAfterEveryStep) {
     Site site(3, zero);
     for (int step = 0; step < 5; ++step) {
       train_on_twelve(*site, 1);
-      EXPECT_NO_THROW(static_cast<void>(site->state()));  // which compares
+      EXPECT_NO_THROW(static_cast<void>(site->state()));  // state() compares the ranks
       const auto& fragment = site->table().layout().fragment(static_cast<outer_sync::FragmentId>(step % 3));
       for (auto& value : site->modify(fragment)) value *= 0.5F;
       site->modified(fragment);
@@ -167,16 +167,16 @@ TEST(SiteReplica, AllRanksHaveTheSameParametersAfterEveryStep) {
   }
 }
 
-/// Without it the test above could not fail.
+/// Proves that the test above can fail.
 TEST(SiteReplica, OtherParametersOnARankAreNamed) {
   Site site(3, false);
   train_on_twelve(*site, 1);
-  // Past the others' knowledge, as a fault would.
+  // Without the other ranks' knowledge, like a fault.
   site->Replica::modify({5, 1})[0] += 1;
   site->Replica::modified({5, 1});
   try {
     static_cast<void>(site->state());
-    FAIL() << "no error";
+    FAIL() << "no error was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::divergence);
     EXPECT_THAT(error.what(), HasSubstr("rank 1"));
@@ -234,7 +234,7 @@ TEST(SiteReplica, GoesOnWithAnotherNumberOfRanks) {
 TEST(SiteReplica, GivesAndTakesMomentsInAnyParts) {
   Site donor(3, true), joiner(2, true);
   train_on_twelve(*donor, 4);
-  train_on_twelve(*joiner, 2);  // of its own, to be overwritten
+  train_on_twelve(*joiner, 2);  // its own steps, which are overwritten
   const Range all{0, donor->table().buffer_size()};
   std::ranges::copy(donor->read(all), joiner->modify(all).begin());
   joiner->modified(all);
@@ -259,7 +259,7 @@ TEST(SiteReplica, ABatchThatCannotBeSharedOutIsAnError) {
   OwnedBatch batch(1, 5, 12);
   try {
     site->forward_backward(batch.get());
-    FAIL() << "no error";
+    FAIL() << "no error was thrown";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("5 sequences"));
   }
@@ -268,10 +268,10 @@ TEST(SiteReplica, ABatchThatCannotBeSharedOutIsAnError) {
 TEST(SiteReplica, WhatARankThrowsIsThrownWithItsKind) {
   Site site(2, false);
   OwnedBatch batch(1, 4, 12);
-  batch.id(3 * 13 + 2) = 31;  // in the last row, which is rank 1's
+  batch.id(3 * 13 + 2) = 31;  // in the last row, which belongs to rank 1
   try {
     site->forward_backward(batch.get());
-    FAIL() << "no error";
+    FAIL() << "no error was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::data);
     EXPECT_THAT(error.what(), HasSubstr("rank 1"));

@@ -1,5 +1,5 @@
 #pragma once
-// Models small enough that a test trains one in milliseconds, and batches for them.
+// Models small enough to be trained in milliseconds, and batches for them.
 
 #include <cmath>
 #include <cstdint>
@@ -19,7 +19,7 @@ inline ModelShape small_shape(bool tied = false) {
   config.kv_heads = 2;
   config.ffn_dim = 24;
   config.tie_embeddings = tied;
-  config.init_std = 0.2;  // large enough that all parts of the model matter to the loss
+  config.init_std = 0.2;  // large enough that every part of the model changes the loss
   config.resolve(12);
   return {config, 31};
 }
@@ -37,14 +37,14 @@ inline ParameterTable small_table(std::int64_t fragments = 3, bool tied = false)
   return {small_shape(tied), fragments, 1024};
 }
 
-/// Owns the ids a data::Batch points to.
+/// Owns the ids of a data::Batch.
 class OwnedBatch {
  public:
   OwnedBatch(std::uint64_t seed, std::int64_t sequences, std::int64_t length, std::int64_t vocab = 31)
       : ids_(static_cast<std::size_t>(sequences * (length + 1))) {
     for (std::size_t i = 0; i < ids_.size(); ++i) {
       const bool first = i % static_cast<std::size_t>(length + 1) == 0;
-      // Each row goes by a rule that can be learned.
+      // The ids of a row follow a rule that can be learned.
       const auto id = first ? random_bits(seed, 0, i) : std::uint64_t{ids_[i - 1]} * 7 + 3;
       ids_[i] = static_cast<std::uint16_t>(id % static_cast<std::uint64_t>(vocab));
     }
@@ -76,7 +76,7 @@ inline ReplicaOptions small_options(Precision precision = Precision::fp32) {
   return options;
 }
 
-/// Trains for `steps` steps on batches that depend on the step alone.
+/// Trains for `steps` steps on batches that depend only on the step.
 inline std::vector<float> train(Replica& replica, std::uint64_t steps) {
   std::vector<float> losses;
   for (std::uint64_t i = 0; i < steps; ++i) {
@@ -89,7 +89,7 @@ inline std::vector<float> train(Replica& replica, std::uint64_t steps) {
 
 inline std::vector<float> values_of(std::span<const float> values) { return {values.begin(), values.end()}; }
 
-/// The root of the squared differences over that of the squares of `b`.
+/// Root of the sum of squared differences, divided by the root of the sum of squares of `b`.
 inline double distance(std::span<const float> a, std::span<const float> b) {
   double square = 0, scale = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {

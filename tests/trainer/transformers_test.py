@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""transformers_test.py MODEL_PROGRAM ISTHMUS: models that `transformers` has made are the same models here, those that
-are written here are the same there, and training in PyTorch's own functions from the same weights on the same batches
-has the same losses. fp32 throughout. Nothing is fetched: the models are made here."""
+"""transformers_test.py MODEL_PROGRAM ISTHMUS: Isthmus reads models of `transformers` as the same models and vice versa,
+and training with PyTorch's own functions from the same weights on the same batches gives the same losses. Everything is
+in fp32. The test makes its models and downloads nothing."""
 
 import array
 import copy
@@ -66,7 +66,7 @@ KINDS = {
 
 
 def make(kind):
-    """Weights so large that every part of the model matters, and norms and biases that are none."""
+    """Makes weights so large that every part of the model matters; norms differ from 1 and biases from 0."""
     torch.manual_seed(sum(map(ord, kind)))
     model = KINDS[kind]().float().eval()
     with torch.no_grad():
@@ -90,7 +90,7 @@ def numbers(text):
 
 
 def batches(steps, sequences, length):
-    """Sequences that go by a rule, with some noise, so that there is something to learn and something that is not."""
+    """Sequences that follow a rule with some noise, so that only a part of them can be learned."""
     generator = torch.Generator().manual_seed(7)
     ids = torch.zeros(steps, sequences, length + 1, dtype=torch.long)
     ids[..., 0] = torch.randint(VOCAB, ids[..., 0].shape, generator=generator)
@@ -102,7 +102,7 @@ def batches(steps, sequences, length):
 
 
 def newton_schulz(u, coefficients, steps, eps):
-    """What torch.optim.Muon does in bf16, whose rounding is no matter of the curve here."""
+    """Muon's iteration in fp32. torch.optim.Muon uses bf16, and its rounding would change the curve."""
     a, b, c = coefficients
     x = u / u.norm().clamp(min=eps)
     for _ in range(steps):
@@ -178,7 +178,7 @@ class Transformers(unittest.TestCase):
         self.assertEqual(len(ours), steps)
         furthest = ((ours - theirs).abs() / theirs).max().item()
         print(f"{kind}, {optimizer}: loss {theirs[0]:.4f} -> {theirs[-1]:.4f}, relative difference at most {furthest:.1e}")
-        self.assertLess(theirs[-1].item(), theirs[0].item() - 0.3, "it learns too little to tell anything")
+        self.assertLess(theirs[-1].item(), theirs[0].item() - 0.3, "the loss falls too little for a comparison")
         self.assertLess(furthest, 1e-4)
 
     def test_a_run_on_bytes_is_exported_with_its_tokenizer(self):

@@ -1,16 +1,18 @@
 // wan_forwarder: the wide-area network of a lab (see README.md). One thread reads the packets of all sites
-// from their TUN devices, lets Link decide which arrive and when, and writes them to the devices of the
-// others at that time.
+// from their TUN devices, lets Link decide which arrive and when, and writes them to the devices of the other
+// sites at that time.
 //
 //     wan_forwarder --control SOCKET --lab NUMBER --seed SEED --nat-timeout NANOSECONDS SITE:NAMESPACE[:nat]
 //     ...
 //
-// makes the device wan0 in every namespace, prints "ready" and runs until it is killed; the devices go with
-// it. The socket takes a command a message (SOCK_SEQPACKET) and answers with lines and, at the end, "ok" or
+// makes the device wan0 in every namespace, prints "ready" and runs until it is killed; the devices end with
+// it. Each message to the socket (SOCK_SEQPACKET) is a command; the answer has lines and ends with "ok" or
 // "error: WHY":
 //
-//     set FROM TO KEY=VALUE ...   keys: rate (bit/s), delay, jitter, queue (ns), queue_bytes, loss, cut (0 or
-//     1) status                      counters, a line for each direction and each site
+//     set FROM TO KEY=VALUE ...
+//         keys: rate (bit/s), delay, jitter, queue (ns), queue_bytes, loss, cut (0 or 1)
+//     status
+//         counters, a line for each direction and each site
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -48,7 +50,7 @@ namespace isthmus::wan_lab {
 namespace {
 
 constexpr const char* device_name = "wan0";
-constexpr int reads_at_a_time = 64;  // from one device, before another's turn
+constexpr int reads_at_a_time = 64;  // from one device before the next
 constexpr std::size_t message_limit = 64 << 10;
 
 [[noreturn]] void fail(const std::string& what) {
@@ -71,7 +73,7 @@ T number(std::string_view text) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
-    throw std::invalid_argument(fmt::format("'{}' is no number, or out of range", text));
+    throw std::invalid_argument(fmt::format("'{}' is not a number or out of range", text));
   }
   return value;
 }
@@ -90,7 +92,8 @@ class Descriptor {
   int fd_;
 };
 
-// A device belongs to the namespace in which it is opened, wherever its descriptor goes.
+// A device belongs to the namespace in which it is opened, not to that of the process that uses its
+// descriptor.
 Descriptor open_device(const std::string& name_space) {
   const Descriptor home(checked(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC), "/proc/self/ns/net"));
   const auto path = "/run/netns/" + name_space;
@@ -115,15 +118,15 @@ Descriptor listen_on(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path)
-    throw std::invalid_argument("--control: too long a path: " + path);
+    throw std::invalid_argument("--control: path too long: " + path);
   path.copy(address.sun_path, path.size());
   checked(bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), path);
   checked(listen(listener.get(), 16), path);
   return listener;
 }
 
-// Timers fire when they are due and not when it suits, and other work on the machine waits. Where that is not
-// allowed the forwarder works all the same, less punctually; `status` says how it is.
+// Makes timers precise and takes precedence over other work on the machine. If this is not permitted, the
+// forwarder is less punctual; `status` reports it.
 bool become_punctual() {
   prctl(PR_SET_TIMERSLACK, 1);
   const sched_param priority{.sched_priority = 1};
@@ -193,7 +196,7 @@ class Forwarder {
   std::vector<Run> arriving_;
   Descriptor listener_, epoll_;
   bool real_time_;
-  Count late_;  // packets, nanoseconds after they were due
+  Count late_;  // packets, and their lateness in nanoseconds
   Nanoseconds latest_ = 0;
 };
 
@@ -216,7 +219,7 @@ Forwarder::Forwarder(const Options& options)
   watch(listener_.get(), n);
 }
 
-// Tags: sites, then the listener, then clients by their descriptor.
+// Tags: sites first, then the listener, then clients by descriptor.
 void Forwarder::watch(int fd, std::size_t tag) {
   epoll_event event{};
   event.events = EPOLLIN;
@@ -262,7 +265,7 @@ void Forwarder::read_device(std::size_t from) {
   }
 }
 
-// 10.77.LAB.SITE and fd77:c0:ffee:LAB::SITE, sites counted from 1.
+// Addresses are 10.77.LAB.SITE and fd77:c0:ffee:LAB::SITE; sites count from 1.
 std::optional<std::size_t> Forwarder::route(const Packet& packet) const {
   Address site{10, 77, lab_};
   std::size_t last = 3;
@@ -323,14 +326,14 @@ void Forwarder::serve(int client) {
   std::string message(message_limit, '\0');
   const auto size = recv(client, message.data(), message.size(), 0);
   if (size <= 0) {
-    close(client);  // which takes it out of epoll too
+    close(client);  // also removes it from epoll
     return;
   }
   message.resize(static_cast<std::size_t>(size));
   answer(client, message);
 }
 
-// A client that does not read is cut off rather than waited for.
+// Disconnects a client that does not read instead of waiting for it.
 void Forwarder::answer(int client, const std::string& command) {
   std::string text;
   try {
@@ -359,7 +362,7 @@ void Forwarder::answer(int client, const std::string& command) {
 
 std::size_t Forwarder::site_named(const std::string& name) const {
   const auto site = std::ranges::find(sites_, name, &Site::name);
-  if (site == sites_.end()) throw std::invalid_argument(fmt::format("there is no site '{}'", name));
+  if (site == sites_.end()) throw std::invalid_argument(fmt::format("unknown site '{}'", name));
   return static_cast<std::size_t>(site - sites_.begin());
 }
 
@@ -466,7 +469,7 @@ Options read_options(int argc, char** argv) {
     }
   }
   if (options.sites.empty() || options.sites.size() > 254)
-    throw std::invalid_argument("1 to 254 sites are needed");
+    throw std::invalid_argument("expected 1 to 254 sites");
   return options;
 }
 

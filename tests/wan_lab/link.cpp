@@ -10,7 +10,7 @@ constexpr double second = 1e9;
 constexpr Nanoseconds shortest_jitter_period = 10'000'000;
 constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
 
-// splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014): a value for each
+// splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014), as a function of a
 // counter.
 std::uint64_t random_bits(std::uint64_t seed, std::uint64_t counter) {
   std::uint64_t z = seed + (counter + 1) * 0x9E3779B97F4A7C15u;
@@ -40,8 +40,8 @@ Nanoseconds Link::serialisation(std::uint64_t bytes) const {
                       static_cast<double>(settings_.bits_per_second));
 }
 
-// Between values drawn for points in time one goes in a straight line, which is flat enough to keep the
-// order.
+// Interpolates linearly between values drawn for fixed times; the slope is too small to change the order of
+// packets.
 Nanoseconds Link::jitter(Nanoseconds at) const {
   if (settings_.jitter == 0) return 0;
   const auto period = std::max(shortest_jitter_period, 2 * settings_.jitter);
@@ -51,7 +51,7 @@ Nanoseconds Link::jitter(Nanoseconds at) const {
   return std::llround(value * static_cast<double>(settings_.jitter));
 }
 
-// Geometrically distributed: one draw for each loss, not for each packet.
+// Geometrically distributed: one draw per loss, not per packet.
 std::uint64_t Link::packets_until_loss() {
   if (settings_.loss <= 0) return never;
   if (settings_.loss >= 1) return 0;
@@ -72,7 +72,7 @@ void Link::send(Nanoseconds now, const Burst& burst, std::vector<Run>& arriving)
 
   free_at_ = std::max(free_at_, now);
   const auto start = free_at_;
-  std::uint64_t on_link = 0;  // bytes of this burst that took their time
+  std::uint64_t on_link = 0;  // bytes of this burst that were serialised
   bool open = false;          // whether the next packet extends the last run
   for (std::uint32_t i = 0; i < burst.count; ++i) {
     const auto bytes = i + 1 < burst.count ? burst.bytes : burst.last_bytes;

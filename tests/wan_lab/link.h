@@ -1,5 +1,4 @@
-// One direction of a link between two sites, as arithmetic: packets and times go in, times of arrival come
-// out.
+// Model of one direction of a link between two sites: computes arrival times from packets and send times.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +10,22 @@ namespace isthmus::wan_lab {
 using Nanoseconds = std::int64_t;
 
 struct LinkSettings {
-  std::uint64_t bits_per_second = 1'000'000'000;  // of IP packets, headers included
-  Nanoseconds delay = 0;                          // one way, beside queueing and serialisation
-  Nanoseconds jitter = 0;                         // the most that the delay grows by
+  std::uint64_t bits_per_second = 1'000'000'000;  // for IP packets, including headers
+  Nanoseconds delay = 0;                          // one way, without queueing and serialisation
+  Nanoseconds jitter = 0;                         // maximum that is added to the delay
   Nanoseconds queue = 100'000'000;                // a packet that would wait longer is dropped
-  std::uint64_t queue_bytes = 0;                  // if not 0: the same limit in bytes, instead of `queue`
+  std::uint64_t queue_bytes = 0;                  // if not 0: a limit in bytes instead of `queue`
   double loss = 0;                                // probability for each packet on the wire, in [0, 1]
-  bool cut = false;                               // drops all that enters
+  bool cut = false;                               // drops all new packets
 };
 
-/// What one read from the sender's device stands for: `count` packets on the wire, all of `bytes` (IP headers
-/// included) but the last, which has `last_bytes`.
+/// The packets of one read from the sender's device: `count` packets on the wire, all with `bytes` (including
+/// IP headers) except the last, which has `last_bytes`.
 struct Burst {
   std::uint32_t count, bytes, last_bytes;
 };
 
-/// Packets [first, first + count) of a burst, which arrive together when the last of them does.
+/// Packets [first, first + count) of a burst. They arrive together, at the time of the last.
 struct Run {
   std::uint32_t first, count;
   std::uint64_t bytes;
@@ -44,8 +43,8 @@ struct LinkCounters {
   Count entered, queue_drops, losses, cut_drops, nat_drops, delivered;
 };
 
-/// A drop-tail queue, then a serialiser, then random loss, then a delay. Order is kept. What is lost has
-/// taken its time on the link; what is dropped by the queue has not.
+/// A drop-tail queue, then a serialiser, then random loss, then a delay. Keeps the order. Lost packets have
+/// used the link's time, packets dropped by the queue have not.
 class Link {
  public:
   explicit Link(std::uint64_t seed);
@@ -53,10 +52,10 @@ class Link {
   const LinkSettings& settings() const { return settings_; }
   void set(const LinkSettings& settings);
 
-  /// Sends a burst at `now`, which must not decrease; the runs of it that arrive go to `arriving`.
+  /// Sends a burst at `now`, which must not decrease. Appends the runs that will arrive to `arriving`.
   void send(Nanoseconds now, const Burst& burst, std::vector<Run>& arriving);
 
-  /// How long a packet would wait at `now`.
+  /// The time that a new packet would wait at `now`.
   Nanoseconds backlog(Nanoseconds now) const { return free_at_ > now ? free_at_ - now : 0; }
 
   LinkCounters counters;

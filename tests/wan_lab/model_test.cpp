@@ -1,4 +1,4 @@
-// The forwarder's parts without devices, clocks or sockets.
+// Tests of the forwarder's parts without devices, clocks or sockets.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -52,19 +52,19 @@ TEST(LinkTest, AThousandPacketsTakeExactlyTheirTimeAtAnOddRate) {
   Nanoseconds last = 0;
   for (int i = 0; i < 1000; ++i) last = send(link, 0, {1, 1499, 1499})[0].arrival;
   EXPECT_NEAR(static_cast<double>(last), 1000 * 1499 * 8 / 7'777'777.0 * 1e9,
-              500);  // half a nanosecond for each
+              500);  // rounding: half a nanosecond each
 }
 
 TEST(LinkTest, TheQueueDropsTheTailOfABurstThatWouldWaitTooLong) {
   auto link = link_of({.bits_per_second = 12'000'000, .queue = 2 * ms});
-  const auto runs = send(link, 0, {10, 1500, 1500});  // they would wait 0, 1, 2, 3, ... ms
+  const auto runs = send(link, 0, {10, 1500, 1500});  // waiting times 0, 1, 2, 3, ... ms
   ASSERT_EQ(runs.size(), 1u);
   EXPECT_EQ(runs[0].first, 0u);
   EXPECT_EQ(runs[0].count, 3u);
   EXPECT_EQ(runs[0].arrival, 3 * ms);
   EXPECT_EQ(link.counters.queue_drops.packets, 7u);
   EXPECT_EQ(link.counters.queue_drops.bytes, 7u * 1500);
-  EXPECT_EQ(send(link, ms, {2, 1500, 1500})[0].count, 1u) << "a packet has left, so there is room for one";
+  EXPECT_EQ(send(link, ms, {2, 1500, 1500})[0].count, 1u) << "one packet has left, so there is room for one";
 }
 
 TEST(LinkTest, AQueueInBytesIsTheSameAtAnyRate) {
@@ -169,7 +169,7 @@ DeviceHeader header_of(const Bytes& raw) {
   return header;
 }
 
-// A burst as the kernel gives it, FIN, PSH, CWR and ACK set; byte i of the payload is i mod 251.
+// A burst in the kernel's form, with FIN, PSH, CWR and ACK set; byte i of the payload is i mod 251.
 Bytes tcp_burst(int version, std::size_t payload) {
   const std::size_t ip = version == 4 ? 20 : 40, length = ip + tcp_bytes + payload;
   Bytes raw(device_header + length);
@@ -221,7 +221,7 @@ TEST_P(BurstTest, APartHasItsOwnHeadersAndPayload) {
   EXPECT_EQ(read.burst.count, 3u);
   EXPECT_EQ(read.burst.last_bytes, read.burst.bytes);
   EXPECT_EQ(get32(part, ip + 4), (0xffffff00 + 2 * mss) % (std::int64_t{1} << 32)) << "sequence numbers wrap";
-  EXPECT_EQ(get(part, ip + 13), 0x10) << "FIN, PSH: with the last; CWR: with the first";
+  EXPECT_EQ(get(part, ip + 13), 0x10) << "FIN and PSH belong to the last packet, CWR to the first";
   EXPECT_EQ(get(part, ip + tcp_bytes), 2 * mss % 251);
   EXPECT_EQ(get16(part, ip + 16), [&] {
     const int length = static_cast<int>(tcp_bytes + 3 * mss) + IPPROTO_TCP;
@@ -253,7 +253,7 @@ TEST_P(BurstTest, UnsoundPacketsAreNone) {
     EXPECT_FALSE(parse(std::span(raw).first(size))) << size;
   }
   auto bad = raw;
-  put(bad, ip + 12, {0x10});  // a TCP header of 4 bytes
+  put(bad, ip + 12, {0x10});  // a TCP header length of 4 bytes
   EXPECT_FALSE(parse(bad));
   bad = raw;
   put(bad, 0, {0x50});
@@ -283,7 +283,7 @@ TEST(NatTest, LetsInAnswersAndNothingElse) {
   EXPECT_TRUE(nat.inbound(1, datagram(2, 9, 1, 5)));
   EXPECT_FALSE(nat.inbound(1, datagram(2, 8, 1, 5))) << "another port of the peer";
   EXPECT_FALSE(nat.inbound(1, datagram(3, 9, 1, 5))) << "another peer";
-  EXPECT_FALSE(nat.inbound(1, datagram(2, 9, 1, 6))) << "another port here";
+  EXPECT_FALSE(nat.inbound(1, datagram(2, 9, 1, 6))) << "another own port";
   auto tcp = datagram(2, 9, 1, 5);
   tcp.protocol = IPPROTO_TCP;
   EXPECT_FALSE(nat.inbound(1, tcp));

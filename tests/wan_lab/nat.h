@@ -1,4 +1,4 @@
-// What a NAT lets in: answers to what has gone out, for a while. Addresses are not translated.
+// A NAT's filter: for some time it admits answers to packets that were sent. It does not translate addresses.
 #pragma once
 
 #include <compare>
@@ -12,11 +12,11 @@ class Nat {
  public:
   explicit Nat(Nanoseconds timeout) : timeout_(timeout) {}
 
-  /// The site has sent this.
+  /// Records a packet that the site sends.
   void outbound(Nanoseconds now, const Packet& packet);
 
-  /// Whether the site gets this: it belongs to a flow that the site began and that was used within the
-  /// timeout, or is an ICMP error or a later fragment, which come to nothing without one.
+  /// Whether the site receives this packet: it belongs to a flow that the site began and used within the
+  /// timeout, or it is an ICMP error or a later fragment, which have no effect without such a flow.
   bool inbound(Nanoseconds now, const Packet& packet);
 
  private:

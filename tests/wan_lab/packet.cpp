@@ -33,7 +33,7 @@ void put32(std::span<std::byte> bytes, std::size_t at, std::uint32_t value) {
   put16(bytes, at + 2, value & 0xffff);
 }
 
-// The Internet checksum's sum, not complemented (RFC 1071); of an even number of bytes.
+// The Internet checksum's sum without the complement (RFC 1071), for an even number of bytes.
 std::uint32_t sum16(std::span<const std::byte> bytes) {
   std::uint32_t sum = 0;
   for (std::size_t i = 0; i < bytes.size(); i += 2) sum += u16(bytes, i);
@@ -94,7 +94,7 @@ bool read_ipv6(std::span<const std::byte> ip, Packet& packet) {
   return true;
 }
 
-// The offset of the TCP header is where its checksum begins, which the kernel leaves to the device.
+// The kernel leaves the TCP checksum to the device; checksum_start is therefore the offset of the TCP header.
 bool read_burst(std::span<const std::byte> ip, const DeviceHeader& header, Packet& packet) {
   const auto size = static_cast<std::uint32_t>(ip.size());
   packet.burst = {1, size, size};
@@ -115,12 +115,12 @@ bool read_burst(std::span<const std::byte> ip, const DeviceHeader& header, Packe
 void mend_ip_header(std::span<std::byte> ip, int version, std::uint32_t first) {
   if (version == 6) return put16(ip, 4, static_cast<std::uint32_t>(ip.size() - ipv6_header));
   put16(ip, 2, static_cast<std::uint32_t>(ip.size()));
-  put16(ip, 4, u16(ip, 4) + first);  // the identification counts on from packet to packet
+  put16(ip, 4, u16(ip, 4) + first);  // the identification increases with each packet
   put16(ip, 10, 0);
   put16(ip, 10, ~fold(sum16(ip.first((u8(ip, 0) & 0x0fu) * 4))));
 }
 
-// What the kernel leaves in the field for the device to complete: the sum of the pseudo-header.
+// The value that the kernel leaves in the checksum field for the device: the sum of the pseudo-header.
 std::uint32_t pseudo_header_sum(std::span<const std::byte> ip, int version, std::size_t tcp_at) {
   const auto addresses = version == 4 ? ip.subspan(12, 8) : ip.subspan(8, 32);
   return fold(sum16(addresses) + IPPROTO_TCP + static_cast<std::uint32_t>(ip.size() - tcp_at));

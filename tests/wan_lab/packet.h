@@ -1,5 +1,5 @@
-// Packets as a TUN device with IFF_VNET_HDR gives and takes them: TCP segments of up to 64 KB, which stand
-// for as many packets on the wire as the header before them says.
+// Packets of a TUN device with IFF_VNET_HDR: TCP segments of up to 64 KB, which represent several packets on
+// the wire according to the header before them.
 #pragma once
 
 #include <array>
@@ -16,9 +16,9 @@ namespace isthmus::wan_lab {
 using Bytes = std::vector<std::byte>;
 using Address = std::array<std::uint8_t, 16>;  // IPv4 addresses in the first four bytes, the others 0
 
-/// virtio_net_hdr of Linux, whose own declaration is no C++.
+/// Linux's virtio_net_hdr; its own declaration is not valid C++.
 struct DeviceHeader {
-  std::uint8_t flags, gso_type;  // gso: what the device splits (generic segmentation offload)
+  std::uint8_t flags, gso_type;  // gso (generic segmentation offload): how the device splits
   std::uint16_t header_bytes, gso_size, checksum_start, checksum_offset;
 };
 constexpr std::uint8_t needs_checksum = 1;
@@ -32,18 +32,18 @@ struct Packet {
   Address source, destination;
   std::uint8_t protocol;
   std::uint16_t source_port = 0,
-                destination_port = 0;  // 0 where there are none: not TCP or UDP, or a later fragment
+                destination_port = 0;  // 0 for other protocols than TCP and UDP, and for later fragments
   bool later_fragment = false;
   bool icmp_error = false;
-  std::size_t headers = 0;  // bytes of IP and TCP headers; only of a burst of more than one packet
+  std::size_t headers = 0;  // bytes of IP and TCP headers; only set for bursts of several packets
   Burst burst;
 };
 
-/// Reads the headers of `raw`, a device header and what follows it; nothing if they are not sound.
+/// Parses `raw`, a device header and a packet. Returns nothing if they are invalid.
 std::optional<Packet> parse(std::span<const std::byte> raw);
 
-/// Packets [first, first + count) of a burst as one that can be written to a device. The whole burst is
-/// itself.
+/// Makes a burst of packets [first, first + count) of a burst, for writing to a device. With all packets, it
+/// is the whole burst.
 Bytes cut_out(std::span<const std::byte> raw, const Packet& packet, std::uint32_t first, std::uint32_t count);
 
 }  // namespace isthmus::wan_lab

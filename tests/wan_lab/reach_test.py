@@ -1,8 +1,8 @@
-"""Runs whose members reach each other by way of NATs, relays, IPv6 and small packets:
+"""Tests of runs across NATs, relays, IPv6 and small packets:
 reach_test.py LAB FORWARDER COORDINATOR [unittest's arguments]
 
-Real programs in network namespaces; `bench outer` is the run, with its protocol, codec and connections, and all global
-hashes are compared at its end. Exits with 77 and the reason where there can be no lab.
+Runs `bench outer` in network namespaces, with the real protocol, codec and connections; at the end it compares all
+global hashes. Exits with 77 and the reason if this machine cannot have a lab.
 """
 
 import importlib.machinery
@@ -15,7 +15,7 @@ import tempfile
 import unittest
 
 LAB, FORWARDER, PROGRAM = sys.argv[1:4]
-PATIENCE = 120  # seconds for what takes a few
+PATIENCE = 120  # seconds for runs that take a few
 SETTINGS = ["--params", "200k", "--step-time", "10ms", "--steps", "60", "--replicas", "3", "--insecure"]
 for setting in ("outer.sync_every=10", "outer.num_fragments=2", "outer.sync_delay=4", "network.lanes=2",
                 "network.heartbeat=200ms", "network.detect_timeout=3s"):
@@ -49,8 +49,8 @@ class Reach(unittest.TestCase):
         return process
 
     def train(self, listen, family="ipv4"):
-        """The coordinator is at site-1; replica r1 at site-1 and so on, each listening as is said. What the coordinator
-        has said."""
+        """Runs the coordinator at site-1, replica r1 at site-1 and so on; `listen` has the replicas' --listen.
+        Returns the output of all."""
         address = {site: self.sites[site][family] for site in self.sites}
         host = {site: f"[{text}]" if ":" in text else text for site, text in address.items()}
         with tempfile.TemporaryDirectory() as folder:
@@ -76,7 +76,7 @@ class Reach(unittest.TestCase):
         self.assertNotIn("cannot reach each other", said)
 
     def test_an_address_that_nat_hides(self):
-        """r3 says that it can be dialled, and cannot: those it reaches are dialled by it."""
+        """r3 announces an address that others cannot reach, so that r3 must connect to them."""
         self.up("--nat", "site-3")
         said = self.train(["port", "port", "port"])
         self.assertNotIn("cannot reach each other", said)
@@ -84,12 +84,14 @@ class Reach(unittest.TestCase):
 
     def test_two_behind_nats_and_a_relay(self):
         self.up("--nat", "site-2,site-3")
-        self.assertIn("r2 and r3 cannot reach each other; their chunks go by r1", self.train(["port", "none", "none"]))
+        output = self.train(["port", "none", "none"])
+        self.assertIn("r2 and r3 cannot reach each other; their chunks are relayed by r1", output)
 
     def test_two_that_nats_hide_and_a_relay(self):
-        """Both say that they can be dialled: it is noticed when they have lost each other."""
+        """Both announce addresses that cannot be reached; a relay is chosen once they have lost each other."""
         self.up("--nat", "site-2,site-3")
-        self.assertIn("r2 and r3 cannot reach each other; their chunks go by r1", self.train(["port", "port", "port"]))
+        output = self.train(["port", "port", "port"])
+        self.assertIn("r2 and r3 cannot reach each other; their chunks are relayed by r1", output)
 
     def test_ipv6_only(self):
         self.up()

@@ -49,7 +49,7 @@ std::vector<std::string> lab_command(std::vector<std::string> words) {
   return words;
 }
 
-// `lab with` ends when its command does, which reads until nobody is left to write.
+// The command of `lab with` reads until its standard input is closed, and the lab ends with it.
 std::vector<std::string> keeper(const std::string& name, const std::vector<std::string>& options) {
   auto words = lab_command(
       {"with", "--name", name, "--forwarder", std::string(build_folder) + "/tests/wan_lab/wan_forwarder"});
@@ -75,7 +75,7 @@ Process::Process(const std::vector<std::string>& command) : command_(command) {
 }
 
 Process::~Process() {
-  if (!input_) return;  // waited for, or moved from
+  if (!input_) return;  // already waited for, or moved from
   kill(pid_, SIGTERM);
   wait();
 }

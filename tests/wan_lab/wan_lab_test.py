@@ -1,7 +1,7 @@
-"""A lab as its users see it: wan_lab_test.py LAB FORWARDER [unittest's arguments]
+"""Tests of a lab from the user's view: wan_lab_test.py LAB FORWARDER [unittest's arguments]
 
-Real namespaces, devices and sockets. Times are compared only in the direction in which a busy machine cannot be wrong
-(never sooner than the link allows), or by the best of many. Exits with 77 and the reason where there can be no lab.
+Uses real namespaces, devices and sockets. A busy machine can only delay packets, so most tests check that nothing is
+faster than the link; others use the best of many times. Exits with 77 and the reason if this machine cannot have a lab.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ import time
 import unittest
 
 LAB, FORWARDER = sys.argv[1:3]
-PATIENCE = 60  # seconds for what takes milliseconds
+PATIENCE = 60  # seconds for events that take milliseconds
 CLONE_NEWNET = 0x40000000
 SO_RCVBUFFORCE, SO_TIMESTAMPNS = 33, 35
-TCP_HEADERS = {socket.AF_INET: 52, socket.AF_INET6: 72}  # with IP's and timestamps
+TCP_HEADERS = {socket.AF_INET: 52, socket.AF_INET6: 72}  # including IP's and timestamps
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-# The script as a module, for counters: a process for each look at them takes long on a busy machine.
+# The script as a module, for reading counters: starting a process for each reading would be slow on a busy machine.
 spec = importlib.util.spec_from_loader("lab", importlib.machinery.SourceFileLoader("lab", LAB))
 lab_module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(lab_module)
@@ -43,7 +43,7 @@ def lab(*words, **options):
 
 @contextlib.contextmanager
 def inside(namespace):
-    """This thread is in a namespace meanwhile."""
+    """Moves this thread into a namespace for the duration of the block."""
     with open("/proc/thread-self/ns/net") as home, open(f"/run/netns/{namespace}") as there:
         if libc.setns(there.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), f"entering {namespace}")
@@ -54,7 +54,7 @@ def inside(namespace):
 
 
 def what_is_left(name):
-    """What there is of a lab: its namespaces, files and processes (devices are a process's)."""
+    """The namespaces, files and processes that exist for a lab (devices end with their process)."""
     left = [str(path) for path in pathlib.Path("/run/netns").glob(f"wan-{name}-*")]
     left += [str(path) for path in pathlib.Path("/run/isthmus-wan-lab").glob(f"{name}/**/*")]
     for file in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
@@ -96,7 +96,7 @@ class Lab(unittest.TestCase):
         return self.status(name)["links"][a][b]
 
     def socket_at(self, name, site, family=socket.AF_INET, kind=socket.SOCK_STREAM):
-        """A socket of ours at a site: it stays where it is made."""
+        """A socket of this process at a site; it stays in the namespace where it was made."""
         with inside(f"wan-{name}-{site}"):
             s = socket.socket(family, kind)
         self.addCleanup(s.close)
@@ -104,7 +104,7 @@ class Lab(unittest.TestCase):
         return s
 
     def datagrams(self, name, family=socket.AF_INET):
-        """Two connected UDP sockets, at site-1 and site-2, with room for all that is sent here."""
+        """Two connected UDP sockets, at site-1 and site-2, with buffers for all datagrams of a test."""
         sites = self.status(name)["sites"]
         address = "ipv4" if family == socket.AF_INET else "ipv6"
         ends = [self.socket_at(name, site, family, socket.SOCK_DGRAM) for site in ("site-1", "site-2")]
@@ -128,7 +128,7 @@ class Lab(unittest.TestCase):
         return near, far
 
     def transfer(self, near, far, data):
-        """Sends data from one end to the other and checks it; the seconds from the first write to the last byte."""
+        """Sends data and checks it at the other end. Returns the seconds from the first write to the last byte."""
         start = time.monotonic()
         sender = threading.Thread(target=lambda: (near.sendall(data), near.shutdown(socket.SHUT_WR)))
         sender.start()
@@ -139,12 +139,12 @@ class Lab(unittest.TestCase):
         seconds = time.monotonic() - start
         sender.join()
         self.assertEqual(received, len(data))
-        self.assertEqual(digest.digest(), hashlib.sha256(data).digest(), "what came is not what was sent")
+        self.assertEqual(digest.digest(), hashlib.sha256(data).digest(), "the received data differs")
         return seconds
 
     def round_trip_of_the_link(self, ends):
-        """The best of 20 each way, from before a datagram is sent until the kernel has it at the other end: how soon
-        either of us is woken does not count."""
+        """The best of 20 each way, from before a datagram is sent until the other end's kernel has it, so that
+        the wake-up of a process does not count."""
         return sum(min(self.one_way(a, b) for _ in range(20)) for a, b in (ends, ends[::-1]))
 
     def one_way(self, sender, receiver):
@@ -179,7 +179,7 @@ class Lab(unittest.TestCase):
         self.tell(name, "set", "site-1", "site-2", "--rtt", "40ms", "--one-way")
         there, back = self.link(name), self.link(name, "site-2", "site-1")
         self.assertEqual((there["delay"], back["delay"]), (20_000_000, 10_000_000))
-        self.assertEqual(there["rate"], 50_000_000, "what is not named stays")
+        self.assertEqual(there["rate"], 50_000_000, "other settings must not change")
         self.assertGreaterEqual(min(self.round_trips(ends, 3)), 0.030)
         self.assertLess(self.round_trip_of_the_link(ends), 0.031)
         for wrong in (("set", "site-1", "site-9", "--rtt", "1ms"), ("set", "site-1", "site-2")):
@@ -204,7 +204,7 @@ class Lab(unittest.TestCase):
             self.assertGreaterEqual(seconds, wire * 8 / 100e6 + 0.005, "faster than the link")
             after = self.link(name)
             packets, size = (after[f"entered_{what}"] - before[f"entered_{what}"] for what in ("packets", "bytes"))
-            self.assertGreaterEqual(packets, len(data) / (1500 - headers), "segments are counted as on the wire")
+            self.assertGreaterEqual(packets, len(data) / (1500 - headers), "must count packets on the wire")
             self.assertGreaterEqual(size, wire)
             self.assertLess(size, wire * 1.05)
         ends = self.datagrams(name)
@@ -252,7 +252,7 @@ class Lab(unittest.TestCase):
             ends[1].recv(200)
 
     def test_streams_survive_loss_and_a_short_queue(self):
-        """Bursts that lose packets are cut to pieces; what TCP makes of them must be what was sent."""
+        """Bursts that lose packets are divided; TCP must still deliver the same data."""
         name = self.up("--rtt", "2ms", "--loss", "2e-3", "--rate", "500Mbps", "--queue", "200KB")
         data = os.urandom(6_000_000)
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -277,7 +277,7 @@ class Lab(unittest.TestCase):
         ends = self.datagrams(name)
 
         def passes(a, b):
-            """Whether five datagrams pass, by the counters: nobody waits for what does not come."""
+            """Whether five datagrams pass. Uses the counters instead of waiting for datagrams that do not arrive."""
             names = [f"site-{a + 1}", f"site-{b + 1}"]
             before = self.link(name, *names)
             for _ in range(5):
@@ -377,13 +377,13 @@ class Lab(unittest.TestCase):
             process = subprocess.Popen([*words, "echo up; exec sleep 1000"], stdout=subprocess.PIPE,
                                        start_new_session=True)
             self.assertEqual(process.stdout.readline(), b"up\n")
-            os.killpg(process.pid, number)  # as a terminal does
+            os.killpg(process.pid, number)  # like a terminal
             self.assertEqual(process.wait(PATIENCE), 128 + number)
             process.stdout.close()
             self.assertEqual(what_is_left(name), [])
 
     def test_interrupted(self):
-        """An `up` that fails or is interrupted half way leaves nothing; one that is killed leaves what `down` finds."""
+        """After a failed or interrupted `up` nothing remains; `down` removes the remains of a killed `up`."""
         name = f"test-{os.getpid()}-half"
         self.addCleanup(lab, "down", "--name", name)
         self.assertEqual(lab("up", "--name", name, "--forwarder", "/bin/false").returncode, 1)
@@ -407,7 +407,7 @@ class Lab(unittest.TestCase):
                 self.assertEqual(what_is_left(name), [])
 
     def test_touches_nothing_else(self):
-        """A namespace that another has made under the name that this one would take is refused and left alone."""
+        """`up` refuses and keeps an existing namespace that has the name of one of its own."""
         name = f"test-{os.getpid()}-other"
         theirs = f"wan-{name}-site-2"
         subprocess.check_call(["ip", "netns", "add", theirs])

@@ -1,12 +1,10 @@
-// The decoder's element-wise parts on a GPU; cpu_kernels.h says what each computes. Arithmetic is fp32
-// whatever the storage type. A block of threads has a row (norms of few columns, and heads: a warp), and each
-// thread of it the same columns of every row: groups of four neighbours, a row's stride apart. Sums are added
-// in a fixed order, so results repeat to the bit.
+// The decoder's element-wise parts on a GPU; cpu_kernels.h defines what each computes. Arithmetic is fp32 for
+// every storage type. A block of threads has a row (a warp has one, for norms of few columns and for heads),
+// and each thread has the same columns of every row: groups of four neighbours, `stride` elements apart. Sums
+// are added in a fixed order, so results are repeatable to the bit.
 //
-// Included by decoder_kernels.cu, and by a test that runs the kernels' threads one after the other on the
-// CPU.
-//
-// No include guard, on purpose.
+// Included by decoder_kernels.cu, and by a test that runs the kernels' threads one after another on the CPU.
+// Intentionally without an include guard.
 
 inline constexpr unsigned threads = 256;
 inline constexpr unsigned warp_size = 32;
@@ -25,8 +23,8 @@ struct alignas(8) FourBf16 {
 
 ISTHMUS_LANES float wide(float x) { return x; }
 ISTHMUS_LANES float wide(Bf16 x) { return __uint_as_float(static_cast<std::uint32_t>(x.bits) << 16); }
-/// Round to nearest, ties to even. Rounding would wrap a GPU's own NaN, 0x7fffffff, to -0. ISTHMUS_TWO_BF16
-/// is the hardware's instruction for two values, where there is one.
+/// Rounds to nearest, ties to even. Rounding would turn a GPU's own NaN, 0x7fffffff, into -0.
+/// ISTHMUS_TWO_BF16 is the hardware's instruction for two values, if it has one.
 ISTHMUS_LANES std::uint32_t bf16_bits(float x) {
 #ifdef ISTHMUS_TWO_BF16
   return ISTHMUS_TWO_BF16(x, 0.0F) & 0xffffU;
@@ -43,13 +41,13 @@ ISTHMUS_LANES std::uint32_t two_bf16(float low, float high) {
   return bf16_bits(low) | bf16_bits(high) << 16;
 #endif
 }
-/// As it is once it has been stored and read again.
+/// The value after it was stored and read again.
 ISTHMUS_LANES float as_stored(float x, float) { return x; }
 ISTHMUS_LANES float as_stored(float x, Bf16) { return __uint_as_float(bf16_bits(x) << 16); }
 ISTHMUS_LANES void put(float x, float& out) { out = x; }
 ISTHMUS_LANES void put(float x, Bf16& out) { out.bits = static_cast<std::uint16_t>(bf16_bits(x)); }
 
-/// A group as it lies in memory.
+/// The type of a group in memory.
 template <class T>
 struct Memory;
 template <>
@@ -82,9 +80,9 @@ ISTHMUS_LANES void write_four(const float (&x)[group], Bf16* p) {
   *reinterpret_cast<FourBf16*>(p) = FourBf16{two_bf16(x[0], x[1]), two_bf16(x[2], x[3])};
 }
 
-// A warp waits for what it has read at its first use and at every branch. So kernels of few threads read all
-// that they will need before they use any of it, and without branches: rows are then dense, which is to say
-// that each group of four lies at a multiple of its size.
+// A warp waits for what it has read at its first use and at every branch. So kernels with few threads first
+// read all that they need, without branches. That requires dense rows: each group of four is at a multiple of
+// its size.
 template <class T>
 bool is_dense(Index channels, std::initializer_list<const T*> pointers) {
   bool dense = channels % group == 0;
@@ -142,13 +140,13 @@ ISTHMUS_LANES float over_lanes(float x) {
 ISTHMUS_LANES unsigned own_warp() { return threadIdx.x / warp_size; }
 ISTHMUS_LANES unsigned own_lane() { return threadIdx.x % warp_size; }
 
-/// The same for all threads. All of them come here.
+/// The same over all threads of a block. Every thread must call it.
 template <class Operation>
 ISTHMUS_LANES float over_block(float x) {
   __shared__ float of_warp[warps];
   for (unsigned apart = warp_size / 2; apart > 0; apart /= 2)
     x = Operation::of(x, __uint_as_float(__shfl_xor_sync(all_lanes, __float_as_uint(x), apart)));
-  __syncthreads();  // what was there before has been read
+  __syncthreads();  // all threads have read the previous values
   if (threadIdx.x % warp_size == 0) of_warp[threadIdx.x / warp_size] = x;
   __syncthreads();
   float all = of_warp[0];
@@ -158,8 +156,8 @@ ISTHMUS_LANES float over_block(float x) {
 
 // ---- norms ----
 
-/// One row of AddNorm, or of AddLayerNorm where `means` is not null. The sum is read again as it was stored,
-/// which is what the backward pass will see.
+/// One row of AddNorm, or of AddLayerNorm if `means` is not null. Reads back the stored sum, like the
+/// backward pass.
 template <class T>
 struct NormRows {
   Index rows, channels;
@@ -216,7 +214,7 @@ __global__ void norm_rows(NormRows<T> a) {
   }
 }
 
-/// norm_rows with a warp for each row, which is dense.
+/// norm_rows with a warp for each row. Rows must be dense.
 template <class T, int groups>
 __global__ void norm_rows_by_warp(NormRows<T> a) {
   const Index n = a.channels, first = own_lane() * group;
@@ -275,8 +273,8 @@ __global__ void norm_rows_by_warp(NormRows<T> a) {
   }
 }
 
-/// Of norm_rows. Each block of threads takes `rows_at_once` rows and writes their sums for the weight, and
-/// behind them those for the bias where there are means, into a row of `block_sums`.
+/// The backward pass of norm_rows. Each block of threads takes `rows_at_once` rows and writes their sums for
+/// the weight, followed by those for the bias if there are means, to a row of `block_sums`.
 template <class T>
 struct NormRowsBackward {
   Index rows, channels;
@@ -286,7 +284,7 @@ struct NormRowsBackward {
   float* block_sums;
 };
 
-/// `groups` of columns for each thread, as registers hold them: at least channels / stride.
+/// Each thread has `groups` groups of columns in registers: at least channels / stride.
 template <class T, int groups>
 __global__ void norm_rows_backward(NormRowsBackward<T> a) {
   const Index n = a.channels;
@@ -338,7 +336,7 @@ __global__ void norm_rows_backward(NormRowsBackward<T> a) {
   }
 }
 
-/// norm_rows_backward with a warp for each row, which is dense; the warps' sums are added in their order.
+/// norm_rows_backward with a warp for each row. Rows must be dense; the warps' sums are added in order.
 template <class T, int groups>
 __global__ void norm_rows_backward_by_warp(NormRowsBackward<T> a) {
   __shared__ float all_weight[max_warp_columns], all_bias[max_warp_columns];
@@ -416,7 +414,7 @@ __global__ void norm_rows_backward_by_warp(NormRowsBackward<T> a) {
 
 // ---- sums over rows ----
 
-/// A row of `block_sums` for each `rows_at_once` rows.
+/// Writes a row of `block_sums` for each `rows_at_once` rows.
 template <class T, bool dense>
 __global__ void sum_row_blocks(cpu::ColumnSums<T> a) {
   __shared__ float of_warp[warps][warp_stride];
@@ -456,7 +454,7 @@ __global__ void sum_row_blocks(cpu::ColumnSums<T> a) {
   }
 }
 
-/// out[c] = the sum of column c: every eighth row by itself, then those eight in their order.
+/// out[c] = the sum of column c: eight interleaved sums, which are then added in order.
 __global__ void sum_columns(const float* rows, Index count, Index width, float* out) {
   __shared__ float of_warp[warps][warp_size];
   for (Index begin = static_cast<Index>(blockIdx.x) * warp_size; begin < width;
@@ -479,7 +477,8 @@ __global__ void sum_columns(const float* rows, Index count, Index width, float* 
 ISTHMUS_LANES Index tokens_of(const cpu::Heads& a) { return a.sequences * a.length; }
 ISTHMUS_LANES Index heads_of(const cpu::Heads& a) { return a.heads + 2 * a.kv_heads; }
 
-/// What one lane has of a head: a group of its first half, and those of the second that are turned with it.
+/// One lane's part of a head: a group of its first half, and the elements of the second half that are rotated
+/// with it.
 struct Halves {
   float first[group], second[group];
 };
@@ -503,7 +502,7 @@ ISTHMUS_LANES float squares_of(const Halves& x) {
   for (Index k = 0; k < group; ++k) sum += x.first[k] * x.first[k] + x.second[k] * x.second[k];
   return sum;
 }
-/// By the position's angles; backwards with `back`.
+/// Rotates by the position's angles, backwards if `back`.
 ISTHMUS_LANES void turn(const cpu::Heads& a, unsigned position, Index at, bool back, Halves& x) {
   const Index half = a.head_dim / 2;
   float cos[group], sin[group];
@@ -517,7 +516,7 @@ ISTHMUS_LANES void turn(const cpu::Heads& a, unsigned position, Index at, bool b
   }
 }
 
-/// `lanes` neighbours have a head of a token: head_dim is 8 of them.
+/// `lanes` neighbouring lanes have one head of a token: head_dim is 8 * lanes.
 template <class T, int lanes>
 __global__ void rotate_heads(RotateHeads<T> a) {
   const unsigned all = heads_of(a.at), items = tokens_of(a.at) * all, length = a.at.length;
@@ -615,7 +614,7 @@ __global__ void rotate_heads_backward(RotateHeadsBackward<T> a) {
 
 ISTHMUS_LANES float sigmoid(float x) { return 1 / (1 + expf(-x)); }
 
-/// f(gate, up) for elements of the same place; see SwiGlu.
+/// See SwiGlu.
 template <class T>
 __global__ void swiglu_rows(cpu::SwiGlu<T> a) {
   const Index n = a.channels;
@@ -696,10 +695,10 @@ __global__ void gelu_rows_backward(cpu::GeluBackward<T> a) {
 // ---- loss ----
 
 ISTHMUS_LANES float exp_of(float x, float) { return expf(x); }
-/// What bf16 can tell: the hardware's own, good to some 2^-20.
+/// Accurate enough for bf16: the hardware's own, good to about 2^-20.
 ISTHMUS_LANES float exp_of(float x, Bf16) { return ISTHMUS_FAST_EXP(x); }
 
-/// Groups of a row, `stride` apart. `fill` stands for what is past the end of the n elements.
+/// Loads groups of a row, `stride` apart. Elements past the end of the n elements become `fill`.
 template <int groups, class T>
 ISTHMUS_LANES void load_tile(const T* p, Index n, Index begin, bool dense, float fill,
                              float (&x)[groups][group]) {
@@ -717,8 +716,8 @@ ISTHMUS_LANES void load_tile(const T* p, Index n, Index begin, bool dense, float
   }
 }
 
-/// A row's loss into losses_N. The logits are read twice and written once; nothing of their size is kept
-/// beside them. Columns from `vocab` on get zeros.
+/// Writes a row's loss to losses_N. Reads the logits twice and writes them once, without other memory of
+/// their size. Columns from `vocab` on become zero.
 template <class T>
 __global__ void softmax_loss_rows(cpu::SoftmaxLoss<T> a, float* losses_N) {
   constexpr int groups = 4;
@@ -729,7 +728,7 @@ __global__ void softmax_loss_rows(cpu::SoftmaxLoss<T> a, float* losses_N) {
     T* logits = a.logits + row * a.stride;
     const Index target = a.targets_N[row];
     const bool exists = target >= 0 && target < n;
-    const float of_target = exists ? wide(logits[target]) : NAN;  // before anything is written here
+    const float of_target = exists ? wide(logits[target]) : NAN;  // before logits are overwritten
     float top = -INFINITY, sum = 0;                               // of exp(x - top)
     for (Index begin = own_begin(); begin < n; begin += groups * stride) {
       float x[groups][group];
@@ -773,9 +772,10 @@ __global__ void softmax_loss_rows(cpu::SoftmaxLoss<T> a, float* losses_N) {
 }
 
 // ---- launches ----
-// launch(blocks, kernel, arguments...): by at most so many blocks of threads.
+// launch(blocks, kernel, arguments...) starts at most `blocks` blocks of threads.
 
-/// What has a warp for each row, with as many groups of columns as it needs.
+/// Calls `run` with the number of groups of columns that a warp for each row needs; false if the row is too
+/// wide.
 template <int groups = 2, class Run>
 bool by_warp(Index channels, const Run& run) {
   if (channels <= groups * warp_stride) {
@@ -822,7 +822,7 @@ void run(const cpu::ColumnSums<T>& a, const Launch& launch) {
   run_sum_columns(a.block_sums, blocks, a.width, a.sums, launch);
 }
 
-/// With the lanes that a head of `head_dim` elements has.
+/// Calls `run` with the number of lanes for a head of `head_dim` elements.
 template <int lanes = max_head_dim / 2 / group, class Run>
 void by_lanes(Index head_dim, const Run& run) {
   if constexpr (lanes > 1) {
@@ -844,7 +844,7 @@ void run(const RotateHeadsBackward<T>& a, const Launch& launch) {
   if (a.norms != nullptr) run_sum_columns(a.block_sums, blocks, 2 * a.at.head_dim, a.norms_gradient, launch);
 }
 
-/// With a block of threads for each row, and as many groups as the channels need.
+/// Uses a block of threads for each row, and as many groups as the channels need.
 template <int groups = 1, class T, class Launch>
 void run_wide_norm_backward(const NormRowsBackward<T>& a, Index blocks, const Launch& launch) {
   if constexpr (groups * stride < max_channels) {

@@ -17,7 +17,7 @@
 namespace isthmus::trainer::cuda {
 namespace {
 
-/// Compute capability 8.0 and later, which is the lowest there is code for.
+/// Needs compute capability 8.0, the lowest that this code is built for.
 __device__ __forceinline__ std::uint32_t two_bf16_of_hardware(float low, float high) {
   std::uint32_t bits;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
@@ -37,7 +37,7 @@ struct Launcher {
     const auto status = cudaGetLastError();
     if (status == cudaSuccess) return;
     throw Error(ErrorKind::data,
-                std::string("a kernel of the decoder cannot be started: ") + cudaGetErrorString(status));
+                std::string("cannot launch a kernel of the decoder: ") + cudaGetErrorString(status));
   }
 };
 

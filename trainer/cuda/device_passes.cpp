@@ -26,7 +26,7 @@ class GpuMark final : public outer_sync::DevicePasses::Mark {
   quant::CudaMark mark_;
 };
 
-/// This thread's current GPU, until the end of the scope: libtorch computes on whichever is current.
+/// Selects a GPU for this thread until the end of the scope: libtorch computes on the thread's current GPU.
 class Selected {
  public:
   explicit Selected(int ordinal) {
@@ -41,7 +41,7 @@ class Selected {
   int before_ = 0;
 };
 
-/// Copies go into the passes' own stream, so that all is in one order.
+/// Copies go into the passes' own stream, so that everything is in one order.
 class GpuPasses final : public outer_sync::DevicePasses {
  public:
   GpuPasses(int ordinal, void* model_stream)

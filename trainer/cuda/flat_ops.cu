@@ -19,14 +19,14 @@ struct Bf16Bits {
 __device__ float widen(float x) { return x; }
 __device__ float widen(Bf16Bits x) { return __uint_as_float(static_cast<unsigned>(x.bits) << 16); }
 
-/// Round to nearest, ties to even. Rounding would wrap a GPU's own NaN, 0x7fffffff, to -0.
+/// Rounds to nearest, ties to even. Rounding would turn a GPU's own NaN, 0x7fffffff, into -0.
 __device__ std::uint16_t to_bf16(float x) {
   const unsigned bits = __float_as_uint(x);
   if ((bits & 0x7fffffffU) > 0x7f800000U) return static_cast<std::uint16_t>(bits >> 16 | 0x40U);
   return static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
-/// One block of threads for norm_lanes blocks of elements; each thread has one lane of one block.
+/// One block of threads for norm_lanes blocks of elements; each thread adds up one lane of one block.
 template <class G>
 __global__ void sum_squares(const G* g, std::uint64_t size, double* block_sums) {
   __shared__ double lanes[norm_lanes][norm_lanes];
@@ -67,7 +67,7 @@ __global__ void update(AdamWStep s, bool decay, std::uint64_t size, const G* g, 
   }
 }
 
-/// As outer_sync::mixed (audit.h), whose sum has the same value in any order.
+/// Like outer_sync::mixed (audit.h): the sum has the same value in any order.
 __device__ unsigned long long mixed(std::uint64_t index, std::uint32_t bits) {
   std::uint64_t z = ((index << 32U) | bits) + 0x9e3779b97f4a7c15ULL * (index + 1);
   z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9ULL;

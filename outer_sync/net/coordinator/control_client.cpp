@@ -24,14 +24,14 @@ namespace {
 
 protocol::Answer answer_in(const Connection::Received& frame) {
   if (frame.type != FrameType::control)
-    throw Error(ErrorKind::network, "it sent a frame that is not control");
+    throw Error(ErrorKind::network, "it sent a frame that is not a control frame");
   auto message = protocol::decode_control(*frame.body);
   if (const auto* answer = std::get_if<protocol::Answer>(&message)) return *answer;
   if (const auto* refused = std::get_if<protocol::Refused>(&message)) return {refused->reason, {}};
-  throw Error(ErrorKind::network, "it sent a message that is no answer");
+  throw Error(ErrorKind::network, "it sent a message other than an answer");
 }
 
-/// An Error names what is wrong there.
+/// Throws an Error that describes the failure at this address.
 asio::awaitable<protocol::Answer> ask_at(Address address, const protocol::Command& command, LinkOptions link,
                                          std::chrono::seconds limit) {
   const auto io = co_await asio::this_coro::executor;

@@ -34,9 +34,10 @@ namespace {
 constexpr auto tick_every = 100ms;
 constexpr auto farewell_time = 1s;
 constexpr auto look_at_certificates_every = 1s;
-/// What may wait for a member that does not read: a longest message, and some minutes of heartbeats' answers.
+/// Limits on what is queued for a member that does not read: one message of maximum size, and heartbeat
+/// replies of some minutes.
 constexpr std::size_t max_bytes_waiting = control_limit, max_frames_waiting = 4096;
-constexpr auto refusal_takes = 1s;  // so that guessing is slow, and waiting strangers few
+constexpr auto refusal_takes = 1s;  // slows down guessing, yet keeps few strangers waiting
 
 Time to_time(const config::Duration& duration) {
   return std::chrono::duration_cast<Time>(std::chrono::duration<double>(duration.seconds));
@@ -74,7 +75,7 @@ class CoordinatorNode::Impl {
   }
 
   Ended run() {
-    // Not before: a thread has the signals blocked that its process had blocked when it was started.
+    // Started only here, because a thread inherits the signal mask of its creator.
     if (desk_) desk_thread_.emplace(1);
     const auto executor = io_.get_executor();
     spawn(executor, "accepting connections",
@@ -116,13 +117,13 @@ class CoordinatorNode::Impl {
       connections_[id] = connection;
       co_await handle_hello(id, connection);
       for (;;) {
-        // Whoever is being sent away is still one that is not known.
+        // A connection that is being refused still counts as unauthenticated.
         const auto limit = connection->closing() ? unauthenticated_limit : control_limit;
         const auto frame = co_await connection->receive(limit);
         handle(id, frame);
       }
     } catch (const asio::system_error&) {
-      // Ended or reset; the state machine decides what that means.
+      // Closed or reset; the state machine decides what that means.
     } catch (const std::exception& error) {
       stranger_line_("dropped a connection from " + connection->remote() + ": " + error.what());
     }
@@ -148,18 +149,19 @@ class CoordinatorNode::Impl {
     }
   }
 
-  /// Its only answer; whatever else it says is not heard. Returns when it has hung up, or its time is over.
+  /// Answers a newcomer's one request and ignores everything else from it. Returns when the newcomer has
+  /// closed the connection or its time is up.
   asio::awaitable<void> enrol(ConnectionPtr connection, Connection::Received frame) {
     if (frame.type != FrameType::enrolment)
-      throw Error(ErrorKind::network, "it has shown no certificate, and does not ask for one");
+      throw Error(ErrorKind::network, "it presented no certificate and does not request one");
     const auto from = parse_address(connection->remote(), "a newcomer's address").host;
-    // Reads, signs and writes files; heartbeats are answered meanwhile.
+    // On its own thread, since it reads, signs and writes files: heartbeats are answered meanwhile.
     auto reply = co_await asio::co_spawn(
         *desk_thread_,
         [&]() -> asio::awaitable<tls::EnrolmentDesk::Reply> {
           try {
             co_return desk_->answer(*frame.body, from, std::chrono::system_clock::now());
-          } catch (const std::system_error& error) {  // of files: not the end of the connection
+          } catch (const std::system_error& error) {  // a file error, not the end of the connection
             throw Error(ErrorKind::data, error.what());
           }
         },
@@ -175,7 +177,7 @@ class CoordinatorNode::Impl {
     connection->close_when_sent();
     try {
       (void)co_await connection->receive(0);
-    } catch (const std::exception&) {  // it has hung up, as it should
+    } catch (const std::exception&) {  // it has closed the connection, as expected
     }
     connection->close();
   }
@@ -184,8 +186,9 @@ class CoordinatorNode::Impl {
 
   void handle(ConnectionId id, const Connection::Received& frame) {
     if (connections_.at(id)->newcomer())
-      throw Error(ErrorKind::network, "it has shown no certificate, and says more than a newcomer may");
-    if (frame.type != FrameType::control) throw Error(ErrorKind::network, "a frame that is not control");
+      throw Error(ErrorKind::network, "it presented no certificate, but sent more than an enrolment request");
+    if (frame.type != FrameType::control)
+      throw Error(ErrorKind::network, "it sent a frame that is not a control frame");
     auto message = decode_control(*frame.body);
     if (const auto* hello = std::get_if<Hello>(&message); hello != nullptr && !may_say(*hello, id)) return;
     if (auto* command = std::get_if<Command>(&message); command != nullptr && !may_say(*command, id)) return;
@@ -193,24 +196,25 @@ class CoordinatorNode::Impl {
     act();
   }
 
-  /// Nobody says hello in another's name, or as what its certificate is not for.
+  /// A hello must match the certificate's name and role.
   bool may_say(const Hello& hello, ConnectionId id) {
     const auto& connection = connections_.at(id);
     const auto shown = connection->peer_name();
     const auto role = connection->peer_role();
     if (!shown.empty() && shown != hello.member.name) {
       refuse(connection,
-             "its certificate is of '" + shown + "', and it says that it is '" + hello.member.name + "'");
+             "its certificate is for '" + shown + "', but it claims to be '" + hello.member.name + "'");
       return false;
     }
     if (!role || tls::entitles(*role, hello.member.kind)) return true;
-    refuse(connection, "the certificate of '" + shown + "' is of role " + tls::to_string(*role) +
-                           ", and it says hello as " + word_of(hello.member.kind) +
+    refuse(connection, "the certificate of '" + shown + "' has role " + tls::to_string(*role) +
+                           ", but it joins as " + word_of(hello.member.kind) +
                            "; issue one with isthmus certs issue --role");
     return false;
   }
 
-  /// Who steers the run has a certificate for that. Where nobody has one, whoever reaches the port may.
+  /// Commands need an operator's certificate. In a run without certificates, anyone who reaches the port may
+  /// send them.
   bool may_say(Command& command, ConnectionId id) {
     const auto& connection = connections_.at(id);
     const auto shown = connection->peer_name();
@@ -218,8 +222,8 @@ class CoordinatorNode::Impl {
     command.by = shown;
     if (is_operator(shown) && connection->peer_role() == tls::Role::steers) return true;
     refuse(connection,
-           "a run is steered with a certificate of the name 'operator', or one that begins with "
-           "'operator-'; this one is of '" +
+           "commands need a certificate for the name 'operator' or a name that begins with "
+           "'operator-'; this one is for '" +
                shown + "'");
     return false;
   }
@@ -271,7 +275,7 @@ class CoordinatorNode::Impl {
       store_and_announce();
       act();
     }
-    // What was sent last must leave before the process does; members close once they have read it.
+    // The last messages must be sent before the process ends; members close once they have read them.
     const auto give_up = Clock::now() + farewell_time + 2 * link_.hold;
     while (!connections_.empty() && Clock::now() < give_up) {
       asio::steady_timer timer(io_, 10ms);
@@ -280,8 +284,8 @@ class CoordinatorNode::Impl {
     io_.stop();
   }
 
-  /// Whoever comes after this coordinator knows of the views that are on disk: no other is announced. Until
-  /// there is room members wait for it, and no round commits once their leases have run out.
+  /// A successor of this coordinator knows only the views on disk, so no other view is announced. While the
+  /// disk is full, members wait, and no round commits once their leases have expired.
   void store_and_announce() {
     if (!unstored_) return;
     const auto view = "view " + std::to_string(unstored_->view.number);
@@ -292,7 +296,7 @@ class CoordinatorNode::Impl {
       if (!std::exchange(no_room_, true))
         observer_.message("NO ROOM: " + view +
                           " cannot be stored, so it is not announced to its members and no round commits: " +
-                          error.what() + "; make room there, it is tried again all the time");
+                          error.what() + "; make room there, the coordinator keeps retrying");
       return;
     }
     machine_.hold_back({});
@@ -302,7 +306,8 @@ class CoordinatorNode::Impl {
     for (const auto& [to, message] : std::exchange(unannounced_, {})) send(to, message);
   }
 
-  /// What it says beyond the view is for a coordinator that comes after: the next time will do.
+  /// The view itself is on disk. The additions only help a successor, so a failed write can wait for the next
+  /// one.
   void store_again(const LastView& view) {
     if (unstored_) {
       unstored_->view = view;
@@ -315,7 +320,7 @@ class CoordinatorNode::Impl {
     }
   }
 
-  /// A newer seal voids the view that waits: nobody hears of it, and it need not be stored.
+  /// A newer seal voids the waiting view, which is then neither stored nor announced.
   void send_once_stored(SendControl sent) {
     if (std::holds_alternative<Seal>(sent.message)) {
       unannounced_.clear();
@@ -328,7 +333,7 @@ class CoordinatorNode::Impl {
     }
   }
 
-  /// What the observer throws, but for what it could not store, ends the coordinator.
+  /// An exception from the observer ends the coordinator, except one from `store`.
   void act() {
     try {
       carry_out_actions();
@@ -374,7 +379,7 @@ class CoordinatorNode::Impl {
   }
 
   CoordinatorObserver& observer_;
-  std::unique_ptr<tls::EnrolmentDesk> desk_;  ///< null: nobody comes by an invitation
+  std::unique_ptr<tls::EnrolmentDesk> desk_;  ///< null: no enrolment by invitation
   AwakeClock clock_;
   Coordinator machine_;
   LinkOptions link_;
@@ -387,11 +392,11 @@ class CoordinatorNode::Impl {
   ConnectionId next_id_ = 1;
   std::map<ConnectionId, ConnectionPtr> connections_;
   std::optional<Ended> ended_;
-  std::exception_ptr failure_;                    ///< of the observer
-  std::optional<Store> unstored_;                 ///< of the newest view, while it is not on disk
-  std::vector<SendControl> unannounced_;          ///< those who wait for it
-  bool no_room_ = false;                          ///< and it was said
-  std::optional<asio::thread_pool> desk_thread_;  ///< the last member: it ends before what it works with
+  std::exception_ptr failure_;                    ///< exception from the observer
+  std::optional<Store> unstored_;                 ///< newest view, while it is not on disk
+  std::vector<SendControl> unannounced_;          ///< messages that wait until it is on disk
+  bool no_room_ = false;                          ///< that `unstored_` cannot be stored was reported
+  std::optional<asio::thread_pool> desk_thread_;  ///< last member, so that it ends before what it uses
 };
 
 CoordinatorNode::CoordinatorNode(const NetworkConfig& network, CoordinatorOptions options,

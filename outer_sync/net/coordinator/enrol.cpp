@@ -30,11 +30,12 @@ using transport::FrameType;
 using Store = std::unique_ptr<X509_STORE, tls::Free<X509_STORE_free>>;
 using StoreContext = std::unique_ptr<X509_STORE_CTX, tls::Free<X509_STORE_CTX_free>>;
 
-/// A config and three certificates.
-constexpr std::size_t longest_answer = std::size_t{2} << 20;  // with a revocation list
+/// A config, three certificates and a revocation list.
+constexpr std::size_t longest_answer = std::size_t{2} << 20;
 constexpr auto dial_limit = std::chrono::seconds(10);
 
-/// The authority itself is among what the coordinator shows; it is known by its fingerprint alone.
+/// The token has only the authority's fingerprint; the certificate itself is in the chain that the
+/// coordinator presents.
 struct Expected {
   Digest authority;
   bool found = false;
@@ -85,11 +86,10 @@ class Newcomer {
     co_await asio::async_write(stream, out, use_awaitable);
     auto answer = co_await handle(stream);
     if (!answer.accepted())
-      throw Error(
-          ErrorKind::network,
-          "it refuses this token, which may be used, expired or replaced; the log there says why. Ask for "
-          "a new one: isthmus certs invite " +
-              token_.run + " " + token_.name);
+      throw Error(ErrorKind::network,
+                  "it refuses this token: used, expired or replaced, see the coordinator's log. Ask for "
+                  "a new one: isthmus certs invite " +
+                      token_.run + " " + token_.name);
     co_return Enrolled{.answer = std::move(answer), .coordinator = address, .own_address = own};
   }
 
@@ -101,17 +101,17 @@ class Newcomer {
     if (error && !expected_.found && stream.native_handle() != nullptr &&
         SSL_get_verify_result(stream.native_handle()) == X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT)
       throw Error(ErrorKind::network,
-                  "who answers there is not of the authority that the token names (" +
+                  "the process there is not of the authority that the token names (" +
                       token_.authority.hex() +
-                      "), so nothing was sent; is it the right coordinator, or somebody in between?");
+                      "), so nothing was sent; check the address, and whether the connection is intercepted");
     if (error) throw Error(ErrorKind::network, "no TLS: " + error.message());
     const tls::Certificate shown(SSL_get1_peer_certificate(stream.native_handle()));
-    if (!shown) throw Error(ErrorKind::network, "it has shown no certificate");
+    if (!shown) throw Error(ErrorKind::network, "it presented no certificate");
     const auto name = tls::subject_entry(shown.get(), NID_commonName);
     const auto run = tls::subject_entry(shown.get(), NID_organizationName);
     if (name != tls::coordinator_name || run != token_.run)
-      throw Error(ErrorKind::network, "its certificate is of '" + name + "' of run '" + run +
-                                          "', not of the '" + tls::coordinator_name + "' of '" + token_.run +
+      throw Error(ErrorKind::network, "its certificate is for '" + name + "' of run '" + run +
+                                          "', not for '" + tls::coordinator_name + "' of run '" + token_.run +
                                           "'");
   }
 
@@ -125,8 +125,8 @@ class Newcomer {
       co_await asio::async_read(stream, in, asio::redirect_error(use_awaitable, error));
       if (error)
         throw Error(ErrorKind::network,
-                    "it ended the connection before it answered (" + error.message() +
-                        "): nobody is invited there, or it was stopped; the log there says which");
+                    "it closed the connection without an answer (" + error.message() +
+                        "): it has no open invitation, or was stopped; see the coordinator's log");
       reader.filled();
     }
     const auto frame = reader.take();
@@ -147,7 +147,7 @@ Enrolled enrol(const tls::JoinToken& token, const tls::EnrolmentRequest& request
   std::string failures;
   const auto until = std::chrono::steady_clock::now() + limit;
   for (const auto& address : parse_addresses(token.coordinator, "the token's coordinator")) {
-    Newcomer newcomer(token);  // lives longer than what runs in it
+    Newcomer newcomer(token);  // outlives the coroutines that use it
     asio::io_context io;
     std::optional<Enrolled> enrolled;
     std::string why = "no answer in time";
@@ -163,7 +163,7 @@ Enrolled enrol(const tls::JoinToken& token, const tls::EnrolmentRequest& request
     if (enrolled) return std::move(*enrolled);
     failures += (failures.empty() ? "" : "; ") + address.to_string() + ": " + why;
   }
-  throw Error(ErrorKind::network, "cannot join run '" + token.run + "' by way of " + failures);
+  throw Error(ErrorKind::network, "cannot join run '" + token.run + "' through " + failures);
 }
 
 }  // namespace isthmus::outer_sync

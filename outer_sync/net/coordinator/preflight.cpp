@@ -37,7 +37,8 @@ Frame preflight_frame(const PreflightMessage& message) {
 asio::awaitable<PreflightMessage> handle_preflight(ConnectionPtr connection, std::size_t limit) {
   const auto frame = co_await connection->receive(limit);
   if (frame.type != FrameType::preflight)
-    throw Error(ErrorKind::network, "it does not take part in `isthmus doctor`: is the run itself there?");
+    throw Error(ErrorKind::network,
+                "it is not an `isthmus doctor` process; is the run itself using this address?");
   co_return from_bytes<PreflightMessage>(*frame.body);
 }
 

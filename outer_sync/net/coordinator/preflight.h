@@ -1,5 +1,5 @@
 #pragma once
-// What hub and guests say to each other, and what both do.
+// Messages between the hub and the guests, and code that both use.
 
 #include <asio/awaitable.hpp>
 #include <asio/io_context.hpp>
@@ -16,21 +16,21 @@ namespace isthmus::outer_sync::transport {
 struct PreflightMessage {
   enum class Kind : std::uint8_t {
     here = 1,          ///< guest -> hub: name, address, its report as text
-    clock = 2,         ///< hub -> guest, and back with the guest's clock in `number` (nanoseconds since 1970)
-    dial = 3,          ///< hub -> guest: name, address; `number` 1: measure the way back too
+    clock = 2,         ///< hub -> guest; the reply has the guest's clock in `number` (nanoseconds since 1970)
+    dial = 3,          ///< hub -> guest: name, address; `number` 1: also measure the reverse direction
     dialled = 4,       ///< guest -> hub: `test`
-    going_on = 5,      ///< hub -> guest: it has not been forgotten
-    verdict = 6,       ///< hub -> guest: text. The end
-    probe = 7,         ///< guest -> guest, first: `session`, name of the one that is meant; and back
-    echo = 8,          ///< and back
-    data = 9,          ///< text of no meaning
-    data_end = 10,     ///< and back, with bytes per second in `number`
-    data_please = 11,  ///< the other one sends now
+    going_on = 5,      ///< hub -> guest: keepalive
+    verdict = 6,       ///< hub -> guest: text; ends the test
+    probe = 7,         ///< guest -> guest, first message: `session`, name of the dialled guest; and its reply
+    echo = 8,          ///< guest -> guest, and its reply
+    data = 9,          ///< filler text
+    data_end = 10,     ///< end of the data; the reply has bytes per second in `number`
+    data_please = 11,  ///< asks the other guest to send now
   };
   Kind kind = Kind::here;
   std::uint64_t number = 0;
   std::string name{}, address{}, text{};
-  Digest session{};  ///< that the hub has given to all: who has it takes part
+  Digest session{};  ///< the hub gives it to all guests, as proof that they take part
   PathTest test{};
   template <class Archive>
   void serialize(Archive& ar) {
@@ -39,19 +39,19 @@ struct PreflightMessage {
 };
 
 [[nodiscard]] Frame preflight_frame(const PreflightMessage& message);
-/// The next one. Throws Error(network) for anything else or longer than `limit`, asio::system_error when it
-/// ends.
+/// The next message. Throws Error(network) for any other frame or one longer than `limit`, asio::system_error
+/// if the connection ends.
 [[nodiscard]] asio::awaitable<PreflightMessage> handle_preflight(ConnectionPtr connection,
                                                                  std::size_t limit = unauthenticated_limit);
 
-/// Sends data for `probe_time` or `max_probe_bytes`, and its end.
+/// Sends data for `probe_time` or up to `max_probe_bytes`, then `data_end`.
 [[nodiscard]] asio::awaitable<void> send_probe(ConnectionPtr connection);
 
-/// Takes what `send_probe` sends.
+/// Measures the rate of data from `send_probe`.
 class ProbeMeter {
  public:
   void count(std::size_t bytes);
-  /// Without the first part of the time, in which TCP finds out how fast it may be, where that leaves enough.
+  /// Leaves out the first part, in which TCP finds its rate, if enough remains.
   [[nodiscard]] double bytes_per_second() const;
 
  private:
@@ -60,7 +60,7 @@ class ProbeMeter {
   std::uint64_t bytes_ = 0, bytes_settled_ = 0;
 };
 
-/// Runs `io` until `work` has ended; returns or throws what it does.
+/// Runs `io` until `work` has ended; returns its result or throws its exception.
 [[nodiscard]] std::string run_preflight(asio::io_context& io, asio::awaitable<std::string> work);
 
 [[nodiscard]] LinkOptions preflight_link(const NetworkConfig& network);

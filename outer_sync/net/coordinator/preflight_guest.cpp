@@ -39,7 +39,7 @@ class Guest {
       spawn(io_.get_executor(), "accepting connections",
             accept_all(
                 *acceptor_, [this](asio::ip::tcp::socket socket) { accept(std::move(socket)); },
-                [](const std::string&) {}));  // who dials this one says what was wrong
+                [](const std::string&) {}));  // the dialling guest reports errors
     }
     return run_preflight(io_, take_part());
   }
@@ -52,8 +52,9 @@ class Guest {
     try {
       co_return co_await serve(hub);
     } catch (const asio::system_error& error) {
-      throw Error(ErrorKind::network,
-                  std::string("the doctor in the coordinator's place is gone: ") + error.what());
+      throw Error(
+          ErrorKind::network,
+          std::string("lost the connection to `isthmus doctor` in the coordinator's place: ") + error.what());
     }
   }
 
@@ -77,7 +78,7 @@ class Guest {
         }
       }
       if (Clock::now() > until) {
-        throw Error(ErrorKind::network, "there is no connection to " + address.to_string() + ": " + why +
+        throw Error(ErrorKind::network, "cannot connect to " + address.to_string() + ": " + why +
                                             "; start `isthmus doctor CONFIG --listen ADDRESS:PORT` there");
       }
       asio::steady_timer pause(io_, redial_after);
@@ -116,7 +117,7 @@ class Guest {
     return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count());
   }
 
-  // ---- as the one who dials ----
+  // ---- as the dialling guest ----
 
   asio::awaitable<PathTest> test_path(const PreflightMessage& order) {
     PathTest test{.from = options_.name, .to = order.name, .address = order.address};
@@ -141,7 +142,7 @@ class Guest {
   asio::awaitable<void> measure(ConnectionPtr peer, PreflightMessage order, PathTest& test) {
     peer->send(preflight_frame({.kind = Kind::probe, .name = order.name, .session = session_}));
     const auto answer = co_await handle_preflight(peer);
-    if (answer.kind != Kind::probe) throw Error(ErrorKind::network, "who answers there is not " + order.name);
+    if (answer.kind != Kind::probe) throw Error(ErrorKind::network, "the process there is not " + order.name);
     auto shortest = Clock::duration::max();
     for (int i = 0; i < echoes; ++i) {
       const auto begin = Clock::now();
@@ -164,7 +165,7 @@ class Guest {
     test.back_bytes_per_second = meter.bytes_per_second();
   }
 
-  // ---- as the one who is dialled ----
+  // ---- as the dialled guest ----
 
   void accept(asio::ip::tcp::socket socket) {
     const auto connection = start_connection(std::move(socket), counters_, link_, trace_, {});
@@ -180,11 +181,11 @@ class Guest {
         const auto probe = co_await handle_preflight(peer);
         if (probe.kind != Kind::probe || session_ == Digest() || probe.session != session_ ||
             probe.name != options_.name)
-          throw Error(ErrorKind::network, "a stranger");
+          throw Error(ErrorKind::network, "unknown peer");
       }
       peer->send(preflight_frame({.kind = Kind::probe, .name = options_.name}));
       co_await answer_all(peer);
-    } catch (const std::exception&) {  // the one who dialled says what was wrong
+    } catch (const std::exception&) {  // the dialling guest reports the error
     }
     peer->close();
   }
@@ -203,7 +204,7 @@ class Guest {
       } else if (message.kind == Kind::data_please) {
         co_await send_probe(peer);
       } else {
-        throw Error(ErrorKind::network, "not what is said here");
+        throw Error(ErrorKind::network, "unexpected message");
       }
     }
   }
@@ -213,8 +214,8 @@ class Guest {
   LinkOptions link_;
   asio::io_context io_;
   std::optional<asio::ip::tcp::acceptor> acceptor_;
-  std::string address_;  ///< that others dial; empty: none
-  Digest session_;       ///< zeros: not yet known
+  std::string address_;  ///< HOST:PORT that others dial; empty: no open port
+  Digest session_;       ///< zeros: unknown yet
   WireCounters counters_;
   Trace trace_;
   std::shared_ptr<UnknownConnections> unknown_ = std::make_shared<UnknownConnections>();

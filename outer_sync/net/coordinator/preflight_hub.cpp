@@ -52,7 +52,7 @@ class PreflightHub::Impl {
     ConnectionPtr connection;
   };
 
-  // ---- who comes ----
+  // ---- arriving guests ----
 
   void accept(asio::ip::tcp::socket socket) {
     const auto connection = start_connection(std::move(socket), counters_, link_, trace_, {});
@@ -66,14 +66,14 @@ class PreflightHub::Impl {
       auto said = co_await handle_preflight(connection);
       const auto shown = connection->peer_name();
       if (said.kind != Kind::here || said.text.size() > longest_preflight_report)
-        throw Error(ErrorKind::network, "it does not begin as it should");
+        throw Error(ErrorKind::network, "its first message is invalid");
       if (!shown.empty() && shown != said.name)
         throw Error(ErrorKind::network,
-                    "its certificate is of '" + shown + "', and it says that it is '" + said.name + "'");
-      if (begun_) throw Error(ErrorKind::network, "it comes too late");
-      if (guests_.size() >= max_guests) throw Error(ErrorKind::network, "there are too many");
+                    "its certificate is for '" + shown + "', but it claims to be '" + said.name + "'");
+      if (begun_) throw Error(ErrorKind::network, "it came too late: the tests have begun");
+      if (guests_.size() >= max_guests) throw Error(ErrorKind::network, "too many machines");
       const auto from = parse_address(connection->remote(), "its address").host;
-      options_.say(said.name + " is there, from " + from);
+      options_.say(said.name + " has connected from " + from);
       guests_[said.name] = {.known = {.name = said.name,
                                       .address = std::move(said.address),
                                       .report = std::move(said.text),
@@ -91,7 +91,7 @@ class PreflightHub::Impl {
     return std::ranges::all_of(options_.expected, [&](const auto& name) { return guests_.contains(name); });
   }
 
-  // ---- what is done with them ----
+  // ---- testing ----
 
   asio::awaitable<std::string> examine(const Judge& judge) {
     const auto until = Clock::now() + options_.wait;
@@ -119,7 +119,7 @@ class PreflightHub::Impl {
     co_return verdict;
   }
 
-  /// They close when they have read it.
+  /// Waits until the guests have read the verdict and closed.
   asio::awaitable<void> see_off() {
     const auto until = Clock::now() + farewell;
     const auto open = [](const auto& entry) { return entry.second.connection->open(); };
@@ -137,7 +137,7 @@ class PreflightHub::Impl {
     return preflight_frame(message);
   }
 
-  /// Its next answer. One that fails is not asked again.
+  /// Returns the guest's next answer; nullopt if it has failed, and from then on.
   asio::awaitable<std::optional<PreflightMessage>> ask(Guest& guest, PreflightMessage question,
                                                        std::chrono::seconds limit) {
     if (!guest.known.lost.empty()) co_return std::nullopt;
@@ -146,14 +146,15 @@ class PreflightHub::Impl {
       guest.connection->send(message(std::move(question)));
       co_return co_await handle_preflight(guest.connection);
     } catch (const std::exception& error) {
-      guest.known.lost = guest.connection->open() ? error.what() : std::string("it is gone: ") + error.what();
+      guest.known.lost =
+          guest.connection->open() ? error.what() : std::string("connection lost: ") + error.what();
     }
     guest.connection->close();
     options_.say(guest.known.name + ": " + guest.known.lost);
     co_return std::nullopt;
   }
 
-  /// By the reading whose round trip was shortest.
+  /// Uses the reading with the shortest round trip.
   asio::awaitable<void> read_clock(Guest& guest) {
     auto shortest = std::chrono::nanoseconds::max();
     for (int i = 0; i < clock_readings; ++i) {
@@ -174,7 +175,7 @@ class PreflightHub::Impl {
     if (!from.known.lost.empty() || !to.known.lost.empty()) co_return;
     PathTest result{.from = from.known.name, .to = to.known.name};
     if (to.known.address.empty()) {
-      if (from.known.address.empty()) result.problem = "neither opens a port";
+      if (from.known.address.empty()) result.problem = "neither has an open port";
       tests_.push_back(result);
       co_return;
     }
@@ -184,7 +185,7 @@ class PreflightHub::Impl {
                            .name = to.known.name,
                            .address = to.known.address};
     const auto answer = co_await ask(from, std::move(order), pair_limit + answer_limit);
-    if (!answer || answer->kind != Kind::dialled) co_return;  // whoever is lost has a red cell for it
+    if (!answer || answer->kind != Kind::dialled) co_return;  // a lost guest is reported by `lost`
     result = answer->test;
     result.from = from.known.name;
     result.to = to.known.name;

@@ -7,7 +7,7 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// By chance: whoever has it was given it.
+/// A random digest that serves as a secret.
 [[nodiscard]] inline Digest unguessable_digest() {
   std::random_device device;
   Digest digest;

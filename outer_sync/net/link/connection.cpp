@@ -30,7 +30,7 @@ namespace {
 constexpr auto farewell_limit = std::chrono::seconds(1);
 constexpr const char* is_revoked = "its certificate has been revoked";
 
-/// As a listener for both kinds of addresses sees IPv4.
+/// A dual-stack listener sees IPv4 addresses mapped to IPv6: maps them back.
 asio::ip::address plain(const asio::ip::address& address) {
   if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
   return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
@@ -185,18 +185,19 @@ bool Connection::hung_up() {
   return count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
-/// Nobody gets the state from, or chunks by, one that only looks on.
+/// A dialled process must have the coordinator's role or a member's: observers give no state and no chunks.
 void Connection::check_role_of_dialled() const {
   const auto role = tls_->role();
   const bool meant = tls::usual_role(other_.name) == tls::Role::coordinates ? role == tls::Role::coordinates
                                                                             : role && tls::is_member(*role);
   if (!meant)
-    throw Error(ErrorKind::network, "the certificate of '" + other_.name + "' is of role " +
-                                        (role ? tls::to_string(*role) : "none") +
-                                        ", which nobody dials; issue another one with --role");
+    throw Error(ErrorKind::network,
+                "the certificate of '" + other_.name + "' has role " +
+                    (role ? tls::to_string(*role) : "none") +
+                    ", which a process dialled by this name cannot have; issue another one with --role");
 }
 
-/// Before anything else; leaves the connection closed, and why, when it fails.
+/// Authenticates before anything else; if that fails, drops the connection with the reason.
 asio::awaitable<void> Connection::shake_hands() {
   try {
     const Watchdog watchdog(shared_from_this(), hello_limit_ + 2 * hold_);
@@ -217,9 +218,9 @@ asio::awaitable<void> Connection::show_certificates() {
   co_await tls_->handshake();
   if (!other_.name.empty() && tls_->peer() != other_.name) {
     throw Error(ErrorKind::network,
-                "its certificate is of '" + tls_->peer() + "', not of '" + other_.name + "'");
+                "its certificate is for '" + tls_->peer() + "', not for '" + other_.name + "'");
   }
-  // It was verified by the list of when the handshake began.
+  // The handshake used the revocation list from its beginning.
   if (!newcomer() && credentials_->revoked(tls_->serial())) throw Error(ErrorKind::network, is_revoked);
   if (!other_.name.empty()) check_role_of_dialled();
 }
@@ -267,11 +268,12 @@ asio::awaitable<void> Connection::write_loop() {
       co_await write(frame);
       writing_ = false;
       written_.cancel();
-      if (const auto call = when_ready_; call && ready()) call();  // which may close, and so forget it
+      if (const auto call = when_ready_; call && ready())
+        call();  // it may close the connection, which destroys the callback
     }
     if (open()) co_await wait_for_the_other_end();
   } catch (const asio::system_error&) {
-    // The reader sees the same end of the connection and says so.
+    // The reader sees the same end of the connection and reports it.
   } catch (const std::exception& error) {
     drop(std::string("nothing more can be sent to it: ") + error.what());
   }
@@ -359,7 +361,7 @@ void UnknownConnections::make_room(bool trusted) {
   const auto oldest = std::ranges::find_if(waiting_, [&](const auto& connection) {
     return counts(connection) && held[connection->holder()] == largest;
   });
-  (*oldest)->drop("it made room for others that have not said who they are either");
+  (*oldest)->drop("it was displaced by newer unauthenticated connections");
   waiting_.erase(oldest);
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// One TCP connection that carries frames. Lives on the io thread alone; kept alive by its coroutines.
+// One TCP connection that carries frames. Used on the io thread only; its coroutines keep it alive.
 
 #include <asio/awaitable.hpp>
 #include <asio/ip/tcp.hpp>
@@ -33,64 +33,64 @@ namespace isthmus::outer_sync::transport {
 class RunSecret;
 
 struct WireCounters {
-  std::atomic<std::uint64_t> payload{0};  ///< codec bytes, as packed as they went, written to sockets
-  std::atomic<std::uint64_t> state{0};    ///< fp32 values of state streams written to sockets
+  std::atomic<std::uint64_t> payload{0};  ///< codec bytes written to sockets, after packing
+  std::atomic<std::uint64_t> state{0};    ///< bytes of fp32 values of state streams written to sockets
   std::atomic<std::uint64_t> total{0};    ///< all bytes written to sockets, TCP/IP headers not counted
 };
 
 class Connection;
 
-/// The connections of a node, for what concerns them all. Of its io thread.
+/// All connections of a node. Used on its io thread only.
 class Connections {
  public:
   void add(Connection* connection) { all_.insert(connection); }
   void remove(Connection* connection) { all_.erase(connection); }
-  /// Drops those whose other ends show certificates that have been revoked by now.
+  /// Drops connections with certificates that have been revoked by now.
   void drop_revoked() const;
 
  private:
   std::set<Connection*> all_;
 };
 
-/// How all connections of a node behave.
+/// Options of all connections of a node.
 struct LinkOptions {
-  std::chrono::steady_clock::duration hold{};  ///< every frame waits that long before it is written
-  /// A connection has ended when what was sent stays without TCP's acknowledgement for that long: a link that
-  /// only loses packets would else look alive for a quarter of an hour. 0: the system's own limit.
+  std::chrono::steady_clock::duration hold{};  ///< delay of every frame before it is written (emulation)
+  /// Ends a connection when sent data stays unacknowledged for this long; otherwise a link that loses all
+  /// packets would seem alive for a quarter of an hour. 0: the system's own limit.
   std::chrono::steady_clock::duration give_up{};
-  /// Whoever connects has that long to show who it is.
+  /// Time for a new connection to authenticate.
   std::chrono::steady_clock::duration hello_limit = std::chrono::seconds(10);
-  /// No more bytes than this wait for a peer that does not read; its lanes are then cut. It gets what still
-  /// counts once more when one is up again.
+  /// Maximum bytes queued for a peer that does not read; its lanes are then cut. Frames that still count are
+  /// sent again once a lane is back.
   std::size_t max_queued = SIZE_MAX;
-  /// Of bulk; its round trip is `hold` already.
+  /// Emulated link for bulk connections; `hold` already contains its round trip.
   EmulateConfig emulate{};
-  /// Whether the system is asked to spread packets where there is a rate (SO_MAX_PACING_RATE). This process
-  /// keeps to the rate in any case, chunk by chunk.
+  /// Whether to ask the system to pace packets if there is a rate (SO_MAX_PACING_RATE). This process keeps to
+  /// the rate in any case, chunk by chunk.
   bool system_paces = true;
   /// Congestion control of connections that leave this machine: bbr, cubic or system.
   std::string congestion = "system";
-  /// Connections are TLS, and both ends show a certificate of the run; null: neither.
+  /// Connections use TLS, and both ends present a certificate of the run; null: no TLS.
   std::shared_ptr<tls::Credentials> credentials{};
-  /// Without certificates: both ends show that they know it; null: neither.
+  /// Without certificates: both ends prove that they know this secret; null: no authentication.
   std::shared_ptr<RunSecret> secret{};
-  /// Each connection is one of these for as long as it lives. Copies of the options share them.
+  /// Every open connection is in this list. Copies of the options share it.
   std::shared_ptr<Connections> connections = std::make_shared<Connections>();
 };
 
-/// This end has closed the connection and says why, as far as that is nobody's breach of the protocol.
+/// This end has closed the connection, for a reason that is not a breach of the protocol.
 class Dropped : public Error {
  public:
   explicit Dropped(const std::string& why) : Error(ErrorKind::network, why) {}
 };
 
-/// The other end of a connection, as far as this one knows beforehand.
+/// Expected other end of a connection.
 struct OtherEnd {
-  bool dialled = false;  ///< from here
-  /// That its certificate must have, or that is shown with the run's secret; any if empty. The coordinator
-  /// must have a coordinator's certificate, all others a member's.
+  bool dialled = false;  ///< this end has dialled
+  /// Name that its certificate must have, or that the proof of the run's secret must contain; any if empty. A
+  /// dialled coordinator needs a coordinator's certificate, all others a member's.
   std::string name{};
-  /// It may have no certificate yet, to ask for one (`Connection::newcomer`).
+  /// It may lack a certificate and request one (`Connection::newcomer`).
   bool may_be_newcomer = false;
 };
 
@@ -102,65 +102,65 @@ class Connection : public std::enable_shared_from_this<Connection> {
              OtherEnd other);
   ~Connection();
 
-  /// Queues a frame; frames leave in order, and not before `hold` has passed, beside the one of all frames.
+  /// Queues a frame. Frames leave in order, each at the earliest after `hold` in addition to the delay of all
+  /// frames.
   void send(Frame frame, Clock::duration hold = {});
-  /// The next frame. Throws asio::system_error when the connection ends, Dropped where `drop` has ended it,
-  /// Damaged when it is not what was sent, and Error(network) when what arrives is no frame or is longer than
-  /// `limit`. Chunks are put into memory of `chunks`, unless it is null: whoever is not known yet gets no
-  /// buffer of a size that others need.
+  /// The next frame. Throws asio::system_error if the connection ends, Dropped if `drop` ended it, Damaged if
+  /// the checksum differs, and Error(network) for an invalid frame or one longer than `limit`. Chunks are
+  /// read into memory of `chunks`, unless it is null: a peer that is not authenticated gets no pooled buffer.
   using Received = ReceivedFrame;
   [[nodiscard]] asio::awaitable<Received> receive(std::size_t limit, const BufferPool* chunks = nullptr);
-  /// Waits until nothing is being written and nothing that is due waits to be, or until the connection ends:
-  /// whoever streams sends the next piece then.
+  /// Waits until no due frame is being written or queued, or the connection ends; streams send their next
+  /// piece then.
   [[nodiscard]] asio::awaitable<void> drained();
-  /// Whether a frame that is sent now need not wait for others.
+  /// Whether a frame sent now would not wait for others.
   [[nodiscard]] bool ready() const;
-  /// Called whenever it has become so.
+  /// `call` is called whenever `ready` becomes true.
   void when_ready(std::function<void()> call) { when_ready_ = std::move(call); }
-  /// The system spreads packets at that rate from now on; 0 lifts the limit. Returns whether it can.
+  /// Asks the system to pace packets at this rate; 0 lifts the limit. Returns whether it does.
   bool pace(std::uint64_t bytes_per_second);
-  /// The system takes no more than that beyond what is in flight: what it has can no longer be overtaken.
+  /// The system buffers at most this much beyond what is in flight: data in its buffer can no longer be
+  /// overtaken.
   void hold_unsent_at_most(std::uint32_t bytes);
-  static constexpr std::uint32_t first_unsent = 64 * 1024;  ///< as it begins
-  /// Congestion control begins to learn the path anew.
+  static constexpr std::uint32_t first_unsent = 64 * 1024;  ///< initial value
+  /// Makes congestion control start afresh on this path.
   void renew_congestion_control();
   [[nodiscard]] std::optional<PathInfo> path() { return path_info(socket_.native_handle()); }
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
   [[nodiscard]] std::size_t queued_frames() const { return queue_.size(); }
-  /// Nothing more is sent than what is queued. Once that has left the other end has a moment to read it and
-  /// to close; until then `receive` must go on, since a system that closes with something unread takes back
-  /// what it sent last.
+  /// Sends only what is queued. The other end then has a moment to read it and close. Until then keep calling
+  /// `receive`: a system that closes with unread data takes back what it sent last.
   void close_when_sent();
   [[nodiscard]] bool closing() const { return closing_; }  ///< nothing new is sent
   void close();
-  /// Closes it, and lets `receive` say why. The first reason counts.
+  /// Closes it, and makes `receive` throw the reason. Only the first reason counts.
   void drop(const std::string& why);
   [[nodiscard]] bool open() const { return socket_.is_open(); }
-  /// Whether the other end has closed it, for one from which nothing more is being read.
+  /// Whether the other end has closed it; for a connection that is no longer read.
   [[nodiscard]] bool hung_up();
   [[nodiscard]] const std::string& remote() const { return remote_; }
-  [[nodiscard]] bool is_loopback() const { return loopback_; }  ///< it stays on this machine
+  [[nodiscard]] bool is_loopback() const { return loopback_; }  ///< both ends are on this machine
   [[nodiscard]] asio::any_io_executor executor() { return socket_.get_executor(); }
 
-  /// Both ends have shown who they are, as far as that is asked here. Throws Error(network) when the other is
-  /// not the one meant. `receive` waits for it too.
+  /// Waits until both ends have authenticated, if that is required; `receive` waits for it too. Throws
+  /// Error(network) if the other end is not the expected one.
   [[nodiscard]] asio::awaitable<void> introduced();
-  /// What its certificate says; empty where there is none. Known from then on.
+  /// Name in the other end's certificate, known once authenticated; empty without a certificate.
   [[nodiscard]] std::string peer_name() const;
-  /// It has shown a certificate or the secret of the run, or else its token (which this end has to say):
-  /// strangers do not push it out.
+  /// The other end has authenticated by a certificate, the run's secret or (after `trust`) its token:
+  /// strangers cannot displace the connection.
   [[nodiscard]] bool is_trusted() const { return trusted_; }
   void trust() { trusted_ = true; }
-  /// Who holds it, as far as that can be told: the name in its certificate, otherwise the address (of IPv6
-  /// the first 64 bits, which are one network's).
+  /// The other end: the name in its certificate, otherwise its address (for IPv6 the first 64 bits, which
+  /// identify a network).
   [[nodiscard]] std::string holder() const;
   [[nodiscard]] std::optional<tls::Role> peer_role() const;
-  /// It has none, where it should: nothing but an enrolment may be heard from it.
+  /// The other end has no certificate although it needs one: it may only send an enrolment request.
   [[nodiscard]] bool newcomer() const;
-  /// That certificate has been revoked since.
+  /// The other end's certificate has been revoked since.
   [[nodiscard]] bool peer_is_revoked() const;
 
-  /// Must be spawned once; ends when the connection closes.
+  /// Spawn it once; ends when the connection closes.
   [[nodiscard]] asio::awaitable<void> write_loop();
 
  private:
@@ -173,7 +173,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void check_role_of_dialled() const;
   [[nodiscard]] asio::awaitable<void> write(const Frame& frame);
   [[nodiscard]] asio::awaitable<void> wait_for_the_other_end();
-  /// With what it wants next.
+  /// Reads the bytes that the reader wants next.
   [[nodiscard]] asio::awaitable<void> fill(FrameReader& reader);
 
   asio::ip::tcp::socket socket_;
@@ -182,10 +182,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::unique_ptr<tls::Stream> tls_;  ///< null: no TLS
   std::shared_ptr<RunSecret> secret_;
   OtherEnd other_;
-  bool introduced_;      ///< by TLS or the run's secret, where there is any
-  std::string dropped_;  ///< why
+  bool introduced_;      ///< authenticated by TLS or the run's secret, if either is used
+  std::string dropped_;  ///< reason given to `drop`
   std::string remote_, congestion_;
-  std::string source_;  ///< of `holder`
+  std::string source_;  ///< address for `holder`
   bool loopback_ = false, trusted_ = false;
   WireCounters& counters_;
   Clock::duration hold_, hello_limit_;
@@ -194,7 +194,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::size_t queued_bytes_ = 0;
   asio::steady_timer wake_;
   asio::steady_timer written_;      ///< cancelled after every frame
-  asio::steady_timer introducing_;  ///< cancelled when that is over
+  asio::steady_timer introducing_;  ///< cancelled once authenticated
   std::function<void()> when_ready_;
   bool closing_ = false, writing_ = false;
   bool checked_ = false;  ///< the frame received last had a checksum
@@ -202,12 +202,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
 using ConnectionPtr = std::shared_ptr<Connection>;
 
-/// Makes the connection and starts its writer.
+/// Creates the connection and starts its writer.
 [[nodiscard]] ConnectionPtr start_connection(asio::ip::tcp::socket socket, WireCounters& counters,
                                              const LinkOptions& link, Trace& trace, OtherEnd other);
 
-/// Closes the connection unless it is cancelled (destroyed) within the time: nobody may keep us waiting
-/// half-known. `closed` is called then, for whoever waits for something else than the connection.
+/// Closes the connection unless it is destroyed within the time limit: no peer may stay unauthenticated or
+/// silent for long. Then calls `closed`, for a caller that waits for something else than the connection.
 class Watchdog {
  public:
   Watchdog(const ConnectionPtr& connection, Connection::Clock::duration limit,
@@ -217,18 +217,18 @@ class Watchdog {
   asio::steady_timer timer_;
 };
 
-/// Connections that have not said who they are. There are never more than a few: those who are trusted and
-/// those who are not have places of their own, and where these are short the holder of most of them loses its
-/// oldest. So no crowd at one address keeps out who comes from another, however fast it connects.
+/// Connections before their hello. Their number is bounded, separately for trusted and other ones; above the
+/// bound, the holder of the most connections loses its oldest. So a crowd at one address cannot keep out
+/// peers from another one, however fast it connects.
 class UnknownConnections {
  public:
-  static constexpr std::size_t most = 64;  ///< of either kind
+  static constexpr std::size_t most = 64;  ///< of each kind
 
   void add(const ConnectionPtr& connection);
   void remove(const ConnectionPtr& connection) { std::erase(waiting_, connection); }
 
-  /// Counts a connection while it lives. Shares the list, which may be gone otherwise when the last coroutine
-  /// is.
+  /// Counts a connection while this object exists. Shares ownership of the list, which the last coroutine
+  /// could otherwise outlive.
   class Guest {
    public:
     Guest(std::shared_ptr<UnknownConnections> list, ConnectionPtr connection)

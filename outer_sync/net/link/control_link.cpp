@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 namespace {
 constexpr auto shortest_pause = 100ms;
 constexpr auto longest_pause = 2000ms;
-constexpr std::uint64_t pause_stream = 0x70617573;  // of random numbers that nothing else uses with this seed
+constexpr std::uint64_t pause_stream = 0x70617573;  // random stream that nothing else uses with this seed
 }  // namespace
 
 Connection::Clock::duration redial_pause(std::uint64_t seed, std::size_t failures) {
@@ -95,7 +95,7 @@ asio::awaitable<void> ControlLink::dial_loop() {
       co_await serve(std::move(connection), address);
     }
     if (ended_) co_return;
-    // One that has answered may come back where it was; others are no better than the next.
+    // A coordinator that has answered may return at the same address; otherwise try the next one.
     if (error || !answered_) ++turn;
     pause_.expires_after(redial_pause(options_.seed, failures_ / options_.coordinators.size()));
     ++failures_;
@@ -124,7 +124,7 @@ asio::awaitable<void> ControlLink::serve(ConnectionPtr connection, const Address
   if (is_meant) handler_.on_down(last_failure_);
 }
 
-/// Returns what is wrong with whoever answers there.
+/// Returns why the process there is not the coordinator; empty if it is.
 asio::awaitable<std::string> ControlLink::introduce(ConnectionPtr connection) {
   try {
     co_await connection->introduced();
@@ -139,9 +139,9 @@ asio::awaitable<std::string> ControlLink::listen(ConnectionPtr connection) {
   try {
     while (connection->open()) {
       const auto frame = co_await connection->receive(control_limit);
-      if (ended_) continue;  // what comes now is nobody's any more
+      if (ended_) continue;  // messages are ignored once the link has ended
       if (frame.type != FrameType::control)
-        throw Error(ErrorKind::network, "it sent a frame that is not control");
+        throw Error(ErrorKind::network, "it sent a frame that is not a control frame");
       heard_ = clock_.now();
       auto message = protocol::decode_control(*frame.body);
       answered_ = true;

@@ -1,6 +1,5 @@
 #pragma once
-// A member's connection to its coordinator, which is made again when it breaks. Everything here runs on the
-// io thread.
+// A member's connection to its coordinator, redialled whenever it breaks. All functions run on the io thread.
 
 #include <asio/io_context.hpp>
 #include <cstdint>
@@ -13,31 +12,31 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// How long to wait before dialling once more after so many failures: from 100 ms, doubling, to 2 s, of which
-/// the seed takes away up to a half, so that members that have lost their coordinator together do not come
-/// back together.
+/// Pause before redialling after this many failures: 100 ms, doubling up to 2 s, less a random part (by
+/// `seed`) of up to a half, so that members that lost their coordinator together do not return together.
 [[nodiscard]] Connection::Clock::duration redial_pause(std::uint64_t seed, std::size_t failures);
 
 struct ControlLinkOptions {
   std::vector<Address> coordinators;          ///< at least one; dialled in turn until one answers
   Connection::Clock::duration silence_limit;  ///< `network.detect_timeout`
-  /// The clock is asked that often; the silence that is noticed may be longer by as much.
+  /// How often silence is checked; detection may be late by as much.
   Connection::Clock::duration check_every;
-  std::uint64_t seed = 0;  ///< of the pauses
+  std::uint64_t seed = 0;  ///< seed of the pauses
 };
 
 class ControlLink {
  public:
-  /// Calls of `on_up` and `on_down` alternate. Each of these may call `send`, `finish` and `stop`.
+  /// Calls of `on_up` and `on_down` alternate. Each callback may call `send`, `finish` and `stop`.
   class Handler {
    public:
     virtual ~Handler() = default;
-    /// A new connection, on which nothing has been said yet: say hello. Whoever has accepted it need not be a
-    /// coordinator, nor answer.
+    /// A new connection is up: send the hello. The process that accepted it need not be a coordinator, nor
+    /// answer.
     virtual void on_up() = 0;
-    /// An Error that it throws ends the connection, as what the coordinator got wrong.
+    /// An Error from it ends the connection, as a fault of the coordinator.
     virtual void on_control(protocol::ControlMessage message) = 0;
-    /// The connection has ended; `why` names the address. It is made again unless this link was ended here.
+    /// The connection has ended; `why` names the address. It is dialled again unless this end has ended the
+    /// link.
     virtual void on_down(const std::string& why) = 0;
   };
 
@@ -45,18 +44,19 @@ class ControlLink {
   ControlLink(asio::io_context& io, ControlLinkOptions options, LinkOptions link, WireCounters& counters,
               AwakeClock& clock, Trace& trace, Handler& handler);
 
-  /// Begins to dial. To be called once.
+  /// Starts dialling. Call once.
   void start();
-  /// Dropped while there is no connection: what one connection has not sent, the next one does not either.
+  /// Drops the message while there is no connection. Messages that one connection has not sent are not sent
+  /// on the next one either.
   void send(const protocol::ControlMessage& message);
-  /// Ends this connection, if there is one, and makes another.
+  /// Ends the current connection, if any, and dials again.
   void redial();
-  /// Ends the link once everything sent has left, or at once. Nothing is heard any more.
+  /// `finish` ends the link once all messages have been sent, `stop` at once. No more messages are received.
   void finish();
   void stop();
 
   [[nodiscard]] bool up() const { return connection_ != nullptr; }
-  /// Why there is no connection, as of the last attempt; empty before the first has failed.
+  /// Why the last attempt failed; empty before the first failure.
   [[nodiscard]] const std::string& last_failure() const { return last_failure_; }
 
  private:
@@ -77,13 +77,13 @@ class ControlLink {
   asio::steady_timer pause_, check_;
 
   bool ended_ = false;
-  asio::ip::tcp::socket* connecting_ = nullptr;  ///< of the dial loop
-  ConnectionPtr introducing_;                    ///< that has been made, by TLS not yet
+  asio::ip::tcp::socket* connecting_ = nullptr;  ///< socket being connected by the dial loop
+  ConnectionPtr introducing_;                    ///< connected, but not authenticated yet
   ConnectionPtr connection_;
-  AwakeClock::Clock::duration heard_{};  ///< by clock_
-  bool answered_ = false;                ///< by this connection, with a message
-  bool silent_ = false;                  ///< this connection was closed for that
-  std::size_t failures_ = 0;             ///< since a coordinator has answered
+  AwakeClock::Clock::duration heard_{};  ///< by clock_: when the last message arrived
+  bool answered_ = false;                ///< a message has arrived on this connection
+  bool silent_ = false;                  ///< this connection was closed because of silence
+  std::size_t failures_ = 0;             ///< since the last message from a coordinator
   std::string last_failure_;
 };
 

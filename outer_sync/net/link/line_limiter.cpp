@@ -10,7 +10,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// What strangers say of themselves may be in it: it stays one line, of a length that can be read.
+/// A line may contain text from strangers, so it is cut to a readable length.
 constexpr std::size_t longest_line = 500;
 
 }  // namespace

@@ -1,5 +1,5 @@
 #pragma once
-// What strangers do is said, but not so often and not so long that it does harm.
+// Limits how often and how long log lines about strangers are.
 
 #include <chrono>
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// Lets one line through per second, short and printable, and counts the rest: a flood of strangers must not
-/// become a flood of lines, nor may what they say be taken for lines of our own.
+/// Passes one line per second, short and printable, and counts the rest: a flood of strangers must not flood
+/// the log, and text from them must not pass for lines of our own.
 class LineLimiter {
  public:
   explicit LineLimiter(std::function<void(const std::string&)> out) : out_(std::move(out)) {}

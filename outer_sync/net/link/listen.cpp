@@ -16,13 +16,14 @@ namespace {
 
 constexpr auto accept_again_after = std::chrono::milliseconds(100);
 
-/// Linux reports what happened to a connection that has not been accepted, too: all but these may pass.
+/// Errors of the acceptor itself. Linux also reports errors of connections not accepted yet; all others may
+/// be temporary.
 bool is_of_acceptor(const asio::error_code& error) {
   return error == asio::error::bad_descriptor || error == asio::error::invalid_argument ||
          error == asio::error::not_socket || error == asio::error::fault;
 }
 
-/// The machine lacks something at the moment: whoever has started this process tries again.
+/// A temporary lack of resources: reported as a network error, so the process that started this one retries.
 bool may_pass(const asio::error_code& error) {
   return error == asio::error::no_descriptors || error == std::errc::too_many_files_open_in_system ||
          error == asio::error::no_buffer_space || error == asio::error::no_memory ||
@@ -43,12 +44,12 @@ asio::ip::tcp::acceptor listen_at(asio::io_context& io, const std::string& addre
   const auto found =
       resolver.resolve(wanted.host, std::to_string(wanted.port), asio::ip::tcp::resolver::passive, error);
   if (error) refuse(error);
-  for (const auto& entry : found) {  // a name may have addresses of kinds that this machine has not
+  for (const auto& entry : found) {  // a name may have addresses of a family that this machine lacks
     const auto endpoint = entry.endpoint();
     asio::ip::tcp::acceptor acceptor(io);
     acceptor.open(endpoint.protocol(), error);
     if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
-    // [::] takes IPv4 too, whatever the system's own choice is.
+    // Make [::] accept IPv4 too, regardless of the system's default.
     if (!error && endpoint.address().is_v6() && endpoint.address().is_unspecified())
       acceptor.set_option(asio::ip::v6_only(false), error);
     if (!error) acceptor.bind(endpoint, error);
@@ -83,7 +84,7 @@ asio::awaitable<void> accept_all(asio::ip::tcp::acceptor& acceptor,
       continue;
     }
     if (!std::exchange(said, true))
-      say("cannot take connections at present: " + why + "; tries again until it can");
+      say("cannot accept connections at present: " + why + "; retrying until it works");
     asio::steady_timer pause(acceptor.get_executor(), accept_again_after);
     co_await pause.async_wait(asio::use_awaitable);
   }
@@ -111,7 +112,7 @@ namespace {
 
 asio::awaitable<asio::error_code> connect_to(asio::ip::tcp::socket& socket, asio::ip::tcp::endpoint endpoint,
                                              std::chrono::steady_clock::duration limit) {
-  // The handler may be under way when the timer is destroyed: it must not touch a socket that is gone.
+  // The handler may already be queued when the timer is destroyed: it must not touch a destroyed socket.
   const auto waiting = std::make_shared<bool>(true);
   bool too_late = false;
   asio::steady_timer timer(socket.get_executor(), limit);
@@ -140,7 +141,7 @@ asio::awaitable<asio::error_code> connect_to_any(asio::ip::tcp::socket& socket,
     asio::error_code ignored;
     socket.close(ignored);
     error = co_await connect_to(socket, endpoint, for_one);
-    // Somebody else has closed it: nobody wants it any more.
+    // The caller has closed the socket: it does not want the connection any more.
     if (!error || error == asio::error::operation_aborted) co_return error;
   }
   co_return error;
@@ -155,7 +156,7 @@ asio::awaitable<asio::error_code> dial(asio::ip::tcp::socket& socket, Address ad
     const auto found = co_await resolver.async_resolve(address.host, std::to_string(address.port),
                                                        asio::redirect_error(asio::use_awaitable, error));
     for (const auto& entry : found) endpoints.push_back(entry.endpoint());
-  } catch (const asio::system_error& failed) {  // it works on a thread of its own, and there may be none left
+  } catch (const asio::system_error& failed) {  // the resolver cannot start its thread
     error = failed.code();
   }
   if (error) co_return error;

@@ -38,7 +38,7 @@ std::string refusal(std::string_view status, std::string_view header = {}) {
   return answer_of(fmt::format("{}{}", status, header), "text/plain", fmt::format("{}\n", status), true);
 }
 
-/// The answer to the lines of a request.
+/// Returns the HTTP response to a request.
 std::string answer_to(std::string_view request, const PageServer::Page& page) {
   const auto line = request.substr(0, request.find("\r\n"));
   const auto method = line.substr(0, line.find(' '));
@@ -62,7 +62,7 @@ class PageServer::Side {
                          acceptor_, [this](asio::ip::tcp::socket socket) { take(std::move(socket)); },
                          [this](const std::string& text) { say_error(key_ + ": " + text); }));
     thread_ = std::thread([this] { run(); });
-    pthread_setname_np(thread_.native_handle(), "page");  // for top -H
+    pthread_setname_np(thread_.native_handle(), "page");  // shown by top -H
   }
   ~Side() {
     io_.stop();
@@ -90,12 +90,12 @@ class PageServer::Side {
     try {
       io_.run();
     } catch (const std::exception& error) {
-      say_error(fmt::format("{}: the page is served no longer: {}", key_, error.what()));
+      say_error(fmt::format("{}: the page is no longer served: {}", key_, error.what()));
     }
   }
 
   void take(asio::ip::tcp::socket socket) {
-    // A reader that means it has sent its request with its first packets, so the oldest is one that does not.
+    // A genuine client sends its request at once, so the oldest connection is probably not one.
     if (readers_.size() == max_readers) {
       readers_.front()->close();
       readers_.pop_front();
@@ -111,7 +111,7 @@ class PageServer::Side {
     try {
       co_await answer(*reader);
     } catch (const std::exception& error) {
-      say_error(fmt::format("{}: a reader gets no answer: {}", key_, error.what()));
+      say_error(fmt::format("{}: cannot answer a request: {}", key_, error.what()));
     }
     reader->limit.cancel();
     reader->close();
@@ -123,7 +123,7 @@ class PageServer::Side {
     std::string request;
     co_await asio::async_read_until(reader.socket, asio::dynamic_buffer(request, max_request), end_of_request,
                                     asio::redirect_error(asio::use_awaitable, error));
-    if (error && error != asio::error::not_found) co_return;  // gone, or too slow
+    if (error && error != asio::error::not_found) co_return;  // closed by the client, or too slow
     const auto answer = error ? refusal("431 Request Header Fields Too Large") : answer_to(request, page_);
     co_await asio::async_write(reader.socket, asio::buffer(answer),
                                asio::redirect_error(asio::use_awaitable, error));

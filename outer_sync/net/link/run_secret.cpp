@@ -34,11 +34,11 @@ constexpr std::string_view digits = "0123456789abcdef";
 Block random_block() {
   Block block{};
   if (RAND_bytes(block.data(), static_cast<int>(block.size())) != 1)
-    throw Error(ErrorKind::network, "the system gives no random numbers for the run's secret");
+    throw Error(ErrorKind::network, "the system cannot generate random numbers for the run's secret");
   return block;
 }
 
-/// What an end that knows the secret can say, only in this exchange and to or as the process of this name.
+/// Proof that one end knows the secret; valid only in this exchange and for the dialled process of this name.
 Block proof_of(const Block& secret, std::string_view end, const Block& dialler, const Block& acceptor,
                const std::string& dialled) {
   std::string text(end);
@@ -66,7 +66,7 @@ asio::awaitable<void> read_parts(asio::ip::tcp::socket& socket, const char* what
 template <class... Parts>
 asio::awaitable<void> write_parts(asio::ip::tcp::socket& socket, const Parts&... parts) {
   const std::array<asio::const_buffer, sizeof...(parts)> buffers{asio::buffer(parts)...};
-  asio::error_code ignored;  // the next read tells
+  asio::error_code ignored;  // the next read reports the error
   co_await asio::async_write(socket, buffers, asio::redirect_error(use_awaitable, ignored));
 }
 
@@ -79,7 +79,7 @@ asio::awaitable<void> show_as_dialler(asio::ip::tcp::socket& socket, RunSecret& 
   if (!same(proof, proof_of(secret.value(), "acceptor", own, other, dialled)))
     throw Error(ErrorKind::network, "its secret is not the one in " + secret.file().string() +
                                         ", or it is not " + dialled +
-                                        ": it is of another run, or of another account's");
+                                        ": it belongs to another run or another account");
   co_await write_parts(socket, proof_of(secret.value(), "dialler", own, other, dialled));
 }
 
@@ -94,10 +94,11 @@ asio::awaitable<void> show_as_acceptor(asio::ip::tcp::socket& socket, RunSecret&
   co_await write_parts(socket, own, proof_of(secret.value(), "acceptor", other, own, secret.name()));
   co_await read_parts(socket, not_shown, proof);
   if (!same(proof, proof_of(secret.value(), "dialler", other, own, secret.name())))
-    throw Error(ErrorKind::network, "its secret is not this run's, or it means another process than this");
+    throw Error(ErrorKind::network,
+                "its secret is not this run's, or it has dialled another process than this one");
 }
 
-/// Empty unless the text is one.
+/// The secret in the text; nullopt if it is invalid.
 std::optional<Block> parsed(std::string_view text) {
   if (text.ends_with('\n')) text.remove_suffix(1);
   Block block{};
@@ -137,7 +138,7 @@ const RunSecret::Value& RunSecret::value() {
     text = read_text(file_, max_size);
   } catch (const Error& error) {
     throw Error(ErrorKind::config, std::string(error.what()) +
-                                       "; it holds the secret of the run, and its coordinator has made it: "
+                                       "; this file holds the run's secret, which its coordinator creates: "
                                        "expected network.secret or --secret to name it");
   }
   using std::filesystem::perms;
@@ -162,7 +163,7 @@ std::shared_ptr<RunSecret> secret_of(const NetworkConfig& network) {
 
 asio::awaitable<void> show_secret(asio::ip::tcp::socket& socket, RunSecret& secret,
                                   const std::string* dialled) {
-  static_cast<void>(secret.value());  // before anything is sent
+  static_cast<void>(secret.value());  // may throw, so before anything is sent
   return dialled != nullptr ? show_as_dialler(socket, secret, *dialled) : show_as_acceptor(socket, secret);
 }
 

@@ -1,8 +1,8 @@
 #pragma once
-// The secret of a run that stays on one machine and has no certificates. Who can read its file takes part, so
-// another account of the machine is neither member nor operator. Both ends of a connection show that they
-// know it, before anything else, and neither sends it. What they show holds for the process that was meant to
-// be dialled alone, so that nobody in between can pass it on to another one.
+// The secret of a run that stays on one machine and has no certificates. Processes that can read its file may
+// take part, so other accounts of the machine can be neither members nor operators. Before anything else,
+// both ends of a connection prove that they know it, without sending it. A proof names the dialled process,
+// so it cannot be relayed to another one.
 
 #include <array>
 #include <asio/awaitable.hpp>
@@ -18,17 +18,17 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// Of the io thread.
+/// Used on the io thread only.
 class RunSecret {
  public:
   using Value = std::array<std::uint8_t, 32>;
 
   explicit RunSecret(std::filesystem::path file) : file_(std::move(file)) {}
-  /// Read once, when it is first asked for: the coordinator may make it after a member has begun. Throws
-  /// Error naming the file where it is not there, holds something else, or is open to other accounts.
+  /// Reads the file at the first call: the coordinator may create it after a member has started. Throws Error
+  /// with the file's name if it is missing, invalid or accessible to other accounts.
   [[nodiscard]] const Value& value();
   [[nodiscard]] const std::filesystem::path& file() const { return file_; }
-  /// Of this process in the run. Before it is known, nobody who dials gets in.
+  /// Sets this process's name in the run. Until then, no dialling process is accepted.
   void answer_as(std::string name) { name_ = std::move(name); }
   [[nodiscard]] const std::string& name() const { return name_; }
 
@@ -38,11 +38,11 @@ class RunSecret {
   std::optional<Value> value_;
 };
 
-/// Null where there are certificates, or `network.secret` names no file.
+/// Null if there are certificates or `network.secret` is empty.
 [[nodiscard]] std::shared_ptr<RunSecret> secret_of(const NetworkConfig& network);
 
-/// Each end shows the other that it knows the secret. `dialled`: the name of the process that was meant,
-/// where this end has dialled; else null. Throws Error(network) saying what is wrong.
+/// Each end proves to the other that it knows the secret. `dialled`: name of the process that this end has
+/// dialled; null if this end has accepted. Throws Error(network) with what is wrong.
 [[nodiscard]] asio::awaitable<void> show_secret(asio::ip::tcp::socket& socket, RunSecret& secret,
                                                 const std::string* dialled);
 

@@ -27,7 +27,7 @@ void give_up_after(int socket, std::chrono::steady_clock::duration limit) {
   const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
   set(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<unsigned>(milliseconds));
   if (milliseconds == 0) return;
-  // It counts from what was sent, so where nothing is sent the system has to ask.
+  // The timeout counts from data sent, so idle connections need keepalives.
   const auto asked_after = static_cast<int>(std::clamp<std::int64_t>(milliseconds / 2000, 1, 3600));
   set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   set(socket, IPPROTO_TCP, TCP_KEEPIDLE, asked_after);
@@ -53,8 +53,9 @@ std::optional<std::string> lacks_congestion_control(const std::string& algorithm
   const bool there = probe < 0 || set_congestion(probe, algorithm);
   if (probe >= 0) ::close(probe);
   if (there) return std::nullopt;
-  return "this system gives no " + algorithm +
-         ", and its own congestion control is used, which is slow on long links that lose packets; as root: "
+  return "this system offers no " + algorithm +
+         ", so its default congestion control is used, which is slow on long links that lose packets; as "
+         "root: "
          "modprobe tcp_" +
          algorithm + " && sysctl net.ipv4.tcp_allowed_congestion_control=\"reno cubic " + algorithm + "\"";
 }

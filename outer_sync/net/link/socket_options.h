@@ -1,6 +1,6 @@
 #pragma once
-// What sockets over long links need beside the system's defaults. docs/architecture.md says why each is set,
-// and why buffers are left alone.
+// Options for sockets over long links. docs/architecture.md explains why each is set, and why buffer sizes
+// are left alone.
 
 #include <chrono>
 #include <cstdint>
@@ -9,32 +9,33 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// `socket` is a descriptor of a TCP socket. Setting what a system does not know is no error: the defaults
-/// work, if not as well.
+/// `socket` is a descriptor of a TCP socket. Options that the system does not support are ignored: the
+/// defaults work, only less well.
 
-/// A connection has ended when what was sent stays without an acknowledgement for that long. 0: the system's
-/// own limit. The other end is asked whether it is there where nothing is sent.
+/// Ends the connection when sent data stays unacknowledged for this long; 0: the system's own limit. On an
+/// idle connection, keepalives probe the other end.
 void give_up_after(int socket, std::chrono::steady_clock::duration limit);
 
-/// The kernel takes no more than this beyond what may be in flight: what it has can no longer be overtaken.
+/// The kernel buffers at most this much beyond what may be in flight: data in its buffer can no longer be
+/// overtaken.
 void hold_unsent_at_most(int socket, std::uint32_t bytes);
 
-/// Returns whether the system spreads packets at that rate from now on; 0 lifts the limit.
+/// Asks the system to pace packets at this rate; 0 lifts the limit. Returns whether it does.
 bool pace(int socket, std::uint64_t bytes_per_second);
 
-/// `algorithm`: bbr, cubic, or system for what the system has chosen. Returns whether it is used now.
+/// `algorithm`: bbr, cubic, or system for the system's default. Returns whether it is in use now.
 bool use_congestion_control(int socket, const std::string& algorithm);
 
-/// Why `algorithm` cannot be had here, in words for people; none if it can.
+/// Why `algorithm` is unavailable here, human-readable; nullopt if it is available.
 [[nodiscard]] std::optional<std::string> lacks_congestion_control(const std::string& algorithm);
 
-/// How a connection does, as TCP sees it.
+/// State of a connection as TCP reports it.
 struct PathInfo {
   std::chrono::microseconds round_trip{}, shortest_round_trip{};
   std::uint64_t delivered = 0;      ///< bytes that the other end has acknowledged
   std::uint64_t left = 0;           ///< bytes that have been sent at least once
-  std::uint64_t received = 0;       ///< bytes, of those that the other end has sent
-  std::uint64_t unsent = 0;         ///< bytes that congestion control or the pace holds back
+  std::uint64_t received = 0;       ///< bytes received from the other end
+  std::uint64_t unsent = 0;         ///< bytes held back by congestion control or pacing
   std::uint64_t retransmitted = 0;  ///< segments
   std::uint64_t sent = 0;           ///< segments
 };

@@ -24,7 +24,7 @@ namespace {
 }  // namespace
 
 void spawn(const asio::any_io_executor& executor, std::string what, asio::awaitable<void> work) {
-  // Posted: an exception that left the completion handler would be caught by the coroutine that calls it.
+  // Posted, because the coroutine that calls the completion handler would catch an exception from it.
   asio::co_spawn(executor, std::move(work),
                  [executor, what = std::move(what)](const std::exception_ptr& failed) {
                    if (failed) asio::post(executor, [failed, what] { rethrow(failed, what); });

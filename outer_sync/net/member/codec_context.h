@@ -1,5 +1,5 @@
 #pragma once
-// The tools that a member needs for its chunks.
+// Codecs, packers and buffers with which a member encodes, packs and reduces its chunks.
 
 #include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/engine/reducer.h"
@@ -10,8 +10,8 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// What follows from the layout of the run. Each part belongs to one thread. Must outlive the io context and
-/// the codec thread.
+/// Everything that depends on the run's layout. Each part is used by one thread only. Must outlive the io
+/// context and the codec thread.
 struct CodecContext {
   CodecContext(const FragmentLayout& run, const protocol::CodecPlan& plan, quant::Lossless lossless)
       : layout(run),
@@ -30,10 +30,10 @@ struct CodecContext {
 
   const FragmentLayout layout;
   const protocol::CodecPlan codecs;
-  Reducer reducer;                  ///< of the codec thread, but for what is const
-  ChunkPacker contribution_packer;  ///< of whichever thread hands contributions in, one at a time
-  ChunkPacker result_packer;        ///< of the codec thread
-  ChunkUnpacker unpacker;           ///< of the io thread
+  Reducer reducer;                  ///< codec thread; const functions any thread
+  ChunkPacker contribution_packer;  ///< the thread that calls contribute(), one at a time
+  ChunkPacker result_packer;        ///< codec thread
+  ChunkUnpacker unpacker;           ///< io thread
 };
 
 }  // namespace isthmus::outer_sync::transport

@@ -56,8 +56,8 @@ bool FollowerSide::follow(OuterLoop& loop, const std::vector<Round>& until) {
   }
 }
 
-/// The first that may be taken now, under the lock. A fragment that was fetched anew is past some that came
-/// before it.
+/// The first event that may be applied now; call under the lock. Drops rounds that a newer snapshot of their
+/// fragment already includes.
 std::optional<StateEvent> FollowerSide::next_state_event(const OuterLoop& loop,
                                                          const std::vector<Round>& until) {
   auto& state_events = shared_.state_events;
@@ -80,7 +80,7 @@ std::optional<StateEvent> FollowerSide::next_state_event(const OuterLoop& loop,
 void FollowerSide::learn_from(OuterLoop& loop, const StateEvent& state_event) {
   if (const auto* anew = std::get_if<BeginAnew>(&state_event)) {
     shared_.update([&] {
-      shared_.taken.clear();  // what was taken of old is not applied any more
+      shared_.taken.clear();  // events taken from earlier attempts are not applied any more
       shared_.installed.clear();
     });
     side_.attempt_begun(anew->attempt);
@@ -92,7 +92,7 @@ void FollowerSide::learn_from(OuterLoop& loop, const StateEvent& state_event) {
     loop.adopt(*settings);
   } else {
     const auto& round = std::get<FollowedRound>(state_event);
-    loop.follow(round.fragment, round.results);  // which says `applied`
+    loop.follow(round.fragment, round.results);  // which calls `applied`
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// The side of a replica that takes the run's state from others, facing its trainer: a joining or an evicted
-// one's until it is in a view, an observer's all the time. Everything here runs on the trainer's thread.
+// The trainer's side of copying the run's state: used by joining and evicted replicas until they are in a
+// view, and by observers all the time. All functions run on the trainer's thread.
 
 #include <optional>
 #include <vector>
@@ -12,11 +12,11 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// Takes the state_events in the shared state into the trainer's loop, and tells the network side. Functions
-/// without a comment are MemberNode's of the same name.
+/// Applies the shared state's events to the trainer's loop and reports them to the network side. Functions
+/// without a comment are documented at MemberNode.
 class FollowerSide {
  public:
-  /// All must outlive it.
+  /// All arguments must outlive it.
   FollowerSide(const NetworkConfig& network, SharedState& meet, NetworkSide& side);
 
   void catch_up(OuterLoop& loop);

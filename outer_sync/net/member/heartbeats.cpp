@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 
 namespace {
 constexpr std::size_t max_beats_unanswered = 64;
-constexpr Time longest_lease = 1h + 1min;  ///< network.detect_timeout with network.emulate.rtt at their most
+constexpr Time longest_lease = 1h + 1min;  ///< maxima of network.detect_timeout plus network.emulate.rtt
 }  // namespace
 
 Time lease_time() {
@@ -41,7 +41,7 @@ Heartbeats::Heartbeats(const NetworkConfig& network, AwakeClock::Clock::duration
 
 // ---- heartbeats ----
 
-/// With what all kinds say.
+/// Fields common to all member kinds.
 Heartbeat Heartbeats::next() {
   Heartbeat beat;
   beat.number = ++number_;
@@ -131,9 +131,9 @@ void Heartbeats::tick() {
   uplink_.sample(clock_.now(), counters_.total, mesh_.backed_up());
 }
 
-/// Whether a result that is due is worth waiting for. A view change takes a moment; one that takes longer
-/// than a silence that counts as a loss may take for ever. While there is no coordinator the view goes on
-/// that was in force when it was heard last: none between a seal and its view, whoever else can be reached.
+/// Decides whether waiting for a due result makes sense. A view change takes a moment; if it takes longer
+/// than the silence that counts as a loss, it may never end. Without a coordinator, the last view stays in
+/// force. Between a seal and its view no view is in force, even if other members can be reached.
 void Heartbeats::judge_commits() {
   const auto now = clock_.now();
   std::string obstacle = suspended_;
@@ -150,11 +150,11 @@ void Heartbeats::judge_commits() {
   });
   if (changed && !obstacle.empty())
     say_("ROUNDS DO NOT COMMIT: " + obstacle +
-         (reduces_ ? "" : ". Training goes on locally for at most outer.max_local_rounds, and waits then."));
+         (reduces_ ? "" : ". Training continues locally for at most outer.max_local_rounds, then waits."));
   if (changed && obstacle.empty()) say_("rounds commit again");
 }
 
-/// Whoever trains does not need it for that; who waits for the run to begin, to go on or to end does.
+/// Training continues without the coordinator; starting, resuming and finishing a run need it.
 bool Heartbeats::has_waited_in_vain(bool done) {
   const bool waits = !rounds_.in_a_view() || done || is_stuck() || (reduces_ && rounds_.nobody_is_up());
   return down_since_ && waits && clock_.now() - *down_since_ > to_duration(network_.join_timeout);

@@ -1,6 +1,6 @@
 #pragma once
-// A member's heartbeats, what the coordinator's answers allow it, and whether rounds commit as far as can be
-// seen from here. Everything here runs on the io thread.
+// A member's heartbeats, the leases in the coordinator's replies, and this member's judgement whether rounds
+// commit. All functions run on the io thread.
 
 #include <cstdint>
 #include <map>
@@ -21,14 +21,14 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// The clock that leases are given by. They end whatever this machine does meanwhile, so it goes on while the
-/// machine sleeps.
+/// The clock of the leases. It keeps running while the machine sleeps, since leases expire then too.
 [[nodiscard]] protocol::Time lease_time();
 
-/// Owns the heartbeats that have not been answered, and since when the coordinator is silent.
+/// Owns the unanswered heartbeats, and the time since which the coordinator has been silent.
 class Heartbeats {
  public:
-  /// All must outlive it. `hold`: of the connections; `reduces`: this replica has no step to make.
+  /// All arguments must outlive it. `hold`: delay of the connections (emulation); `reduces`: this member is a
+  /// reducer.
   Heartbeats(const NetworkConfig& network, AwakeClock::Clock::duration hold, bool reduces, AwakeClock& clock,
              PeerMesh& mesh, Rounds& rounds, const WireCounters& counters, SharedState& meet, Trace& trace,
              Say say);
@@ -36,29 +36,29 @@ class Heartbeats {
   // ---- heartbeats ----
 
   [[nodiscard]] protocol::Heartbeat of_member();
-  /// `states`: of the fragments that the trainer has; empty unless it has them all.
+  /// `states`: of all fragments; empty until the trainer has them all.
   [[nodiscard]] protocol::Heartbeat of_observer(const std::vector<protocol::FragmentState>& states);
   void on_reply(const protocol::HeartbeatReply& reply);
-  /// What this member's line carries outwards, in place of network.rate; 0: it is measured.
+  /// Sets the rate of this member's link that heartbeats report, instead of network.rate; 0: measure it.
   void rate_is(std::uint64_t bytes_per_second) { rate_ = bytes_per_second; }
-  /// On a new connection nothing is answered that was said on another.
+  /// Call on a new connection: it brings no replies to older heartbeats.
   void forget_unanswered() { beats_.clear(); }
 
   // ---- whether rounds commit ----
 
-  /// From here on there is no coordinator. Calls after the first one change nothing, until `heard`.
+  /// The coordinator is unreachable. Further calls have no effect until `heard`.
   void silent();
-  /// The coordinator has said something.
+  /// A message from the coordinator has arrived.
   void heard();
   void view_begun();
-  /// The coordinator has said that rounds do not commit, and why.
+  /// The coordinator has reported that rounds do not commit, and why.
   void suspended(const std::string& why);
-  /// That was said of a view that this replica is not in any more.
+  /// Forgets `suspended`: it concerned a view that this replica has left.
   void evicted() { suspended_.clear(); }
-  /// To be called every few hundredths of a second.
+  /// Call every few hundredths of a second.
   void tick();
-  /// The coordinator has been silent for `network.join_timeout`, and this replica needs it to go on. `done`:
-  /// it has reached the last step.
+  /// True if this replica needs the coordinator to continue, and that has been silent for
+  /// `network.join_timeout`. `done`: this replica has reached the last step.
   [[nodiscard]] bool has_waited_in_vain(bool done);
 
  private:
@@ -67,7 +67,7 @@ class Heartbeats {
   void judge_commits();
 
   const NetworkConfig& network_;
-  const AwakeClock::Clock::duration silence_;  ///< that counts as a loss
+  const AwakeClock::Clock::duration silence_;  ///< a silence longer than this counts as a loss
   const bool reduces_;
   AwakeClock& clock_;
   PeerMesh& mesh_;
@@ -77,14 +77,14 @@ class Heartbeats {
   Trace& trace_;
   Say say_;
 
-  std::uint64_t rate_;  ///< bytes per second; 0: not known
+  std::uint64_t rate_;  ///< bytes per second; 0: measured
   UplinkMeter uplink_;
   std::uint64_t number_ = 0;                               ///< of the last heartbeat
-  std::map<std::uint64_t, protocol::Time> beats_;          ///< when each was sent, of those not answered
-  std::optional<AwakeClock::Clock::duration> down_since_;  ///< by clock_: nothing has been heard since
-  AwakeClock::Clock::duration vouched_{};  ///< by clock_: when it was last said that this view is in force
-  bool is_left_out_ = false;               ///< the view is over, and no other has begun here
-  std::string suspended_;                  ///< by the coordinator, and why
+  std::map<std::uint64_t, protocol::Time> beats_;          ///< unanswered heartbeats: number and time sent
+  std::optional<AwakeClock::Clock::duration> down_since_;  ///< by clock_: coordinator silent since
+  AwakeClock::Clock::duration vouched_{};                  ///< by clock_: when this view was last confirmed
+  bool is_left_out_ = false;  ///< this replica's view has ended, and no new one has begun here
+  std::string suspended_;     ///< reason that the coordinator gave; empty: not suspended
 };
 
 }  // namespace isthmus::outer_sync::transport

@@ -14,10 +14,11 @@ namespace isthmus::outer_sync {
 using namespace protocol;
 using namespace transport;
 
-/// The threads' sides and where they meet. The network side has threads, so it ends before the shared state.
+/// The sides of the threads and their shared state. The network side has threads, so it must end before the
+/// shared state.
 class MemberNode::Impl {
  public:
-  /// `layout` is null for one that only reduces.
+  /// `layout` is null for a reducer.
   Impl(const NetworkConfig& config, const FragmentLayout* layout, const MemberRules& rules, Trace& trace)
       : network(config, layout, rules, meet, trace),
         trainer(config, rules.closing.reject > 0, meet, network),
@@ -103,7 +104,7 @@ void MemberNode::leave(const std::string& reason) noexcept {
   try {
     impl_->trainer.leave(reason);
   } catch (const std::exception&) {
-    // Leaving politely is best effort: the coordinator notices a closed connection too.
+    // Best effort: the coordinator also notices a closed connection.
   }
 }
 void MemberNode::fail(const Error& error) { impl_->meet.fail(error); }

@@ -16,10 +16,10 @@ std::string describe(const View& view) {
   const auto trainers = std::ranges::count_if(view.members, trains);
   const auto reducers = static_cast<std::ptrdiff_t>(view.members.size()) - trainers;
   return "view " + std::to_string(view.number) + " begins with " + std::to_string(trainers) + " replicas" +
-         (reducers == 0 ? "" : " and " + std::to_string(reducers) + " that only reduce") + ": " + names;
+         (reducers == 0 ? "" : " and " + std::to_string(reducers) + " reducer(s)") + ": " + names;
 }
 
-/// As many as there are members where it is none of them.
+/// Index of member `id` in the view; the number of members if it is not in it.
 MemberIndex place_of(ReplicaId id, const View& view) {
   return static_cast<MemberIndex>(std::ranges::find(view.members, id, id_of) - view.members.begin());
 }
@@ -34,7 +34,7 @@ Hello Membership::hello(bool done) {
     hello_.activated = rounds_.member().view().number;
     hello_.settings = rounds_.member().settings();
     hello_.token = token_;
-    say_("the coordinator is there again");
+    say_("reconnected to the coordinator");
   } else {
     forget_seal();
   }
@@ -43,8 +43,8 @@ Hello Membership::hello(bool done) {
   return hello_;
 }
 
-/// What was asked for is void with its connection: a coordinator that was started again may count from a
-/// lower view on.
+/// A seal request is void once its connection is gone: a restarted coordinator may number its views from a
+/// lower one.
 void Membership::forget_seal() {
   blank_seal_ = 0;
   waiting_view_.reset();
@@ -74,12 +74,12 @@ void Membership::begin(const std::vector<FragmentState>& fragments, const Digest
   rounds_.begin(fragments, ledger, settings);
   ViewNumber view = 0;
   shared_.update([&] { view = shared_.seal->view; });
-  if (view > 0) answer_seal(view);  // else it is still to come
+  if (view > 0) answer_seal(view);  // otherwise the seal is still to arrive
 }
 
 void Membership::on_seal(const Seal& seal) {
   if (reduces() && !rounds_.stands()) return answer_seal_blankly(seal.view);
-  // A replica restores once, and a connection that was lost meanwhile does not undo that.
+  // A replica restores only once, even if it lost a connection meanwhile.
   std::uint64_t restored = 0;
   shared_.update([&] { restored = shared_.seal ? shared_.seal->resume_step : 0; });
   if (restored > 0 && seal.resume_step > 0 && seal.resume_step != restored) {
@@ -108,7 +108,7 @@ void Membership::answer_seal(ViewNumber view) {
   control_.send(std::move(*sealed));
 }
 
-/// Who only reduces and has been in no view knows of nothing; but it enters no older one from here on.
+/// A reducer before its first view has nothing to report, but promises to enter no older view.
 void Membership::answer_seal_blankly(ViewNumber view) {
   if (view < blank_seal_) return;
   blank_seal_ = view;
@@ -119,7 +119,7 @@ void Membership::answer_seal_blankly(ViewNumber view) {
 
 // ---- views ----
 
-/// What it needs it is told with the view.
+/// The view message contains all that a reducer needs.
 void Membership::begin_reducing(const NewView& message) {
   handler_.on_layout(message);
   rounds_.begin(std::vector<FragmentState>(rounds_.codec_context().layout.fragment_count()));
@@ -135,7 +135,7 @@ void Membership::on_new_view(NewView message) {
   begin_waiting_view();
 }
 
-/// A view may void results that have not been applied: so not while one of them is being applied.
+/// A view may void results that are not applied yet, so it cannot begin while one is being applied.
 void Membership::begin_waiting_view() {
   if (!waiting_view_) return;
   auto& member = rounds_.member();
@@ -146,14 +146,15 @@ void Membership::begin_waiting_view() {
   const auto message = *std::exchange(waiting_view_, std::nullopt);
   const auto entry = member.activate(message, place);
   if (entry == Member::Entry::begun) {
-    // No result of this view has come yet, and only such take the trainer beyond where this may matter.
+    // No result of this view has arrived yet, and the trainer needs one to get past the step where these
+    // settings may matter.
     shared_.settings = std::make_shared<const Settings>(message.settings);
-    if (!of_reference) shared_.reach = Settings::never;  // until it says where it begins
+    if (!of_reference) shared_.reach = Settings::never;  // until the trainer reports its next step
   }
   if (entry == Member::Entry::begun && !reduces()) shared_.order.deal(message, place);
   if (entry == Member::Entry::begun && !of_reference) {
     shared_.results.clear();
-    shared_.state_events.clear();  // they come once more, as results that are decided
+    shared_.state_events.clear();  // they arrive again as committed results
     if (reduces()) {
       shared_.followed = member.fragments();
       ++shared_.life;
@@ -196,7 +197,7 @@ void Membership::withdraw() {
 }
 
 void Membership::evict(const std::string& reason) {
-  say_((reduces() ? "comes again: " : "must take the state from other members: ") + reason);
+  say_((reduces() ? "rejoining: " : "evicted, must copy the state from other members: ") + reason);
   withdraw();
   mesh_.set_peers({});
   handler_.on_evicted();

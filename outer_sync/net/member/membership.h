@@ -1,6 +1,5 @@
 #pragma once
-// What a replica is to its run: who it is, what it has promised the coordinator, and the view that it is in.
-// Everything here runs on the io thread.
+// A member's identity, its promises to the coordinator, and its view. All functions run on the io thread.
 
 #include <optional>
 #include <string>
@@ -16,24 +15,24 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// Owns this replica's identity, the run's token and the view that waits to begin. Answers seals, begins
-/// views and leaves them; the mesh has the peers of the view.
+/// Owns this replica's identity, the run's token and the view that waits to begin. Answers seals, begins and
+/// leaves views. The mesh knows the view's peers.
 class Membership {
  public:
-  /// Called from within the calls below.
+  /// Called from within the functions below.
   class Handler {
    public:
     virtual ~Handler() = default;
-    /// Of one that only reduces: before the first view of each of its incarnations.
-    /// Gives the rounds their codec_context. An Error that it throws ends the connection to the coordinator.
+    /// For a reducer, before the first view of each incarnation: sets the rounds' codec context. If it throws
+    /// an Error, the connection to the coordinator ends.
     virtual void on_layout(const protocol::NewView& view) = 0;
-    /// A view has begun: all that was needed to come into one is over.
+    /// A view has begun: copying the state is over.
     virtual void on_view_begun() = 0;
-    /// This replica is in no view any more, and what it has is not the run's.
+    /// This replica has left its view, and its state is not the run's.
     virtual void on_evicted() = 0;
   };
 
-  /// All must outlive it.
+  /// All arguments must outlive it.
   Membership(Rounds& rounds, PeerMesh& mesh, ControlLink& control, SharedState& meet, Say say,
              Handler& handler)
       : rounds_(rounds),
@@ -50,25 +49,25 @@ class Membership {
   [[nodiscard]] protocol::ReplicaId id() const { return id_of(hello_.member); }
   [[nodiscard]] bool reduces() const { return self().kind == protocol::MemberKind::reducer; }
   [[nodiscard]] bool observes() const { return self().kind == protocol::MemberKind::observer; }
-  /// The first thing to be said on a new connection to the coordinator. `done`: this replica has reached the
-  /// last step.
+  /// The first message on a new connection to the coordinator. `done`: this replica has reached the last
+  /// step.
   [[nodiscard]] protocol::Hello hello(bool done);
-  /// Shows the members that token from now on.
+  /// Uses this run's token for connections to members from now on.
   void join_mesh(const Digest& token);
 
   // ---- views ----
 
-  /// Stands there at the start of a run; answers the seal that came before.
+  /// Starts a run with this state, and answers the seal if it has arrived.
   void begin(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters,
              const protocol::Ledger& ledger, const protocol::Settings& settings);
   void on_seal(const protocol::Seal& seal);
-  /// Throws Error(network) for a view that does not fit this replica.
+  /// Throws Error(network) if the view does not fit this replica.
   void on_new_view(protocol::NewView message);
-  /// To be called when a round that was taken has been applied: a view may have waited for that.
+  /// Call after a round that the trainer had taken is applied: a view may have waited for that.
   void begin_waiting_view();
-  /// Stands nowhere any more, and waits for no view.
+  /// Drops this replica's state and any view that waits to begin.
   void withdraw();
-  /// What this replica has contributed is of one that is gone; so it comes back under another incarnation.
+  /// Drops this replica's state and contributions; it returns under a new incarnation.
   void evict(const std::string& reason);
 
  private:
@@ -88,9 +87,9 @@ class Membership {
 
   protocol::Hello hello_;
   Digest token_;
-  Digest parameters_;  ///< global ones, before the first view
+  Digest parameters_;  ///< digest of the global parameters, before the first view
   std::optional<protocol::NewView> waiting_view_;
-  protocol::ViewNumber blank_seal_ = 0;  ///< of one that only reduces: highest sealed before its first view
+  protocol::ViewNumber blank_seal_ = 0;  ///< reducer: highest view sealed before its first one
 };
 
 }  // namespace isthmus::outer_sync::transport

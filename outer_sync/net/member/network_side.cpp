@@ -32,7 +32,7 @@ namespace {
 
 constexpr auto tick_every = 50ms;
 constexpr std::uint64_t max_wakes_per_second = 1000;
-constexpr auto wakes_at_once = 20ms;  ///< of them, after a pause: a few messages to and fro wait for nothing
+constexpr auto wakes_at_once = 20ms;  ///< burst allowed after a pause
 constexpr std::size_t max_reports_kept = 4;
 constexpr auto begun_without_it = "the run has begun without this replica";
 
@@ -80,13 +80,13 @@ NetworkSide::NetworkSide(const NetworkConfig& network, const FragmentLayout* lay
   }
   mesh_.send_at_most(network.rate.bytes_per_second());
   io_thread_ = std::thread([this] { run_io(); });
-  pthread_setname_np(io_thread_.native_handle(), "network");  // for top -H
+  pthread_setname_np(io_thread_.native_handle(), "network");  // shown by top -H
 }
 
 NetworkSide::~NetworkSide() {
   io_.stop();
   io_thread_.join();
-  shared_.state_requests.clear();  // their timers are the io context's
+  shared_.state_requests.clear();  // their timers belong to the io context
 }
 
 asio::ip::tcp::acceptor NetworkSide::bind() {
@@ -101,8 +101,8 @@ std::size_t NetworkSide::max_bytes_queued(const FragmentLayout& layout) const {
   return max_queued(layout, rules_.codecs);
 }
 
-/// Whoever computes on the same cores is interrupted whenever this thread wakes, and all its threads wait for
-/// the one that was. So where there is much to do it wakes every millisecond, and finds more to do each time.
+/// Each wake-up preempts a compute thread on the same core, and its whole team waits for it. So under load
+/// this thread wakes only once a millisecond and handles more at a time.
 void NetworkSide::run_io() {
   Pacer wakes(max_wakes_per_second, wakes_at_once);
   try {
@@ -119,7 +119,7 @@ void NetworkSide::run_io() {
 
 void NetworkSide::say(const std::string& text) const {
   const auto& name = membership_.self().name;
-  const auto line = printable(text);  // words of others are in it
+  const auto line = printable(text);  // may contain text from other processes
   say_error((name.empty() ? "worker" : name) + ": " + line);
   records_.add(line);
 }
@@ -146,14 +146,14 @@ void NetworkSide::say_hello(Hello hello) {
 }
 
 void NetworkSide::say_what_is_missing() {
-  if (network_.reachable().empty()) return;  // all stays on this machine
+  if (network_.reachable().empty()) return;  // all members are on this machine
   if (const auto why = lacks_congestion_control(network_.congestion)) saying()("network.congestion: " + *why);
 }
 
 void NetworkSide::activate(const std::vector<FragmentState>& fragments, const Digest& parameters,
                            const Ledger& ledger, const Settings& settings) {
   asio::post(io_, [this, fragments, parameters, ledger, settings] {
-    // It was admitted while it restored: its connection was lost, and the run begins without it.
+    // Its connection was lost while it restored, and the run began without it.
     if (taker_->takes()) return shared_.update([&] { shared_.evicted = begun_without_it; });
     membership_.begin(fragments, parameters, ledger, settings);
   });
@@ -195,7 +195,7 @@ void NetworkSide::request_stop(const std::string& reason) {
   asio::post(io_, [this, reason] { shutdown_.request_stop(reason); });
 }
 
-/// After a heartbeat, so that it is known how far this member is.
+/// The heartbeat goes first, since it reports this member's step.
 void NetworkSide::request_checkpoint(const std::string& reason) {
   asio::post(io_, [this, reason] {
     control_.send(heartbeat());
@@ -206,7 +206,7 @@ void NetworkSide::request_checkpoint(const std::string& reason) {
 void NetworkSide::done(const Done& done) {
   asio::post(io_, [this, done] {
     records_.send_all();
-    control_.send(heartbeat());  // so that it is known which rounds are the last
+    control_.send(heartbeat());  // reports the last rounds
     shutdown_.done(done);
   });
 }
@@ -214,7 +214,7 @@ void NetworkSide::done(const Done& done) {
 void NetworkSide::leave(const std::string& reason) {
   asio::post(io_, [this, reason] {
     records_.send_all();
-    control_.send(heartbeat());  // its last step, and whether that was sound
+    control_.send(heartbeat());  // reports its last step, loss and audits
     shutdown_.leave(reason);
   });
 }
@@ -266,13 +266,13 @@ void NetworkSide::on_ack(ReplicaId from, ViewNumber view, const ChunkKey& key) {
 }
 void NetworkSide::on_begun(ReplicaId from, ViewNumber view) { rounds_.on_begun(from, view); }
 void NetworkSide::on_peer_up(ReplicaId peer) { rounds_.on_peer_up(peer); }
-/// It is dialled again; the coordinator hears of it.
+/// The mesh dials it again, and heartbeats report the loss.
 void NetworkSide::on_peer_down(ReplicaId) { rounds_.count_live(); }
 void NetworkSide::on_broken_peer(ReplicaId peer, const std::string& why) {
   rounds_.on_broken_peer(peer, why);
 }
 asio::awaitable<void> NetworkSide::on_fetcher(ReplicaId, ConnectionPtr connection) {
-  if (!giver_) throw Error(ErrorKind::network, "who only reduces has no state to give");
+  if (!giver_) throw Error(ErrorKind::network, "this member is a reducer and has no state to give");
   co_await giver_->serve(connection);
 }
 
@@ -283,7 +283,7 @@ void NetworkSide::on_up() {
   heartbeats_.forget_unanswered();
   records_.connected();
   control_.send(membership_.hello(shutdown_.is_done()));
-  // A coordinator that has come back has not heard these.
+  // A restarted coordinator has not received these.
   for (const auto& report : reports_) control_.send(report);
   if (shutdown_.is_done()) {
     records_.send_all();
@@ -294,14 +294,14 @@ void NetworkSide::on_up() {
 
 void NetworkSide::on_down(const std::string& why) {
   shared_.update([&] { shared_.reaches_coordinator = false; });
-  if (taker_ && taker_->takes() && !membership_.observes()) {  // the donors may be others by then
+  if (taker_ && taker_->takes() && !membership_.observes()) {  // the donors may have changed on reconnection
     taker_->stop();
     membership_.withdraw();
   }
   heartbeats_.silent();
   if (shutdown_.ends_with_connection()) return control_.stop();
   if (shutdown_.is_leaving()) return;
-  const auto* meanwhile = reduces_ ? "rounds go on" : "training goes on while rounds commit";
+  const auto* meanwhile = reduces_ ? "rounds continue" : "training continues while rounds commit";
   say(why + "; " + (rounds_.in_a_view() ? meanwhile : "dialling again"));
 }
 
@@ -323,7 +323,7 @@ void NetworkSide::handle(const HeartbeatReply& reply) {
 }
 
 void NetworkSide::handle(const Admitted& admitted) {
-  if (!taker_) throw Error(ErrorKind::network, "it sent a message that is a member's to send");
+  if (!taker_) throw Error(ErrorKind::network, "it sent a message that only members may send");
   if (rounds_.in_a_view()) return;
   if (rounds_.stands()) shared_.update([&] { shared_.evicted = begun_without_it; });
   membership_.withdraw();
@@ -332,27 +332,27 @@ void NetworkSide::handle(const Admitted& admitted) {
   handle(Steered{admitted.settings});
 }
 
-/// For the trainer who follows the rounds.
+/// Passes the settings on to a trainer that follows the rounds.
 void NetworkSide::handle(const Steered& steered) {
   steered_ = steered.settings;
   if (!taker_ || !taker_->takes()) return;
   shared_.update([&] { shared_.state_events.emplace_back(steered.settings); });
 }
 
-/// Keys that a member does not know are those of a newer build.
+/// Ignores unknown keys: they come from a newer build.
 void NetworkSide::handle(const Adjust& adjust) {
   for (const auto& [key, value] : adjust.items) {
     if (key != "network.rate") continue;
     const auto rate = rate_of(value);
     mesh_.send_at_most(rate.bytes_per_second());
     heartbeats_.rate_is(rate.bytes_per_second());
-    say("network.rate is " + value + " from now on");
+    say("network.rate is now " + value);
   }
 }
 
-/// Who only reduces has nothing to finish.
+/// A reducer leaves at once: it has nothing to finish.
 void NetworkSide::handle(const Drain& drain) {
-  say("is to leave: " + drain.reason);
+  say("leaving as requested: " + drain.reason);
   if (reduces_) return shutdown_.leave(drain.reason);
   shared_.update([&] { shared_.drain = drain.reason; });
 }
@@ -363,7 +363,7 @@ void NetworkSide::handle(const CheckpointAt& checkpoint) {
     missed = shared_.checkpoint_at != checkpoint.step && shared_.step_done >= checkpoint.step;
     shared_.checkpoint_at = checkpoint.step;
   });
-  if (missed && !reduces_) request_checkpoint("it was past step " + std::to_string(checkpoint.step));
+  if (missed && !reduces_) request_checkpoint("it was already past step " + std::to_string(checkpoint.step));
 }
 
 void NetworkSide::handle(const Announce& announce) {
@@ -377,7 +377,7 @@ void NetworkSide::handle(const Finished& finished) {
   control_.stop();
 }
 
-/// Whoever has been in the run is asked to go away only for the moment.
+/// A member that is in a view is refused only temporarily.
 void NetworkSide::handle(const Refused& refused) {
   if (rounds_.in_a_view()) return say("the coordinator refused this worker for now: " + refused.reason);
   shared_.fail(Error(ErrorKind::config, "the coordinator refused this worker: " + refused.reason));
@@ -385,23 +385,23 @@ void NetworkSide::handle(const Refused& refused) {
 }
 
 void NetworkSide::handle(const Abort& abort) {
-  shared_.fail(Error(ErrorKind::network, "the run cannot go on: " + abort.reason));
+  shared_.fail(Error(ErrorKind::network, "the run cannot continue: " + abort.reason));
   control_.stop();
 }
 
-// ---- views, and the way into one ----
+// ---- entering views ----
 
 void NetworkSide::on_layout(const NewView& view) {
   auto layout = layout_of(view.layout, view.chunk_elements);
   if (!layout || view.chunk_elements != rules_.chunk_elements)
-    throw Error(ErrorKind::network, "it announced a view of no layout that this run can have");
+    throw Error(ErrorKind::network, "it announced a view with a layout that is invalid for this run");
   if (!codec_context_) {
     codec_context_ = std::make_unique<CodecContext>(*layout, rules_.codecs, rules_.lossless);
     rounds_.use(*codec_context_);
     mesh_.queue_at_most(max_bytes_queued(*layout));
   }
   if (!std::ranges::equal(codec_context_->layout.fragments(), view.layout))
-    throw Error(ErrorKind::network, "it announced a view of another layout than before");
+    throw Error(ErrorKind::network, "it announced a view with a different layout than before");
 }
 
 void NetworkSide::stop_taking() {
@@ -424,7 +424,7 @@ void NetworkSide::on_ready(const std::vector<FragmentState>& states, const Ledge
 }
 
 void NetworkSide::on_rounds_gone() {
-  membership_.evict("rounds that it needs were gone before it was in a view");
+  membership_.evict("its donors dropped rounds that it needs before it was in a view");
 }
 
 void NetworkSide::on_no_donors() {
@@ -446,9 +446,10 @@ asio::awaitable<void> NetworkSide::heartbeat_loop() {
     records_.send();
     if (heartbeats_.has_waited_in_vain(shutdown_.is_done())) {
       control_.stop();
-      shared_.fail(Error(ErrorKind::network, "the coordinator at " + network_.coordinator +
-                                                 " is not there: no answer within network.join_timeout (" +
-                                                 control_.last_failure() + ")"));
+      shared_.fail(
+          Error(ErrorKind::network, "the coordinator at " + network_.coordinator +
+                                        " cannot be reached: no answer within network.join_timeout (" +
+                                        control_.last_failure() + ")"));
     }
     timer.expires_after(to_duration(network_.heartbeat));
     co_await timer.async_wait(use_awaitable);

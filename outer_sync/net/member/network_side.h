@@ -1,6 +1,5 @@
 #pragma once
-// The side of a member that faces the network: the io thread and all that lives on it. This is where its
-// parts are put together and what one has to say is handed to another; each part's job is its own.
+// A member's network side: owns the io thread and the parts that run on it, and passes messages between them.
 
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
@@ -27,25 +26,25 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// What a member is told of its run.
+/// Settings of the run that a member needs.
 struct MemberRules {
   protocol::CodecPlan codecs;
   protocol::ClosingRule closing;
   quant::Lossless lossless = quant::Lossless::none;
-  bool moments = false;              ///< of the inner optimizer are taken with the state
-  std::uint64_t chunk_elements = 0;  ///< that the layout must have, where it is not known yet
+  bool moments = false;              ///< the state includes the inner optimizer's moments
+  std::uint64_t chunk_elements = 0;  ///< required chunk size, while the layout is unknown
 };
 
-/// Owns the sockets, the io thread and the threads of its parts. What is public may be called from any
-/// thread: it returns at once, and is done on the io thread, in the order of the calls. What comes of it is
-/// in the shared state.
+/// Owns the sockets, the io thread and the threads of its parts. Any thread may call the public functions:
+/// they return at once, and the io thread executes them in the order of the calls. Results appear in the
+/// shared state.
 class NetworkSide final : public PeerMesh::Handler,
                           public ControlLink::Handler,
                           public StateRecovery::Handler,
                           public Membership::Handler {
  public:
-  /// Binds `network.listen` (Error(config) naming the address when it is in use) and starts the threads.
-  /// `layout` is null for one that only reduces. The shared state and the trace must outlive it.
+  /// Binds `network.listen` and starts the threads. Throws Error(config) with the address if it is in use.
+  /// `layout` is null for a reducer. The shared state and the trace must outlive it.
   NetworkSide(const NetworkConfig& network, const FragmentLayout* layout, const MemberRules& rules,
               SharedState& meet, Trace& trace);
   ~NetworkSide() override;
@@ -54,23 +53,23 @@ class NetworkSide final : public PeerMesh::Handler,
 
   [[nodiscard]] const std::string& advertised() const { return advertised_; }
   [[nodiscard]] const WireCounters& counters() const { return counters_; }
-  /// Of one that has a layout from the start.
+  /// For members that know the layout from the start.
   [[nodiscard]] CodecContext& codec_context() { return *codec_context_; }
 
-  /// See MemberNode. Before `say_hello`.
+  /// See MemberNode. Call before `say_hello`.
   void gather(std::shared_ptr<RecordQueue> records);
 
   // ---- the run ----
 
-  /// Begins to dial the coordinator. The address in `hello` is filled in.
+  /// Starts dialling the coordinator. Fills in the address in `hello`.
   void say_hello(protocol::Hello hello);
-  /// Answers the seal that is in the shared state.
+  /// Answers the seal in the shared state.
   void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters,
                 const protocol::Ledger& ledger, const protocol::Settings& settings);
-  /// What this member has is not the run's: the shared state says so then.
+  /// This member's state is not the run's: evicts it, which sets `evicted` in the shared state.
   void give_up(const std::string& reason);
-  /// Up to all rounds that were said to be applied; empty where this member stands nowhere. Waits for the io
-  /// thread, and throws why it has failed where it is gone.
+  /// The ledger up to the rounds reported as applied; empty if this member has no state. Waits for the io
+  /// thread; throws its failure if it has ended.
   [[nodiscard]] protocol::Ledger ledger();
   void send(protocol::ControlMessage message);
   void report_evaluation(const protocol::EvalReport& report);
@@ -81,17 +80,17 @@ class NetworkSide final : public PeerMesh::Handler,
 
   // ---- rounds ----
 
-  /// `packed` is null where that would not be smaller.
+  /// `packed` is null if packing would not make the chunk smaller.
   void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes,
                   protocol::SharedBytes packed, std::uint64_t weight, double squares,
                   const SampleSet& samples);
-  /// By the trainer.
+  /// For trainers.
   void applied(FragmentId fragment, const protocol::FragmentState& state, std::vector<SampleRange> samples);
-  /// By one that only reduces. What was taken in another life than the shared state counts no more.
+  /// For reducers. Ignored if `life` is not the shared state's any more.
   void followed(FragmentId fragment, const protocol::FragmentState& state, std::vector<SampleRange> samples,
                 std::uint64_t life);
 
-  // ---- the state, where it is taken from others ----
+  // ---- while copying the state from others ----
 
   void attempt_begun(std::uint64_t attempt);
   void learned(FragmentId fragment, const protocol::FragmentState& state);
@@ -148,10 +147,10 @@ class NetworkSide final : public PeerMesh::Handler,
   void handle(const protocol::RecordsTaken& taken) { records_.on_taken(taken); }
   template <class Other>
   void handle(const Other&) {
-    throw Error(ErrorKind::network, "it sent a message that is a member's to send");
+    throw Error(ErrorKind::network, "it sent a message that only members may send");
   }
 
-  /// Open only where there is a port.
+  /// The acceptor is open only if this member listens on a port.
   [[nodiscard]] asio::ip::tcp::acceptor bind();
   [[nodiscard]] std::size_t max_bytes_queued(const FragmentLayout& layout) const;
   void run_io();
@@ -161,7 +160,7 @@ class NetworkSide final : public PeerMesh::Handler,
   [[nodiscard]] protocol::Heartbeat heartbeat();
   void look_at_certificates();
   void stop_taking();
-  /// A line on standard error.
+  /// Writes a line to standard error and to the records.
   void say(const std::string& text) const;
   [[nodiscard]] Say saying() {
     return [this](const std::string& text) { say(text); };
@@ -169,13 +168,13 @@ class NetworkSide final : public PeerMesh::Handler,
 
   const NetworkConfig network_;
   const MemberRules rules_;
-  const bool reduces_;  ///< and does nothing else
+  const bool reduces_;  ///< this member is a reducer
   SharedState& shared_;
   WireCounters counters_;
-  std::unique_ptr<CodecContext> codec_context_;  ///< none before the layout is known
+  std::unique_ptr<CodecContext> codec_context_;  ///< null before the layout is known
   LinkOptions link_;
   asio::io_context io_;
-  std::string advertised_;  ///< HOST:PORT; empty where no port is open
+  std::string advertised_;  ///< HOST:PORT; empty if no port is open
   AwakeClock clock_;
   PeerMesh mesh_;
   ControlLink control_;
@@ -184,11 +183,11 @@ class NetworkSide final : public PeerMesh::Handler,
   Membership membership_;
   Heartbeats heartbeats_;
   Shutdown shutdown_;
-  // Of one that has the state, or will:
+  // Not for reducers:
   std::optional<StateRecovery> taker_;
   std::optional<StateServer> giver_;
-  protocol::Settings steered_;                ///< as one that takes the state has been told them
-  std::deque<protocol::EvalReport> reports_;  ///< the newest evaluations
+  protocol::Settings steered_;                ///< latest settings received while copying the state
+  std::deque<protocol::EvalReport> reports_;  ///< the newest evaluations, sent again on a new connection
 
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   std::thread io_thread_;

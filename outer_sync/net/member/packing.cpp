@@ -31,12 +31,12 @@ ChunkUnpacker::ChunkUnpacker(quant::Lossless stage, const FragmentLayout& layout
 std::optional<std::string> ChunkUnpacker::unpack(const ChunkHeader& header, SharedBytes& bytes) {
   if (header.packing == static_cast<std::uint8_t>(quant::Lossless::none)) return std::nullopt;
   if (!unpacker_ || header.packing != static_cast<std::uint8_t>(quant::Lossless::zstd))
-    return "a chunk that is packed in a way that this run has not agreed on";
-  if (header.chunk >= layout_.chunk_count()) return "a packed chunk that there is not";
+    return "a chunk packed in a way that this run does not use";
+  if (header.chunk >= layout_.chunk_count()) return "a packed chunk with an unknown number";
   const auto size = quant::encoded_size(codecs_.of(header.round), layout_.chunk(header.chunk).size);
   if (bytes->size() >= size) {
-    return "a packed chunk of " + std::to_string(bytes->size()) + " bytes; unpacked it has " +
-           std::to_string(size);
+    return "a packed chunk of " + std::to_string(bytes->size()) +
+           " bytes; expected fewer than its unpacked " + std::to_string(size);
   }
   auto unpacked = buffers_.take(size);
   if (!unpacker_->unpack(*bytes, *unpacked))

@@ -1,6 +1,6 @@
 #pragma once
-// The lossless stage on a chunk's way: packed before the io thread gets it, unpacked before the protocol
-// does, which knows codec bytes alone.
+// The lossless stage: packs chunks before they reach the io thread, and unpacks them before they reach the
+// protocol, which only knows codec bytes.
 
 #include <optional>
 #include <string>
@@ -13,12 +13,12 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// Belongs to one thread. The layout must outlive it.
+/// Used by one thread only. The layout must outlive it.
 class ChunkPacker {
  public:
   ChunkPacker(quant::Lossless stage, const FragmentLayout& layout, protocol::CodecPlan codecs,
               const BufferPool& buffers);
-  /// Null where nothing is packed in this run, or packing would not make it smaller.
+  /// Null if this run packs nothing, or packing would not make the chunk smaller.
   [[nodiscard]] protocol::SharedBytes pack(ChunkId chunk, protocol::Round round, const Bytes& bytes);
 
  private:
@@ -28,15 +28,15 @@ class ChunkPacker {
   std::optional<quant::Packer> packer_;
 };
 
-/// Belongs to one thread: the io thread. Some twenty microseconds per chunk of 35 kB are less than a tenth of
-/// its time at 1 Gbit/s; on another thread chunks would come back in another order, and a connection would be
-/// dropped for what it said long ago.
+/// Used by the io thread only. Unpacking a chunk of 35 kB takes about 20 us, less than a tenth of the
+/// thread's time at 1 Gbit/s. On another thread, chunks would arrive out of order, and a connection would be
+/// dropped for bytes received long before.
 class ChunkUnpacker {
  public:
   ChunkUnpacker(quant::Lossless stage, const FragmentLayout& layout, protocol::CodecPlan codecs,
                 const BufferPool& buffers);
-  /// Puts the codec bytes in the place of packed ones; leaves alone what is not packed. Returns why the
-  /// sender breaks the protocol.
+  /// Replaces packed bytes by codec bytes; leaves unpacked ones alone. Returns the sender's breach of the
+  /// protocol, if any.
   [[nodiscard]] std::optional<std::string> unpack(const ChunkHeader& header, protocol::SharedBytes& bytes);
 
  private:

@@ -9,7 +9,7 @@ using namespace protocol;
 
 namespace {
 
-/// In memory and on the wire, about.
+/// Approximate size in memory and on the wire.
 std::size_t size_of(const Record& record) { return record.line.size() + 8; }
 
 }  // namespace

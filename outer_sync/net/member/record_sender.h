@@ -1,5 +1,5 @@
 #pragma once
-// Sends what waits in a RecordQueue to the coordinator. Everything here runs on the io thread.
+// Sends the lines of a RecordQueue to the coordinator. All functions run on the io thread.
 
 #include <memory>
 #include <string>
@@ -10,31 +10,31 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// Has one message under way at a time, so that no heartbeat waits behind more. Without a queue it does
-/// nothing.
+/// Keeps at most one message in flight, so that no heartbeat waits behind several. Does nothing without a
+/// queue.
 class RecordSender {
  public:
   /// The link must outlive it.
   explicit RecordSender(ControlLink& control) : control_(control) {}
 
   void use(std::shared_ptr<RecordQueue> records) { records_ = std::move(records); }
-  /// A line of the log.
+  /// Queues a log line.
   void add(const std::string& text) const;
-  /// A new connection: what was under way on another is said again.
+  /// There is a new connection: the message in flight on the old one is sent again.
   void connected() { under_way_ = false; }
   void send();
-  /// `send`, where so much waits that it is worth a message before the next heartbeat.
+  /// Calls `send` if enough is queued to be worth a message before the next heartbeat.
   void send_if_enough();
-  /// All there are, before this member is gone. Nobody waits for the answers: what arrives does so before
-  /// whatever is said after it.
+  /// Sends all lines before this member leaves. Does not wait for acknowledgements: messages stay in order,
+  /// so these arrive before any later one.
   void send_all();
   void on_taken(const protocol::RecordsTaken& taken);
 
  private:
   ControlLink& control_;
-  std::shared_ptr<RecordQueue> records_;  ///< null: they stay here
+  std::shared_ptr<RecordQueue> records_;  ///< null: lines are not sent
   bool under_way_ = false;
-  bool wanted_ = false;  ///< as far as is known: the first line is also a question
+  bool wanted_ = false;  ///< false until the first acknowledgement: send one line to ask
 };
 
 }  // namespace isthmus::outer_sync::transport

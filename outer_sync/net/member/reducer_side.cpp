@@ -39,7 +39,7 @@ std::optional<std::string> ReducerSide::follow() {
   }
 }
 
-/// Under the lock. Rounds of a fragment may be complete in any order; they are followed in theirs.
+/// Call under the lock. Rounds of a fragment may complete in any order, but are followed in sequence.
 std::map<SharedState::Place, RoundResult>::iterator ReducerSide::next_to_follow() {
   return std::ranges::find_if(shared_.results, [this](const auto& entry) {
     const auto [fragment, round] = entry.first;

@@ -1,5 +1,5 @@
 #pragma once
-// What a member that only reduces does where others train. Everything here runs on the caller's thread.
+// A reducer's counterpart of the trainer side. All functions run on the caller's thread.
 
 #include <map>
 #include <optional>
@@ -10,13 +10,13 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// Extends the hash chains of the rounds that come to the shared state, and tells the network side.
+/// Extends the hash chains with the rounds in the shared state, and reports them to the network side.
 class ReducerSide {
  public:
-  /// All must outlive it.
+  /// All arguments must outlive it.
   ReducerSide(SharedState& meet, NetworkSide& side) : shared_(meet), side_(side) {}
 
-  /// Until the run has ended, or this member has left it: MemberNode::follow, once hello was said.
+  /// MemberNode::follow, after the hello was sent: runs until the run has ended or this member has left it.
   [[nodiscard]] std::optional<std::string> follow();
 
  private:

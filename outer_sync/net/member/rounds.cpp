@@ -51,7 +51,7 @@ void Rounds::count_live() {
   });
 }
 
-/// Position in the view in force here.
+/// Position in the current view.
 std::optional<MemberIndex> Rounds::index_of(ReplicaId peer) const {
   const auto place = std::ranges::find(ids_, peer);
   if (place == ids_.end()) return std::nullopt;
@@ -76,7 +76,7 @@ void Rounds::applied(FragmentId fragment, const FragmentState& state, std::vecto
 
 std::optional<std::string> Rounds::on_chunk(ReplicaId from, Connection::Received chunk) {
   const auto index = index_of(from);
-  if (!index) return std::nullopt;  // of a view that has not begun here, or is over
+  if (!index) return std::nullopt;  // from a view that has not begun here or has ended
   if (auto problem = codec_context_->unpacker.unpack(chunk.head, chunk.body)) return problem;
   auto problem = member_->receive(*index, message_of(std::move(chunk)));
   act();
@@ -108,7 +108,7 @@ void Rounds::on_broken_peer(ReplicaId peer, const std::string& why) {
   shared_.fail(Error(ErrorKind::network, name + " breaks the protocol: " + why));
 }
 
-// ---- time, and others ----
+// ---- time, and queries ----
 
 void Rounds::tick(Time now) {
   if (!member_) return;
@@ -124,10 +124,9 @@ FragmentLedger Rounds::ledger(FragmentId fragment) const {
   return member_ ? member_->ledger().at(fragment) : FragmentLedger();
 }
 
-// ---- what the member wants ----
+// ---- the member's actions ----
 
-/// Chunks that are sent once more, on a new connection, travel unpacked: they are few, and so nothing has
-/// to be kept twice.
+/// Chunks that are resent on a new connection travel unpacked: they are few, and nothing need be kept twice.
 void Rounds::act(const Fresh& fresh) {
   for (auto& action : member_->take_actions()) {
     if (auto* chunk = std::get_if<SendChunk>(&action)) {
@@ -144,11 +143,11 @@ void Rounds::act(const Fresh& fresh) {
       asio::post(codec_pool_, [this, chunk = forget->chunk] { codec_context_->reducer.forget(chunk); });
     } else if (auto* round = std::get_if<Deliver>(&action)) {
       deliver(std::move(*round));
-    }  // a Retract is carried out where the view begins, under the shared state lock
+    }  // Membership carries out a Retract when the view begins, under the shared state's lock
   }
 }
 
-/// Rounds are due in the order in which they begin. What is sent of one later, again, keeps its place.
+/// Rounds are due in the order in which they begin. A chunk that is resent later keeps its place.
 std::uint64_t Rounds::order_of(const ChunkKey& key) {
   const SharedState::Place place{codec_context_->layout.fragment_of(key.chunk), key.round};
   std::erase_if(orders_, [&](const auto& entry) {
@@ -157,7 +156,7 @@ std::uint64_t Rounds::order_of(const ChunkKey& key) {
   return orders_.try_emplace(place, orders_begun_ + 1).second ? ++orders_begun_ : orders_.at(place);
 }
 
-/// What has not begun here is due after all that has.
+/// A round that has not begun here is due after all that have.
 std::uint64_t Rounds::order_of_carried(const ChunkKey& key) const {
   if (codec_context_ == nullptr || key.chunk >= codec_context_->layout.chunk_count())
     return orders_begun_ + 1;
@@ -176,18 +175,18 @@ void Rounds::deliver(Deliver round) {
   });
 }
 
-/// A replica that is sick is so for long.
+/// A misbehaving replica is rejected repeatedly; log every 100th time.
 void Rounds::say_if_rejected(const Deliver& round) {
   constexpr std::uint64_t say_every = 100;
   const auto chunks = std::ranges::count(round.rejected, true);
   if (chunks == 0 || rejected_++ % say_every != 0) return;
-  say_("the others left out this replica's contribution to " + std::to_string(chunks) + " of " +
+  say_("the others rejected this replica's contribution to " + std::to_string(chunks) + " of " +
        std::to_string(round.rejected.size()) + " chunks of fragment " + std::to_string(round.fragment) +
        ", round " + std::to_string(round.round) +
-       ": its norm is more than outer.reject times the median; it does not come back");
+       ": its norm is more than outer.reject times the median; it is not sent again");
 }
 
-/// On the codec thread.
+/// Runs on the codec thread.
 void Rounds::reduce(const Reduce& job) {
   try {
     const Trace::Scope scope(

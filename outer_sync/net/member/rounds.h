@@ -1,6 +1,6 @@
 #pragma once
-// A member's rounds: the protocol's state machine, and what its actions ask for. Everything here runs on the
-// io thread, but for the reducing itself, which has a thread of its own.
+// A member's rounds: drives the protocol's state machine and carries out its actions. All functions run on
+// the io thread, except the reduction, which runs on the codec thread.
 
 #include <asio/io_context.hpp>
 #include <asio/thread_pool.hpp>
@@ -21,45 +21,45 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// Owns the protocol's member and the codec thread. Chunks that are to be sent go to the mesh, rounds that
-/// are complete to the shared state.
+/// Owns the protocol's member and the codec thread. Passes chunks to be sent to the mesh, and complete rounds
+/// to the shared state.
 class Rounds {
  public:
   Rounds(asio::io_context& io, PeerMesh& mesh, SharedState& meet, Trace& trace, protocol::ClosingRule closing,
          Say say)
       : io_(io), mesh_(mesh), shared_(meet), trace_(trace), closing_(closing), say_(std::move(say)) {}
 
-  /// Once, before anything else: of one that only reduces as soon as it knows the run's layout.
+  /// Call once, before anything else; for a reducer as soon as it knows the run's layout.
   void use(CodecContext& codec_context) { codec_context_ = &codec_context; }
   [[nodiscard]] CodecContext& codec_context() const { return *codec_context_; }
 
-  // ---- where this replica stands ----
+  // ---- this replica's state ----
 
-  /// Stands there from now on, in no view yet.
+  /// This replica now has this state, and is in no view yet.
   void begin(std::vector<protocol::FragmentState> fragments, protocol::Ledger ledger = {},
              protocol::Settings settings = {});
-  /// Stands nowhere, and is in no view, any more.
+  /// This replica has no state and is in no view any more.
   void end();
-  /// What was carried from round to round is of one that is gone.
+  /// Drops the error feedback carried from round to round: it belonged to an evicted incarnation.
   void forget_residuals();
-  /// Between `begin` and `end` there is a member.
+  /// Whether this replica has a state: between `begin` and `end`.
   [[nodiscard]] bool stands() const { return member_.has_value(); }
   [[nodiscard]] protocol::Member& member() { return *member_; }
   [[nodiscard]] const protocol::Member& member() const { return *member_; }
 
-  /// The member has begun a view: from here on its peers are heard.
+  /// The member has begun a view: messages from its peers are accepted from now on.
   void enter_view();
-  /// The peers of the view have been named to the mesh: what the member wants of them goes out.
+  /// The mesh knows the peers of the view: sends what the member has for them.
   void go_on();
   [[nodiscard]] bool in_a_view() const { return !ids_.empty(); }
-  /// No peer of the view can be reached.
+  /// Whether no peer of the view can be reached.
   [[nodiscard]] bool nobody_is_up() const;
-  /// Counts the trainers of the view to whom there is a connection.
+  /// Counts the connected trainers of the view.
   void count_live();
 
   // ---- from the trainer ----
 
-  /// `packed` is null where that would not be smaller.
+  /// `packed` is null if packing would not make the chunk smaller.
   void contribute(ChunkId chunk, protocol::Round round, const protocol::SharedBytes& bytes,
                   const protocol::SharedBytes& packed, std::uint64_t weight, double squares,
                   const SampleSet& samples);
@@ -68,7 +68,7 @@ class Rounds {
 
   // ---- from peers ----
 
-  /// As PeerMesh::Handler has them. Whoever is not in the view in force here is not heard.
+  /// As in PeerMesh::Handler. Messages from peers outside the current view are ignored.
   [[nodiscard]] std::optional<std::string> on_chunk(protocol::ReplicaId from, Connection::Received chunk);
   void on_ack(protocol::ReplicaId from, protocol::ViewNumber view, const protocol::ChunkKey& key);
   void on_begun(protocol::ReplicaId from, protocol::ViewNumber view);
@@ -76,17 +76,17 @@ class Rounds {
   [[nodiscard]] std::uint64_t order_of_carried(const protocol::ChunkKey& key) const;
   void on_broken_peer(protocol::ReplicaId peer, const std::string& why);
 
-  // ---- time, and others ----
+  // ---- time, and queries ----
 
-  /// `now` of the clock that leases are given by.
+  /// `now`: lease_time().
   void tick(protocol::Time now);
-  /// The results of a round in chunk order, as far as they are here; empty where there is no member.
+  /// The results of a round in chunk order, null where missing; empty if there is no member.
   [[nodiscard]] std::vector<protocol::SharedBytes> held(FragmentId fragment, protocol::Round round) const;
-  /// Up to the last applied round; of round 0 where there is no member.
+  /// The ledger up to the last applied round; that of round 0 if there is no member.
   [[nodiscard]] protocol::FragmentLedger ledger(FragmentId fragment) const;
 
  private:
-  /// A chunk that has just been made, and what it was packed to (null where that would not be smaller).
+  /// A chunk just encoded, and its packed form (null if that would not be smaller).
   struct Fresh {
     protocol::SharedBytes bytes, packed;
   };
@@ -106,11 +106,11 @@ class Rounds {
   Say say_;
   CodecContext* codec_context_ = nullptr;
   std::optional<protocol::Member> member_;
-  std::vector<protocol::ReplicaId> ids_;  ///< of the members of the view in force here; empty outside of one
-  std::map<SharedState::Place, std::uint64_t> orders_;  ///< of rounds, as they have begun here
+  std::vector<protocol::ReplicaId> ids_;                ///< members of the current view; empty outside a view
+  std::map<SharedState::Place, std::uint64_t> orders_;  ///< send order of rounds, by when they began here
   std::uint64_t orders_begun_ = 0;
-  std::uint64_t rejected_ = 0;       ///< rounds that this replica was left out of for its norm
-  asio::thread_pool codec_pool_{1};  ///< last, so that it ends before what it uses
+  std::uint64_t rejected_ = 0;  ///< rounds in which this replica's contribution was rejected for its norm
+  asio::thread_pool codec_pool_{1};  ///< last, so that it ends before the members that it uses
 };
 
 }  // namespace isthmus::outer_sync::transport

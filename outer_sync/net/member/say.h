@@ -5,7 +5,7 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// Takes one line per event, without a line break, for whoever watches the process.
+/// Logs one line, without a line break, about an event.
 using Say = std::function<void(const std::string& text)>;
 
 }  // namespace isthmus::outer_sync::transport

@@ -1,5 +1,5 @@
 #pragma once
-// Where the trainer's thread and the io thread of a member meet: values under one mutex, and one condition.
+// Values that a member's trainer thread and io thread share, under one mutex with one condition.
 
 #include <algorithm>
 #include <chrono>
@@ -23,11 +23,11 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// For the trainer of one who takes the state from others. What it has learned before this does not count.
+/// The trainer must start copying the state afresh: what it has applied before is void.
 struct BeginAnew {
   std::uint64_t attempt = 0;
 };
-/// The next one of its fragment.
+/// The next round of its fragment.
 struct FollowedRound {
   FragmentId fragment = 0;
   protocol::Round round = 0;
@@ -39,31 +39,31 @@ struct SharedState {
   std::mutex mutex;
   std::condition_variable changed;
   std::optional<Error> failure;
-  bool io_over = false;  ///< the io thread has ended, and answers nothing any more
+  bool io_over = false;  ///< the io thread has ended and answers no more requests
   std::optional<protocol::Seal> seal;
   bool admitted = false;               ///< the run has begun without this replica
-  std::optional<std::string> evicted;  ///< why the state must be taken from others
+  std::optional<std::string> evicted;  ///< why the state must be copied from others
   std::optional<protocol::NewView> view;
   std::optional<protocol::Finished> finished;
   std::optional<std::string> announced;
 
   using Place = std::pair<FragmentId, protocol::Round>;
   std::map<Place, RoundResult> results;  ///< complete, and not yet taken by the trainer
-  std::set<Place> taken;                 ///< by the trainer, and not yet applied
-  bool commits = true;                   ///< as far as is known here
-  bool view_forms = false;          ///< this replica has sealed its view, and the next one has not begun here
-  std::optional<Place> unanswered;  ///< asked for in vain since the last step
-  bool stuck = false;               ///< asked for once more: the trainer has no step to make
-  protocol::WorkOrder order;        ///< what the loader is given
-  std::uint64_t agreed_step = 0;    ///< others were that far when this replica came back to them
-  /// Of one that only reduces: the rounds that it has followed, and a number that changes when they are void.
+  std::set<Place> taken;                 ///< taken by the trainer, and not yet applied
+  bool commits = true;                   ///< as far as this member knows
+  bool view_forms = false;          ///< this replica has sealed its view, and the next has not begun here
+  std::optional<Place> unanswered;  ///< the trainer has asked for it in vain since its last step
+  bool stuck = false;               ///< the trainer has asked again: it has no step to make
+  protocol::WorkOrder order;        ///< which samples the loader gets
+  std::uint64_t agreed_step = 0;    ///< the others' step when this replica returned to them
+  /// Reducers only: the rounds followed, and a number that changes when they become void.
   std::vector<protocol::FragmentState> followed;
   std::uint64_t life = 0;
   std::deque<StateEvent> state_events;
-  /// False once a newcomer has answered a seal: the rounds that its donors make then may belong to the view
-  /// that it is about to enter, and come again with that view.
+  /// False once a joining replica has answered a seal: rounds that its donors complete afterwards may belong
+  /// to the view that it is about to enter, and arrive again with that view.
   bool follows = true;
-  /// Who asks for a fragment's state; answered by the trainer's thread.
+  /// A request for a fragment's state; the trainer's thread answers it.
   struct StateQuestion {
     FragmentId fragment;
     bool moments;
@@ -71,48 +71,47 @@ struct SharedState {
   };
   std::deque<StateQuestion> state_requests;
 
-  // Of an observer:
-  std::optional<protocol::Round> behind;  ///< rounds that have not come, of the fragment that lacks most
-  std::set<FragmentId> installed;         ///< in the trainer's loop
-  bool nothing_comes = false;             ///< the run is over, and so are those who could give the rest
+  // Observers only:
+  std::optional<protocol::Round> behind;  ///< rounds missing from the fragment that is furthest behind
+  std::set<FragmentId> installed;         ///< fragments in the trainer's loop
+  bool nothing_comes = false;             ///< the run is over and no donor of the rest is left
 
-  std::size_t fetchers = 0;                              ///< that are served
-  std::chrono::steady_clock::time_point served_until{};  ///< they may need that long for what they asked last
+  std::size_t fetchers = 0;                              ///< fetchers being served
+  std::chrono::steady_clock::time_point served_until{};  ///< fetchers may need until then
 
-  /// Of the view that has begun here.
+  /// Settings of the view that has begun here.
   std::shared_ptr<const protocol::Settings> settings;
-  /// The clock goes no further, whatever the trainer does, while rounds that it sends from now on come to
-  /// nothing.
+  /// Bound of the agreed step, for as long as no round that the trainer sends from now on commits.
   std::uint64_t reach = protocol::Settings::never;
-  std::optional<std::string> drain;  ///< the trainer is to leave, and why
-  /// All write a checkpoint of this step, as the coordinator has said last.
+  std::optional<std::string> drain;  ///< why the trainer must leave
+  /// The step of the last checkpoint that the coordinator has asked all members for.
   std::uint64_t checkpoint_at = protocol::Settings::never;
-  std::uint64_t step_done = 0;  ///< agreed: whether a checkpoint of it is due was asked
+  std::uint64_t step_done = 0;  ///< last agreed step for which the trainer called checkpoint_due()
 
   bool hold = false;
   std::optional<std::uint64_t> stop_at;
-  std::uint64_t begun = 0;  ///< step that the trainer is in, or where its inner step ends
+  std::uint64_t begun = 0;  ///< step that the trainer is in, or at which its inner step ends
   bool stopped = false;
   bool gone = false;  ///< the control connection has ended for good
   bool reaches_coordinator = false;
   StepReport report;
-  std::vector<protocol::CheckpointId> checkpoints;  ///< the newest that are here
+  std::vector<protocol::CheckpointId> checkpoints;  ///< this replica's newest ones
   std::vector<protocol::Audit> audits;              ///< made since the last heartbeat
-  double reference_speed = 0;                       ///< of the run, as the coordinator has said
-  std::uint64_t common_checkpoint = 0;              ///< the same; newest step
+  double reference_speed = 0;                       ///< of the run, as reported by the coordinator
+  std::uint64_t common_checkpoint = 0;              ///< newest step, as reported by the coordinator
   Participation participation;
 
-  /// Called now and then by whoever waits here, without the lock; what it throws ends the wait.
+  /// Every waiting thread calls this now and then, without the lock; an exception ends the wait.
   std::function<void()> while_waiting;
   static constexpr std::chrono::milliseconds look_up_every{100};
 
-  /// The next view forms, and a trainer of this one is lost. (One that forms with the same trainers, for new
-  /// settings or a new coordinator, changes no bit of the run.)
+  /// The next view forms, and a trainer of this one is lost. (If it forms with the same trainers, for new
+  /// settings or a new coordinator, no bit of the run changes.)
   [[nodiscard]] bool forms_without_a_trainer() const {
     return view_forms && participation.live < participation.participating;
   }
 
-  /// Whether the trainer of a newcomer may take the first state_event now.
+  /// Whether a joining replica's trainer may take the first state event now.
   [[nodiscard]] bool has_state_event() const {
     return !state_events.empty() && (follows || !std::holds_alternative<FollowedRound>(state_events.front()));
   }
@@ -123,7 +122,7 @@ struct SharedState {
     if (!while_waiting) return changed.wait(lock, ready);
     while (!changed.wait_for(lock, look_up_every, ready)) look_up(lock);
   }
-  /// Blocks until something has changed or it is `limit`; or, where somebody looks up, a moment.
+  /// Blocks until a change or until `limit`; with `while_waiting` set, for `look_up_every` at most.
   void await_change(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::time_point limit) {
     using Clock = std::chrono::steady_clock;
     changed.wait_until(lock, while_waiting ? std::min(limit, Clock::now() + look_up_every) : limit);
@@ -135,7 +134,7 @@ struct SharedState {
     while_waiting();
     lock.lock();
   }
-  /// Blocks until `ready()` or failure.
+  /// Blocks until `ready()`; throws the failure if there is one.
   template <class Ready>
   void wait_for(std::unique_lock<std::mutex>& lock, Ready ready) {
     sleep_until(lock, [&] { return failure.has_value() || ready(); });
@@ -149,7 +148,7 @@ struct SharedState {
     }
     changed.notify_all();
   }
-  /// The first one counts.
+  /// Keeps only the first error.
   void fail(const Error& error) {
     update([&] {
       if (!failure) failure = error;

@@ -8,8 +8,8 @@ using namespace protocol;
 
 void Shutdown::request_stop(const std::string& reason) {
   if (control_.up()) return control_.send(StopRequest{reason});
-  if (reduces_) return;  // the others may need it
-  // Nobody to agree with: this replica stops where it is.
+  if (reduces_) return;  // the others may need this reducer
+  // Without a coordinator there is no agreement: this replica stops where it is.
   shared_.update([&] {
     shared_.hold = true;
     shared_.stop_at = shared_.begun;
@@ -17,7 +17,7 @@ void Shutdown::request_stop(const std::string& reason) {
 }
 
 void Shutdown::on_hold() {
-  if (reduces_) return;  // it has no step to name
+  if (reduces_) return;  // a reducer has no step
   Held held;
   shared_.update([&] {
     shared_.hold = true;
@@ -36,8 +36,9 @@ void Shutdown::done(Done done) {
   say_done();
 }
 
-/// The last to say it ends the run. A coordinator that came after the one that named the step does not know
-/// that the run is being stopped; those who have not come to the step must not ask it for another.
+/// The last member's Done ends the run. If the stop was agreed with an earlier coordinator, a new one does
+/// not know of it, so StopRequest goes first: members that have not reached the step must not be asked for
+/// another one.
 void Shutdown::say_done() {
   bool stops = false;
   shared_.update([&] { stops = shared_.hold; });

@@ -1,6 +1,5 @@
 #pragma once
-// How a member comes to an end: the agreed stop, the last step, and leaving before either. Everything here
-// runs on the io thread.
+// How a member ends: the agreed stop, the last step, or leaving early. All functions run on the io thread.
 
 #include <optional>
 #include <string>
@@ -12,15 +11,16 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// Owns what this member says at its end, so that a coordinator that comes back hears it again. What the
-/// trainer must know is in the shared state.
+/// Keeps the messages that this member sends at its end, so that a restarted coordinator receives them again.
+/// The shared state holds what the trainer must know.
 class Shutdown {
  public:
-  /// All must outlive it. `reduces`: this member has no steps, and ends when those who train have stopped.
+  /// All arguments must outlive it. `reduces`: this member is a reducer. It has no steps and ends when the
+  /// trainers have stopped.
   Shutdown(ControlLink& control, SharedState& meet, const WireCounters& counters, bool reduces)
       : control_(control), shared_(meet), counters_(counters), reduces_(reduces) {}
 
-  /// Asks the coordinator for a stop that all share. Who trains and has none stops where it is.
+  /// Asks the coordinator to stop all members at one step. A trainer without a coordinator stops where it is.
   void request_stop(const std::string& reason);
   void on_hold();
   void on_stop_at(std::uint64_t step);
@@ -30,10 +30,10 @@ class Shutdown {
 
   void leave(const std::string& reason);
   [[nodiscard]] bool is_leaving() const { return leaving_; }
-  /// A connection to the coordinator has ended; true when there need be no other.
+  /// The connection to the coordinator has ended. Returns true if no new one is needed.
   [[nodiscard]] bool ends_with_connection();
 
-  /// Says again what a coordinator that has come back, or came after the one that was told, does not know.
+  /// Repeats messages that a restarted or replaced coordinator has not received.
   void repeat();
 
  private:

@@ -26,8 +26,8 @@ void StateRecovery::take_from(const Admitted& admitted, ReplicaId self, bool obs
   observes_ = observes;
   const bool goes_on = observes && fetcher_ && token_ == admitted.token;
   token_ = admitted.token;
-  if (goes_on) return fetcher_->start(donors, self, token_, parts_);  // what is here stays
-  say_("takes the state from " + std::to_string(donors.size()) + " members");
+  if (goes_on) return fetcher_->start(donors, self, token_, parts_);  // keeps the state it has
+  say_("copying the state from " + std::to_string(donors.size()) + " members");
   const auto fragments = codec_context_.layout.fragment_count();
   learned_.assign(fragments, std::nullopt);
   ledger_.assign(fragments, {});
@@ -58,7 +58,7 @@ void StateRecovery::on_newest(const std::vector<Round>& rounds) {
   observes_ ? count_behind() : say_ready_if_so();
 }
 
-// ---- what comes ----
+// ---- what arrives ----
 
 void StateRecovery::on_fragment(FragmentSnapshot snapshot) {
   if (handler_.stands()) return handler_.on_rounds_gone();
@@ -88,12 +88,12 @@ void StateRecovery::on_failed(const std::string& why) {
   bool over = false;
   shared_.update([&] { over = shared_.nothing_comes = shared_.finished.has_value(); });
   if (over) return;
-  say_("takes no state: " + why + "; asks the coordinator again");
+  say_("cannot copy the state: " + why + "; asking the coordinator again");
   if (!observes_) stop();
   handler_.on_no_donors();
 }
 
-/// How far an observer's rounds are behind the members', as they have come.
+/// Counts how many rounds an observer is behind the members, by the rounds that have arrived.
 void StateRecovery::count_behind() {
   std::optional<Round> most;
   for (FragmentId p = 0; p < received_.size() && p < newest_.size(); ++p) {
@@ -103,7 +103,7 @@ void StateRecovery::count_behind() {
   shared_.update([&] { shared_.behind = most; });
 }
 
-// ---- what the trainer has of it ----
+// ---- what the trainer has applied ----
 
 void StateRecovery::begun(std::uint64_t attempt) { trainer_is_in_ = takes() && attempt == attempt_; }
 
@@ -122,8 +122,7 @@ std::vector<FragmentState> StateRecovery::whole() const {
   return states;
 }
 
-/// What the rounds were made of that have been followed since does not come with them; the first view tells
-/// it.
+/// Rounds followed since the snapshot arrive without their samples; the first view brings those.
 Ledger StateRecovery::ledger_of(const std::vector<FragmentState>& states) const {
   auto ledger = ledger_;
   for (FragmentId p = 0; p < states.size(); ++p) {

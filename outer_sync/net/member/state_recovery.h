@@ -1,6 +1,6 @@
 #pragma once
-// A replica that takes the run's state from its members: what has come, and what of it the trainer has in its
-// loop. Everything here runs on the io thread.
+// Copies the run's state from its members: tracks what has arrived and what the trainer has in its loop. All
+// functions run on the io thread.
 
 #include <asio/io_context.hpp>
 #include <cstdint>
@@ -16,44 +16,45 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// Owns the fetcher while there is one. What comes goes to the trainer's thread as state_events; the trainer
-/// says what it has learned.
+/// Owns the fetcher while the state is being copied. Passes what arrives to the trainer's thread as state
+/// events; the trainer reports what it has applied.
 class StateRecovery final : public StateFetcher::Handler {
  public:
   class Handler {
    public:
     virtual ~Handler() = default;
-    /// Whether this replica is ready for a view or in one: what it has then is what others count on.
+    /// Whether this replica is ready for a view or in one. Others then count on its state.
     [[nodiscard]] virtual bool stands() const = 0;
-    /// The trainer has all fragments, within a round of the members', in these states. Not of an observer.
+    /// The trainer has all fragments, at most one round behind the members', in these states. Not called for
+    /// observers.
     virtual void on_ready(const std::vector<protocol::FragmentState>& states,
                           const protocol::Ledger& ledger) = 0;
-    /// A fragment had to be fetched anew although this replica stands already.
+    /// A fragment had to be fetched again although this replica already has a state.
     virtual void on_rounds_gone() = 0;
-    /// None of the donors is left. An observer keeps what is here; of others nothing counts any more.
+    /// No donor is left. An observer keeps its state; other members discard theirs.
     virtual void on_no_donors() = 0;
   };
 
-  /// All must outlive the io context's last run. `parts`: of each fragment.
+  /// All arguments must outlive the io context's last run. `parts`: the parts of each fragment to copy.
   StateRecovery(asio::io_context& io, const CodecContext& codec_context, LinkOptions link,
                 WireCounters& counters, Trace& trace, StateParts parts, SharedState& meet, Say say,
                 Handler& handler);
 
-  /// Takes the state from these donors. An observer goes on with what is here where it is still that run's;
-  /// any other attempt begins with nothing, and what the trainer has in hand of the one before does not
-  /// count.
+  /// Copies the state from these donors. An observer keeps the state it has if that is of the same run.
+  /// Otherwise the attempt starts from nothing, and what the trainer still holds of the previous attempt is
+  /// ignored.
   void take_from(const protocol::Admitted& admitted, protocol::ReplicaId self, bool observes);
   void stop();
-  /// Between `take_from` and `stop`.
+  /// True between `take_from` and `stop`.
   [[nodiscard]] bool takes() const { return fetcher_.has_value(); }
-  /// By fragment, the newest round that any member has applied.
+  /// By fragment: the newest round that any member has applied.
   void on_newest(const std::vector<protocol::Round>& rounds);
 
-  /// The trainer has begun with this attempt (BeginAnew).
+  /// The trainer has begun this attempt (BeginAnew).
   void begun(std::uint64_t attempt);
-  /// The trainer has it in the global parameters.
+  /// The trainer has applied this state to its global parameters.
   void learned(FragmentId fragment, const protocol::FragmentState& state);
-  /// The states of all fragments; none before the trainer has them all.
+  /// The states of all fragments; empty until the trainer has them all.
   [[nodiscard]] std::vector<protocol::FragmentState> whole() const;
 
  private:
@@ -77,14 +78,14 @@ class StateRecovery final : public StateFetcher::Handler {
 
   std::optional<StateFetcher> fetcher_;
   bool observes_ = false;
-  Digest token_;                ///< of the run that it is taken from
-  std::uint64_t attempt_ = 0;   ///< to take the state
+  Digest token_;                ///< of the run that the state is copied from
+  std::uint64_t attempt_ = 0;   ///< number of this attempt to copy the state
   bool trainer_is_in_ = false;  ///< the trainer has begun this attempt
   // By fragment:
-  std::vector<std::optional<protocol::Round>> received_;         ///< the last that has come
-  std::vector<std::optional<protocol::FragmentState>> learned_;  ///< in the global parameters here
-  protocol::Ledger ledger_;                                      ///< as they came
-  std::vector<protocol::Round> newest_;                          ///< of the run's members; empty: not known
+  std::vector<std::optional<protocol::Round>> received_;         ///< last round that has arrived
+  std::vector<std::optional<protocol::FragmentState>> learned_;  ///< in the trainer's global parameters
+  protocol::Ledger ledger_;                                      ///< as they arrived with the fragments
+  std::vector<protocol::Round> newest_;                          ///< of the run's members; empty: unknown
 };
 
 }  // namespace isthmus::outer_sync::transport

@@ -33,14 +33,14 @@ class Served {
   SharedState& shared_;
 };
 
-/// What the trainer's thread has said, once `there` has been cancelled.
+/// The trainer thread's answer; cancelling `there` signals that it has arrived.
 struct Answer {
   explicit Answer(asio::io_context& io) : there(io, Clock::time_point::max()) {}
   asio::steady_timer there;
   std::optional<outer_sync::FragmentSnapshot> snapshot;
 };
 
-/// As much of it as was asked for and is there.
+/// The requested parts that exist.
 FragmentSnapshot parts_of(const outer_sync::FragmentSnapshot& given, StateRequest request) {
   FragmentSnapshot out{
       .fragment = request.fragment, .at = given.state, .values = {}, .inner_steps = given.inner_steps};
@@ -73,9 +73,11 @@ asio::awaitable<void> StateServer::serve(ConnectionPtr fetcher) {
       [this](FragmentId p, Round r) { return round(p, r); });
 }
 
-/// Throws Error(network), which ends the fetcher's connection, for moments that are not shared here.
+/// Throws Error(network), which ends the fetcher's connection, if it asks for moments and this replica shares
+/// none.
 asio::awaitable<std::optional<FragmentSnapshot>> StateServer::snapshot(StateRequest request) {
-  // The trainer's thread would copy the fragment for nothing. It may be a round ahead of what is known here.
+  // Do not let the trainer's thread copy the fragment for nothing. That thread may be one round ahead of the
+  // ledger.
   if (request.from > ledgers_(request.fragment).round() + 1) co_return std::nullopt;
   const auto answer = std::make_shared<Answer>(io_);
   shared_.update([&] {
@@ -93,9 +95,10 @@ asio::awaitable<std::optional<FragmentSnapshot>> StateServer::snapshot(StateRequ
   }
   auto out = parts_of(*answer->snapshot, request);
   if (out.parts() != request.parts)
-    throw Error(ErrorKind::network, "it asked for the inner optimizer's moments, which are not given here");
-  // Rounds may have been applied since the trainer's thread has answered. (One of another round counts as
-  // not known.)
+    throw Error(ErrorKind::network,
+                "it asked for the inner optimizer's moments, which this replica does not share");
+  // Rounds may have been applied since the trainer's thread answered. (If the ledger cannot be cut to the
+  // snapshot's round, it counts as unknown.)
   out.ledger = ledgers_(request.fragment);
   static_cast<void>(out.ledger.cut(out.at.round));
   co_return out;

@@ -1,6 +1,6 @@
 #pragma once
-// A member's side of the state transfer: gives the run's state, fragment by fragment, to those who take it.
-// Everything here runs on the io thread; the values themselves come from the trainer's thread.
+// A donor's side of the state transfer: serves the run's state to fetchers, fragment by fragment. All
+// functions run on the io thread; the values come from the trainer's thread.
 
 #include <asio/awaitable.hpp>
 #include <asio/io_context.hpp>
@@ -16,18 +16,18 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// Serves any number of fetchers, all together at no more than `network.join_rate`, and tells the trainer's
+/// Serves any number of fetchers, together at no more than `network.join_rate`, and reports to the trainer's
 /// thread how long they may still need.
 class StateServer {
  public:
   using LedgerSource = std::function<protocol::FragmentLedger(FragmentId)>;
 
-  /// All must outlive the io context's last run. `rounds` says which results are here, `ledgers` what has
-  /// been trained on, up to the rounds that are applied.
+  /// All arguments must outlive the io context's last run. `rounds`: the results that are here; `ledgers`:
+  /// the samples of the applied rounds.
   StateServer(asio::io_context& io, const NetworkConfig& network, const FragmentLayout& layout,
               SharedState& meet, RoundSource rounds, LedgerSource ledgers);
 
-  /// Until the fetcher's connection ends. Throws as `serve_fetcher`.
+  /// Runs until the fetcher's connection ends. Throws like `serve_fetcher`.
   [[nodiscard]] asio::awaitable<void> serve(ConnectionPtr fetcher);
 
  private:

@@ -14,8 +14,8 @@ using namespace std::chrono_literals;
 
 namespace {
 constexpr auto farewell_limit = 1s;
-constexpr auto longest_service = 1min;  ///< of fetchers, by one that has nothing else to do any more
-/// Who asks for results that do not come, and has no step to make meanwhile, asks again that often.
+constexpr auto longest_service = 1min;  ///< limit for serving fetchers after the run's end
+/// How long wait() pauses when rounds do not commit, before the trainer may ask again.
 constexpr auto ask_again_after = 20ms;
 }  // namespace
 
@@ -51,7 +51,7 @@ void TrainerSide::activate(const std::vector<FragmentState>& fragments, const Di
   throw_if_ended();
 }
 
-/// Serves those who take the state meanwhile, and looks up now and then: a signal may want it to leave.
+/// Serves fetchers meanwhile, and calls `while_waiting`: a signal may ask this process to leave.
 bool TrainerSide::is_paused(std::uint64_t step) {
   Lock lock(shared_.mutex);
   throw_if_ended();
@@ -73,13 +73,13 @@ bool TrainerSide::may_begin(std::uint64_t step, std::uint64_t end, std::uint64_t
   throw_if_ended();
   if (shared_.hold)
     shared_.wait_for(lock, [&] { return shared_.stop_at || !shared_.commits || shared_.evicted; });
-  // Where rounds do not commit, the step that all share cannot be reached either.
+  // While rounds do not commit, the step at which all stop cannot be reached.
   if (shared_.hold && (!shared_.commits || (shared_.stop_at && step > *shared_.stop_at))) {
     shared_.stopped = true;
     return false;
   }
   shared_.begun = end;
-  // One that is about to leap to where the others are is not where it says.
+  // A replica that is about to jump to the agreed step is not at `end`, so it reports no reach.
   shared_.reach = shared_.agreed_step > end ? Settings::never : reach;
   return true;
 }
@@ -98,7 +98,7 @@ void TrainerSide::report_checkpoints(std::vector<CheckpointId> checkpoints) {
   shared_.checkpoints = std::move(checkpoints);
 }
 
-/// While the coordinator is away they are not kept for ever: later rounds are audited too.
+/// Bounded while the coordinator is away; later rounds are audited too.
 void TrainerSide::audited(const Audit& audit) {
   const std::lock_guard lock(shared_.mutex);
   if (shared_.audits.size() < max_audits) shared_.audits.push_back(audit);
@@ -136,7 +136,7 @@ void TrainerSide::leave(const std::string& reason) {
   shared_.changed.notify_all();
 }
 
-// ---- what is known of it ----
+// ---- queries ----
 
 View TrainerSide::view() const {
   const std::lock_guard lock(shared_.mutex);
@@ -226,7 +226,7 @@ Awaited TrainerSide::wait(FragmentId fragment, Round round, bool can_train_on) {
   }
 }
 
-// ---- the state, for others ----
+// ---- serving the state ----
 
 void TrainerSide::serve_state_from(RoundExchange::StateSource source) {
   const std::lock_guard lock(shared_.mutex);
@@ -252,7 +252,7 @@ void TrainerSide::serve_requests(Lock& lock) {
   }
 }
 
-/// Observers hear of the run's last rounds when it is over.
+/// Observers fetch the run's last rounds after its end.
 void TrainerSide::serve_the_last(Lock& lock) {
   const auto begin = Clock::now();
   shared_.served_until = std::max(shared_.served_until, begin + to_duration(network_.detect_timeout));

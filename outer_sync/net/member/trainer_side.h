@@ -1,7 +1,7 @@
 #pragma once
-// The side of a member that faces whoever trains. Everything here runs on the caller's thread (contribute()
-// also on that of a hand-over, outer_state.h), which meets the io thread in the shared state: calls that must
-// be answered block there, all others return at once.
+// A member's trainer side. All functions run on the caller's thread (contribute() also on that of a
+// hand-over, outer_state.h), which shares state with the io thread. Calls that need an answer block; all
+// others return at once.
 
 #include <cstdint>
 #include <memory>
@@ -17,18 +17,18 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// Owns no sockets and no protocol state: what it has to say goes to the network side, and what it waits for
-/// comes to the shared state. Functions without a comment are MemberNode's of the same name.
+/// Owns no sockets and no protocol state: it passes calls to the network side and waits for results in the
+/// shared state. Functions without a comment are documented at MemberNode.
 class TrainerSide {
  public:
-  /// `reject`: contributions' norms are measured. All must outlive it.
+  /// `reject`: measure the contributions' norms. All arguments must outlive it.
   TrainerSide(const NetworkConfig& network, bool reject, SharedState& meet, NetworkSide& side);
 
   // ---- the run ----
 
-  /// Must come before all else; does not wait for an answer.
+  /// Call before anything else; does not wait for the answer.
   void say_hello(protocol::Hello hello);
-  /// Waits for the answer.
+  /// Waits for the answer to the hello.
   [[nodiscard]] Admission admission();
   void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters,
                 const protocol::Ledger& ledger, SampleSet trained, const protocol::Settings& settings);
@@ -65,20 +65,20 @@ class TrainerSide {
                   const SampleSet& samples);
   [[nodiscard]] Awaited wait(FragmentId fragment, protocol::Round round, bool can_train_on);
 
-  // ---- the state, for others ----
+  // ---- serving the state ----
 
   void serve_state_from(RoundExchange::StateSource source);
   void serve();
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  /// A value that the io thread may be changing.
+  /// Reads a value that the io thread may change.
   template <class Value>
   [[nodiscard]] Value read(Value SharedState::*value) const {
     const std::lock_guard lock(shared_.mutex);
     return shared_.*value;
   }
-  // Under the lock:
+  // Called under the lock:
   void throw_if_ended() const;
   void serve_requests(Lock& lock);
   void serve_the_last(Lock& lock);
@@ -88,7 +88,7 @@ class TrainerSide {
   SharedState& shared_;
   NetworkSide& side_;
   std::string name_;
-  RoundExchange::StateSource state_source_;  ///< under the shared state mutex
+  RoundExchange::StateSource state_source_;  ///< guarded by the shared state's mutex
 };
 
 }  // namespace isthmus::outer_sync::transport

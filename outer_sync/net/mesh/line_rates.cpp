@@ -31,7 +31,7 @@ void LineRates::tick(const Peers& peers, Time now) {
   share_out(peers, now);
 }
 
-/// What its lanes have done since the last time.
+/// Reads the progress of the peer's lanes since the last tick.
 void LineRates::look_at(Peer& peer, Connection::Clock::duration since) {
   const auto delivered_before = peer.delivered;
   peer.line_is_full = !peer.outbox.empty();
@@ -47,7 +47,7 @@ void LineRates::look_at(Peer& peer, Connection::Clock::duration since) {
     peer.delivered += delivered;
     peer.line_is_full = peer.line_is_full || path->unsent > 0;
     keep_unsent_short(peer, lane, static_cast<double>(delivered) / seconds(since));
-    // Round trips are known of what is acknowledged: while nothing is, the last ones say nothing.
+    // Round trips are measured on acknowledged data; without any, the last values mean nothing.
     weighted += static_cast<double>(delivered) * static_cast<double>(path->round_trip.count());
     const RateFollower::Time shortest = path->shortest_round_trip;
     peer.shortest = peer.shortest == RateFollower::Time{} ? shortest : std::min(peer.shortest, shortest);
@@ -56,29 +56,29 @@ void LineRates::look_at(Peer& peer, Connection::Clock::duration since) {
   if (peer.far) delivered_ += delivered;
   if (delivered > 0)
     peer.round_trip = std::chrono::microseconds(std::llround(weighted / static_cast<double>(delivered)));
-  // What is in the line's own queue waits too.
+  // Data in the path's own queue waits too.
   const bool queued = delivered > 0 && peer.queue() > queue_shows;
   peer.line_is_full = peer.line_is_full || queued;
 }
 
-/// What a lane's socket has taken, nothing overtakes, neither what is due sooner nor an acknowledgement, and
-/// when its congestion control lets it go at last it comes on top of what other lanes carry: so each gets
-/// what the line takes while the io thread may be busy elsewhere, and no more.
+/// Nothing can overtake data in a lane's socket, neither urgent frames nor acknowledgements, and once its
+/// congestion control releases the data, it adds to what other lanes carry. So each socket gets only what the
+/// path takes while the io thread may be busy elsewhere.
 void LineRates::keep_unsent_short(const Peer& peer, Lane& lane, double delivers) {
   const double line = static_cast<double>(peer.follower.delivers());
   const double least = line > 0 ? line * seconds(min_unsent_lasts) : Connection::first_unsent;
   const double wanted = std::max(delivers * seconds(unsent_lasts), least);
   const auto bytes = static_cast<std::uint32_t>(std::clamp(wanted, min_unsent, max_unsent));
-  // It may grow at once, and shrinks slowly: between two fragments a lane delivers nothing.
+  // Grows at once but shrinks slowly: between two fragments a lane delivers nothing.
   const auto kept = std::max(bytes, lane.max_unsent - lane.max_unsent / 16);
   if (kept == lane.max_unsent) return;
   lane.max_unsent = kept;
   lane.connection->hold_unsent_at_most(kept);
 }
 
-/// BBR stops for 200 ms, every ten seconds, to see the shortest round trip, and lanes that began together
-/// stop together. Here it need not: the rate is known from all lanes at once. So it begins anew before that,
-/// on one lane at a time, and the others carry on.
+/// Every ten seconds BBR stops for 200 ms to measure the shortest round trip, and lanes that started together
+/// stop together. Here the rate is known from all lanes, so BBR is restarted before that, one lane at a time,
+/// while the others continue.
 void LineRates::renew_one(Peer& peer, Time now) const {
   if (!peer.pacer || congestion_ != "bbr" || peer.outbox.under_way() == 0) return;
   if (now < peer.renew_at) return;
@@ -106,7 +106,7 @@ void LineRates::share_out(const Peers& peers, Time now) {
     busy.push_back(peer);
     all.busy = all.busy || full;
     all.full = all.full || !peer->outbox.empty();
-    all.queue = std::max(all.queue, peer->queue());  // the longest that there is
+    all.queue = std::max(all.queue, peer->queue());  // the longest of all peers
     all.shortest = std::min(all.shortest, peer->shortest);
   }
   all.busy = all.busy && busy.size() > 1;
@@ -120,14 +120,14 @@ void LineRates::share_out(const Peers& peers, Time now) {
   const auto shares = fair_shares(total, caps);
   for (std::size_t i = 0; i < busy.size(); ++i)
     pace(*busy[i], total > 0 ? std::max<std::uint64_t>(shares[i], 1) : busy[i]->follower.rate());
-  // Who begins to send meanwhile begins with its part.
+  // If sending to a peer starts before the next tick, it starts with this share.
   for (const auto& peer : idle) {
     if (most_ > 0) pace(*peer, most_ / (busy.size() + 1));
   }
 }
 
-/// All lanes together keep to the rate; the system spreads what each gets. A lane may go faster than its
-/// part, so that others make up for one whose congestion control holds it back for a moment.
+/// All lanes together keep to the rate, and the system paces each. A lane may exceed its share to make up for
+/// another that congestion control holds back for a moment.
 void LineRates::pace(Peer& peer, std::uint64_t rate) const {
   if (rate == 0) {
     peer.pacer.reset();

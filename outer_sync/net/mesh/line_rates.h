@@ -1,6 +1,7 @@
 #pragma once
-// How fast each peer is sent to. A rate that was set is shared by those who have something to get. Else each
-// line is followed on its own, and where several are in use the one that they share, this member's, is too.
+// Sets how fast frames are sent to each peer. A configured rate is shared by the peers that have something
+// queued. Otherwise the rate of each path is followed, and if several are in use, also that of this member's
+// link, which they share.
 
 #include <map>
 #include <string>
@@ -14,18 +15,17 @@ class LineRates {
   using Peers = std::map<protocol::ReplicaId, PeerPtr>;
   using Time = Connection::Clock::time_point;
 
-  /// Of `link` its congestion control, and whether the system spreads packets.
+  /// Uses the congestion control and `system_paces` of `link`.
   explicit LineRates(const LinkOptions& link)
       : congestion_(link.congestion), system_paces_(link.system_paces) {}
 
-  /// Bytes per second to all peers together; 0: the line's own rate is followed.
+  /// Limits the bytes per second to all peers together; 0: follow the measured rates.
   void send_at_most(std::uint64_t bytes_per_second) { most_ = bytes_per_second; }
-  /// What the line to that peer takes; 0 where that is not known, or not followed at present.
+  /// Rate of the path to that peer in bytes per second; 0 if unknown, or not followed at present.
   [[nodiscard]] std::uint64_t delivers(const Peer& peer) const {
     return most_ > 0 ? 0 : peer.follower.delivers();
   }
-  /// To be called every few ten milliseconds: looks at what the lanes have done since, and shares the rate
-  /// out anew.
+  /// Call every few tens of milliseconds: reads the progress of the lanes and shares out the rate anew.
   void tick(const Peers& peers, Time now);
 
  private:
@@ -38,9 +38,9 @@ class LineRates {
   std::string congestion_;
   bool system_paces_;
   std::uint64_t most_ = 0;
-  std::uint64_t delivered_ = 0;  ///< bytes that have been acknowledged since the start, by peers afar
+  std::uint64_t delivered_ = 0;  ///< bytes acknowledged since the start by peers on other machines
   Time ticked_{};
-  RateFollower all_;  ///< of this member's own line, when several peers are sent to
+  RateFollower all_;  ///< follows this member's own link while it sends to several peers
 };
 
 }  // namespace isthmus::outer_sync::transport

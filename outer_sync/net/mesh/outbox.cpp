@@ -78,7 +78,7 @@ std::optional<Frame> Outbox::take_overdue(std::size_t lane, Time now) {
 void Outbox::acknowledged(const Receipt& receipt, Time now, std::optional<std::size_t> by) {
   if (by) lanes_[*by] = {.heard = now};
   if (const auto waits = waits_.find(receipt);
-      waits != waits_.end()) {  // it had arrived before its lane was lost
+      waits != waits_.end()) {  // the frame had arrived before its lane was lost
     const auto place = waiting_.find(waits->second);
     discount(receipt, size_of(place->second.frame));
     waiting_.erase(place);

@@ -1,5 +1,5 @@
 #pragma once
-// What one peer is to be sent, and what of it is under way. It has no sockets and reads no clock.
+// Frames for one peer: queued, and in flight. No sockets, no clock.
 
 #include <chrono>
 #include <cstddef>
@@ -13,15 +13,15 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// Whichever lane is free takes the frame that is due first; it stays under way until it is acknowledged, and
-/// waits again when its lane is lost. Every round of a run may take as many steps, so the round that begins
-/// first is due first: `order` counts rounds as they begin, and a fragment that is due is never behind one
-/// that has time. Frames of one order leave as they came.
+/// The first free lane takes the frame that is due first. The frame stays in flight until it is acknowledged,
+/// and is queued again if its lane is lost. Every round may take the same number of steps, so the round that
+/// began first is due first: `order` numbers rounds by their beginning, so an urgent fragment never waits
+/// behind a less urgent one. Frames of equal order leave in the order of `put`.
 class Outbox {
  public:
   using Time = std::chrono::steady_clock::duration;
-  /// What the peer acknowledges: a chunk, or, without a key, that the view has begun at its sender. Of a
-  /// relayed frame `beyond` is the end that is not the peer: whom the relay carries it to, or for.
+  /// Identifies what the peer acknowledges: a chunk or, without `key`, the sender's `begun` of this view. For
+  /// a relayed frame, `beyond` is the end that is not the peer: its destination or its origin.
   struct Receipt {
     protocol::ViewNumber view = 0;
     std::optional<protocol::ChunkKey> key;
@@ -31,38 +31,38 @@ class Outbox {
 
   explicit Outbox(std::size_t lanes) : lanes_(lanes) {}
 
-  /// One that waits already is not put twice; one that is under way is sent once more. Order 0 is before all
-  /// rounds.
+  /// Queues a frame. A frame that is queued already is not queued twice; one in flight is sent again. Order 0
+  /// comes before all rounds.
   void put(Frame frame, std::uint64_t order, const Receipt& receipt);
-  /// The frame that leaves next, now on its way by that lane; none when nothing waits.
+  /// The frame to send next, from now on in flight on that lane; nullopt if none is queued.
   [[nodiscard]] std::optional<Frame> take(std::size_t lane, Time now);
-  /// It need not be sent any more, as was said by that lane; without one, by the lane that it left by.
+  /// The frame need not be sent any more. `by`: the lane on which the acknowledgement came; without it, the
+  /// lane on which the frame left.
   void acknowledged(const Receipt& receipt, Time now, std::optional<std::size_t> by = std::nullopt);
-  /// For a lane that is free while nothing waits: a frame that is long overdue on another lane, which has
-  /// said nothing since. It is under way by this lane then. Where few frames all went by one lane and its
-  /// path is broken, no other lane would ever deliver and so show it.
+  /// For a free lane while nothing is queued: a frame long overdue on another lane, which has acknowledged
+  /// nothing since. It is then in flight on this lane. Otherwise, if one lane carried the few frames that
+  /// there are and its path broke, no other lane would deliver anything and so reveal it.
   [[nodiscard]] std::optional<Frame> take_overdue(std::size_t lane, Time now);
-  /// The lane is lost: what was under way by it waits again.
+  /// The lane is lost: its frames in flight are queued again.
   void lane_lost(std::size_t lane);
-  /// A view has begun: chunks of older ones are of no use.
+  /// A view has begun: drops chunks of older views.
   void view_begun(protocol::ViewNumber view);
-  /// What goes to that one by way of the peer, or is from it, need not be sent any more.
+  /// Drops frames that the peer relays to `beyond`, or that come from it.
   void forget_relayed(protocol::ReplicaId beyond);
   void clear();
 
   [[nodiscard]] bool empty() const { return waiting_.empty(); }
-  /// Bytes that wait and that are under way, headers included.
+  /// Bytes queued and in flight, headers included.
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
-  /// Of these, those whose receipts have this `beyond`.
+  /// The part of them with this `beyond` in the receipt.
   [[nodiscard]] std::size_t bytes_relayed(protocol::ReplicaId beyond) const;
   [[nodiscard]] std::size_t under_way() const { return under_way_.size(); }
-  /// Lanes by which nothing has been acknowledged since the oldest chunk that is under way there was sent, or
-  /// one that another lane has taken over, long ago, while another lane delivers: the path of such a lane is
-  /// broken, and TCP does not know yet.
+  /// Lanes with no acknowledgement since the oldest frame in flight there (or taken over by another lane) was
+  /// sent, long ago, although another lane delivers: their path is broken, and TCP does not know yet.
   [[nodiscard]] std::vector<std::size_t> stalled(Time now) const;
 
  private:
-  /// (order, number): in the order in which they leave.
+  /// (order, number): the order in which frames leave.
   using Place = std::pair<std::uint64_t, std::uint64_t>;
   struct Waiting {
     Frame frame;
@@ -70,15 +70,15 @@ class Outbox {
   };
   struct UnderWay {
     Frame frame;
-    Place place;  ///< where it waited
+    Place place;  ///< its place in the queue
     std::size_t lane;
     Time since;
   };
   struct Lane {
-    Time heard = Time::min();       ///< the newest acknowledgement that came by it
-    Time taken_over = Time::max();  ///< when the oldest left by it that another lane has taken over since
+    Time heard = Time::min();       ///< latest acknowledgement on this lane
+    Time taken_over = Time::max();  ///< when its oldest frame that another lane took over was sent
   };
-  /// When the oldest frame left by each lane that it has not delivered; `Time::max()` without one.
+  /// By lane: when its oldest undelivered frame was sent; `Time::max()` if all are delivered.
   [[nodiscard]] std::vector<Time> oldest_unheard() const;
   template <class Drop>
   void drop_if(Drop drop);
@@ -89,12 +89,12 @@ class Outbox {
 
   std::vector<Lane> lanes_;
   std::map<Place, Waiting> waiting_;
-  std::map<Receipt, Place> waits_;  ///< where
+  std::map<Receipt, Place> waits_;  ///< place of each queued frame
   std::map<Receipt, UnderWay> under_way_;
   std::uint64_t number_ = 0;
   std::size_t bytes_ = 0;
   std::map<protocol::ReplicaId, std::size_t> relayed_;  ///< bytes, by Receipt::beyond
-  Time usual_delivery_{};                               ///< from leaving to acknowledgement, smoothed
+  Time usual_delivery_{};                               ///< from sending to acknowledgement, smoothed
 };
 
 }  // namespace isthmus::outer_sync::transport

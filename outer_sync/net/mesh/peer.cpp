@@ -33,7 +33,7 @@ void Peer::say_arrived(Connection::Clock::time_point now) {
   }
   const auto report = reports.report(std::move(arrived), now.time_since_epoch());
   if (!report) return;
-  // By the lane on which the least waits: feedback is the better the sooner it comes.
+  // On the lane with the least queued: early feedback is better.
   Connection* quickest = nullptr;
   for (const auto& lane : lanes) {
     if (!lane.connection || !lane.connection->open()) continue;

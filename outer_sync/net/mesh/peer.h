@@ -1,6 +1,6 @@
 #pragma once
-// A replica that this one is connected to: its lanes, what waits for it, and what is known of the way there.
-// Everything here runs on the io thread.
+// A replica that this one is connected to: its lanes, its outbox, and what is known about the path. All
+// functions run on the io thread.
 
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
@@ -22,61 +22,62 @@ namespace isthmus::outer_sync::transport {
 
 struct PeerInfo {
   protocol::ReplicaId id = 0;
-  std::string name, address;  ///< HOST:PORT; empty: nobody can dial it
+  std::string name, address;  ///< HOST:PORT; empty: it has no open port
 };
 
-/// One of the connections to a peer, or the place of one.
+/// One connection to a peer, or the vacant place of one.
 struct Lane {
   explicit Lane(asio::io_context& io) : turn(io) {}
   void stop_dialling();
-  ConnectionPtr connection;                     ///< that is up
-  bool dialled_here = false;                    ///< it, or the last one that was
-  std::uint64_t dialled = 0;                    ///< PeerHello::number of the last one that was dialled here
-  std::uint64_t accepted = 0;                   ///< of the last one from there that was up
-  ConnectionPtr introducing;                    ///< dialled here, not yet answered
-  Connection::Clock::time_point introduced{};   ///< when that began
-  asio::ip::tcp::socket* connecting = nullptr;  ///< of the dial loop
+  ConnectionPtr connection;    ///< null: the lane is down
+  bool dialled_here = false;   ///< this end dialled the current or last connection
+  std::uint64_t dialled = 0;   ///< PeerHello::number of the last connection dialled by this end
+  std::uint64_t accepted = 0;  ///< PeerHello::number of the last connection dialled by the peer
+  ConnectionPtr introducing;   ///< dialled by this end, hello not answered yet
+  Connection::Clock::time_point introduced{};   ///< when `introducing` was dialled
+  asio::ip::tcp::socket* connecting = nullptr;  ///< socket that the dial loop is connecting
   Connection::Clock::time_point down_since{};
-  asio::steady_timer turn;       ///< of the dial loop, which waits for its turn
-  std::uint64_t rate = 0;        ///< that the system spreads its packets at; 0 any
-  std::uint64_t delivered = 0;   ///< bytes, as of the last tick
-  std::uint32_t max_unsent = 0;  ///< as the system was told
-  std::uint64_t number = 0;      ///< of the connection, the same at both ends
+  asio::steady_timer turn;       ///< the dial loop waits here for its turn
+  std::uint64_t rate = 0;        ///< pacing rate given to the system; 0: any
+  std::uint64_t delivered = 0;   ///< bytes acknowledged at the last tick
+  std::uint32_t max_unsent = 0;  ///< limit of unsent bytes given to the system
+  std::uint64_t number = 0;      ///< number of the connection, the same at both ends
 };
 
-/// Its coroutines share it, and end when it is `gone`.
+/// Shared by its coroutines, which end when it is `gone`.
 struct Peer {
   PeerInfo info;
-  std::optional<Address> address;  ///< none: it has to dial
+  std::optional<Address> address;  ///< nullopt: the peer has to dial
   std::vector<Lane> lanes;
   AwakeClock::Clock::duration last_up;
   Outbox outbox;
   Arrivals arrivals;
   ArrivalReports reports{};
   EmulatedLink link;
-  std::optional<Pacer> pacer;    ///< where there is a rate
-  asio::steady_timer link_free;  ///< wakes whoever waits for the link or the pacer
+  std::optional<Pacer> pacer;    ///< nullopt: no rate limit
+  asio::steady_timer link_free;  ///< wakes the sender when link and pacer are free
   bool waits_for_link = false;
   RateFollower follower{};
   bool far = false;           ///< on another machine
-  bool line_is_full = false;  ///< as of the last tick: something waits for it
-  // As of the last tick: bytes since the start, and of its lanes the mean round trip and the shortest ever.
+  bool line_is_full = false;  ///< at the last tick: data waited for the path
+  // At the last tick: bytes acknowledged since the start, mean round trip of the lanes, and the shortest
+  // ever.
   std::uint64_t delivered = 0;
   RateFollower::Time round_trip{}, shortest{};
   Connection::Clock::time_point renew_at{};
   std::size_t renew_next = 0;
-  std::size_t breaches = 0;  ///< of the protocol
-  bool gone = false;         ///< no peer any more
+  std::size_t breaches = 0;  ///< breaches of the protocol
+  bool gone = false;         ///< no longer a peer
 
   [[nodiscard]] bool up() const;
-  /// How long what is sent to it waits on its way at present; with what acknowledgements wait on theirs as
-  /// long as that is not known apart.
+  /// Current queueing delay of data sent to this peer; includes that of acknowledgements while the two cannot
+  /// be separated.
   [[nodiscard]] RateFollower::Time queue() const;
-  /// For its arrivals: how much has gone by that lane so far.
+  /// Records in `arrivals` how many bytes have left on that lane.
   void see_what_left(std::size_t lane, Connection::Clock::time_point now);
-  /// The other end is told what has come from it, where that is worth saying.
+  /// Reports to the peer what has arrived from it, if that is enough to report.
   void say_arrived(Connection::Clock::time_point now);
-  /// It says what has come there.
+  /// Handles the peer's report of what has arrived there.
   void handle_arrived(const Arrived& said, Connection::Clock::time_point now);
   void close_lanes();
   void retire();

@@ -112,7 +112,7 @@ PeerPtr PeerMesh::make_peer(const PeerInfo& info, std::optional<Address> address
                                      .link_free = asio::steady_timer(io_)});
 }
 
-// ---- what is sent ----
+// ---- sending ----
 
 void PeerMesh::send(ReplicaId peer, std::uint64_t order, const protocol::ChunkMessage& message,
                     const protocol::SharedBytes& packed) {
@@ -157,14 +157,14 @@ void PeerMesh::put(const PeerPtr& peer, std::uint64_t order, Frame frame, const 
   feed(peer);
 }
 
-/// As much again for each pair of which one sends to the other over these lanes.
+/// The limit applies once more for each pair that sends relayed chunks over these lanes.
 std::size_t PeerMesh::max_queued(const Peer& peer) const {
   const auto times = 1 + ways_.over(peer.info.id);
   return link_.max_queued > SIZE_MAX / times ? SIZE_MAX : link_.max_queued * times;
 }
 
-/// What is due first goes to the first lane that is free. So where one lane is fast enough there is one, and
-/// it is warm; spread over all, each chunk is as late as the slowest of them.
+/// The first free lane takes the frame that is due first. If one lane is fast enough, it carries everything
+/// and stays warm; spread over all lanes, each chunk would be as late as the slowest lane.
 void PeerMesh::feed(const PeerPtr& peer) {
   const auto is_ready = [&](std::size_t lane) {
     const auto& connection = peer->lanes[lane].connection;
@@ -187,7 +187,7 @@ void PeerMesh::leave(Peer& peer, std::size_t lane, Frame frame, Connection::Cloc
   peer.lanes[lane].connection->send(std::move(frame), hold);
 }
 
-/// One frame at a time: it is to find the lane that is broken, not to fill another one.
+/// Takes over one frame at a time: enough to reveal a broken lane without filling another.
 void PeerMesh::take_over_overdue(const PeerPtr& peer) {
   const auto now = Connection::Clock::now();
   for (std::size_t lane = 0; lane < lanes_; ++lane) {
@@ -225,7 +225,7 @@ void PeerMesh::tick() {
 void PeerMesh::cut_stalled(Peer& peer) {
   for (const auto lane : peer.outbox.stalled(clock_.now())) {
     handler_.on_message("lane " + std::to_string(lane) + " to " + peer.info.name +
-                        " delivers nothing while others do: dialled anew");
+                        " delivers nothing while others do: redialling it");
     if (peer.lanes[lane].connection) peer.lanes[lane].connection->close();
   }
 }
@@ -253,7 +253,7 @@ std::vector<ReplicaId> PeerMesh::lost(AwakeClock::Clock::duration limit) {
   return lost;
 }
 
-// ---- what is received ----
+// ---- receiving ----
 
 asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, ConnectionPtr connection) {
   try {
@@ -267,7 +267,7 @@ asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, Connection
       if (connection->queued_bytes() > max_queued(*peer))
         throw Error(ErrorKind::network, "it asks for more answers than it reads");
     }
-  } catch (const Damaged& damage) {  // which is nobody's breach
+  } catch (const Damaged& damage) {  // not a breach by the peer
     if (!peer->gone)
       stranger_line_("a " + damage.thing() + " of " + peer->info.name + " (" + connection->remote() + ") " +
                      damage.how() + "; its connection is dropped, the " + damage.thing() + " is sent again");
@@ -276,7 +276,7 @@ asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, Connection
   } catch (const Error& error) {
     if (!peer->gone) count_breach(*peer, *connection, error.what());
   } catch (const asio::system_error&) {
-    // A broken lane is dialled again; a peer that stays away is noticed by `lost`.
+    // A broken lane is dialled again; `lost` reports a peer that stays away.
   } catch (const std::exception& error) {
     if (!peer->gone) stranger_line_(lost_connection(*peer, *connection, error.what()));
   }
@@ -286,7 +286,7 @@ asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, Connection
   if (peer->lanes[lane].connection == connection) lane_down(peer, lane);
 }
 
-/// The same at both ends.
+/// The connection's number, equal at both ends.
 std::uint64_t PeerMesh::number_of(const Peer& peer, const Lane& lane) const {
   const bool by_higher = lane.dialled_here == (self_ > peer.info.id);
   return 2 * (lane.dialled_here ? lane.dialled : lane.accepted) + (by_higher ? 1 : 0);
@@ -295,7 +295,7 @@ std::uint64_t PeerMesh::number_of(const Peer& peer, const Lane& lane) const {
 void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPtr& connection) {
   auto& place = peer->lanes[lane].connection;
   const bool first = !peer->up();
-  if (place) {  // the peer knows better than we do that the old one is dead
+  if (place) {  // the peer has noticed before us that the old one is dead
     place->close();
     peer->outbox.lane_lost(lane);
     ways_lost(peer->info.id);
@@ -310,7 +310,7 @@ void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPt
   });
   if (first) {
     const auto id = peer->info.id;
-    // What is under way by a relay may end with it, so it counts as not sent.
+    // Frames in flight through a relay may be lost with it, so they count as not sent.
     if (const auto relay = ways_.relay_to(id); relay && ways_.open(id)) {
       if (const auto at = peers_.find(*relay); at != peers_.end()) at->second->outbox.forget_relayed(id);
       handler_.on_peer_down(id);
@@ -328,13 +328,13 @@ void PeerMesh::lane_down(const PeerPtr& peer, std::size_t lane) {
   peer->outbox.lane_lost(lane);
   if (peer->gone) return;
   if (peer->up()) {
-    ways_lost(peer->info.id);  // what it said of a loss may have been on that lane
+    ways_lost(peer->info.id);  // a relay_lost from it may have been lost with that lane
     return feed(peer);
   }
   const auto id = peer->info.id;
   peer->outbox.clear();
   peer->last_up = clock_.now();
-  static_cast<void>(ways_.close(id));  // a way by a relay begins anew, so that what was lost here is repeated
+  static_cast<void>(ways_.close(id));  // reopen a relayed path, so that lost frames are repeated
   ways_lost(id);
   say_lost_to_origins(id);
   if (!peer->gone) handler_.on_peer_down(id);
@@ -363,7 +363,7 @@ void PeerMesh::take(Peer& peer, Connection::Received frame) {
   if (problem) throw Error(ErrorKind::network, *problem);
 }
 
-/// By the lane that is listened to: acknowledgements come where their chunks went.
+/// Acknowledgements come back on the lane on which the chunk was sent.
 void PeerMesh::acknowledged(Peer& peer, const Outbox::Receipt& receipt) {
   const auto lane = std::ranges::find(peer.lanes, hearing_, &Lane::connection);
   const auto index = static_cast<std::size_t>(lane - peer.lanes.begin());

@@ -1,9 +1,8 @@
 #pragma once
-// Bulk connections between replicas: `lanes` to every peer, fed from one outbox. Peers come and go with the
-// views; connections belong to replicas, not to views. One end of each pair dials at once, and again when a
-// lane breaks; where that does not help, or it cannot, the other end dials too. Connections carry chunks both
-// ways. To a peer that cannot be connected to, frames go by way of another one, where the coordinator has
-// named it. Everything here runs on the io thread.
+// Bulk connections between replicas: `lanes` to every peer, fed from one outbox. Connections belong to
+// replicas and outlive views. One end of each pair dials first and redials broken lanes; if it fails or
+// cannot, the other end dials too. Frames to an unreachable peer go through the relay that the coordinator
+// has named. All functions run on the io thread.
 
 #include <asio/io_context.hpp>
 #include <functional>
@@ -23,80 +22,79 @@ namespace isthmus::outer_sync::transport {
 
 class PeerMesh {
  public:
-  /// Any of these may call `set_peers`. Nothing is said of a replica that is no peer (any more).
+  /// Each callback may call `set_peers`. None concerns a replica that is not (or no longer) a peer.
   class Handler {
    public:
     virtual ~Handler() = default;
-    /// Its body is packed as the header says; who may be among the contributors is left to the receiver.
-    /// Returns why the peer breaks the protocol; its connection is then dropped.
+    /// The body is packed as the header says; the receiver checks the contributors. Returns the peer's breach
+    /// of the protocol, if any; its connection is then dropped.
     [[nodiscard]] virtual std::optional<std::string> on_chunk(protocol::ReplicaId from,
                                                               Connection::Received chunk) = 0;
     virtual void on_ack(protocol::ReplicaId from, protocol::ViewNumber view,
                         const protocol::ChunkKey& key) = 0;
-    /// The view has begun at the peer: what was sent to it for that view before, it dropped.
+    /// The view has begun at the peer, which dropped frames of that view that it got before.
     virtual void on_begun(protocol::ReplicaId from, protocol::ViewNumber view) = 0;
-    /// The first lane to the peer, or the way by its relay, is there (again): what was not acknowledged must
-    /// be repeated.
+    /// The first lane to the peer, or its relayed path, is up (again): repeat what is not acknowledged.
     virtual void on_peer_up(protocol::ReplicaId peer) = 0;
-    /// The last lane to the peer is gone, or that way. It is dialled again while it stays a peer.
+    /// The last lane to the peer, or its relayed path, is lost. It is dialled again while it stays a peer.
     virtual void on_peer_down(protocol::ReplicaId peer) = 0;
-    /// When a chunk that is carried for others is due, in the order of `send`.
+    /// When a relayed chunk is due, in the order of `send`.
     [[nodiscard]] virtual std::uint64_t order_of(const protocol::ChunkKey& key) const = 0;
-    /// The peer broke the protocol again and again: dialling once more will not mend it.
+    /// The peer broke the protocol repeatedly: dialling again will not help.
     virtual void on_broken_peer(protocol::ReplicaId peer, const std::string& why) = 0;
-    /// Somebody who has shown the token wants state: a joiner or an observer, whom no view need name. Its
-    /// connection is closed when this ends; an Error that it throws is said. There are never more than
-    /// `max_fetchers` at a time.
+    /// A fetcher (a joining member or an observer, which need not be in a view) has shown the token and wants
+    /// the state. Its connection is closed when this ends; an Error from it is logged. At most `max_fetchers`
+    /// run at a time.
     [[nodiscard]] virtual asio::awaitable<void> on_fetcher(protocol::ReplicaId fetcher,
                                                            ConnectionPtr connection) = 0;
     virtual void on_message(const std::string& text) = 0;
   };
   static constexpr std::size_t max_fetchers = 16;
 
-  /// An acceptor that is not open: this member opens no port.
+  /// The acceptor is closed if this member has no open port.
   PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::size_t lanes, WireCounters& counters,
            const LinkOptions& link, AwakeClock& clock, Trace& trace, Handler& handler);
 
-  /// Once per incarnation, without peers: who we are, and the token that members show each other. No frame of
-  /// a peer is longer than `frame_limit`; what chunks they send is put into memory of `chunks`.
+  /// Call once per incarnation, before there are peers: sets this member's identity and the token that
+  /// members show each other. Peers' frames are limited to `frame_limit`; their chunks are read into memory
+  /// of `chunks`.
   void begin(protocol::ReplicaId self, std::string self_name, const Digest& token, std::size_t frame_limit,
              const BufferPool& chunks);
-  /// The peers from now on, after `begin`; we are none of them. New ones are dialled; the lanes of those that
-  /// are gone are closed at once; those that stay keep theirs. Throws Error(config) naming a peer whose
-  /// address nobody can dial and Error(network) when one is named twice or is this replica; the peers are
-  /// then as they were.
+  /// Sets the peers, without this member; call after `begin`. New peers are dialled, lanes of removed ones
+  /// are closed at once, others keep theirs. Throws Error(config) with the peer if an address is invalid, and
+  /// Error(network) if a peer is listed twice or is this replica; the peers are then unchanged.
   void set_peers(const std::vector<PeerInfo>& peers);
 
-  /// All relays that there are from now on. Those of replicas that are no peers wait until they are.
+  /// Sets all relays. Those of replicas that are not peers take effect once they are.
   void set_relays(protocol::Relays relays);
   [[nodiscard]] std::uint64_t relays_number() const { return told_.number; }
 
-  /// Bytes that may wait for one peer: for one who knows the layout later than this is made.
+  /// Sets the maximum bytes queued for one peer, for a member that learns the layout later.
   void queue_at_most(std::size_t bytes) { link_.max_queued = bytes; }
-  /// Whether somewhere more waits to be written than the line takes.
+  /// Whether frames for any peer are queued because its path is full.
   [[nodiscard]] bool backed_up() const;
-  /// Bytes per second that all peers together are sent at most, in equal shares of those who have something
-  /// to get; 0: the line's own rate is followed.
+  /// Limits the bytes per second to all peers together, shared equally by the peers with queued frames; 0:
+  /// follow the measured rates.
   void send_at_most(std::uint64_t bytes_per_second) { rates_.send_at_most(bytes_per_second); }
-  /// To be called every few ten milliseconds: shares the rate out anew and cuts lanes that have stalled.
+  /// Call every few tens of milliseconds: shares out the rate anew and cuts stalled lanes.
   void tick();
 
-  /// Whether there is a lane to the peer, or an open way by its relay.
+  /// Whether there is a lane to the peer or an open relayed path.
   [[nodiscard]] bool up(protocol::ReplicaId peer) const;
-  /// These are dropped while the peer is not up (`on_peer_up` comes when one is) and where `peer` is none. A
-  /// chunk goes by whichever lane is free, and by another when that one is lost before it is acknowledged;
-  /// those of lower `order` go first (Outbox). With `packed`, these bytes go in place of the message's.
+  /// Sends a frame; dropped if `peer` is not a peer or is not up (`on_peer_up` follows). A chunk goes by the
+  /// first free lane, and by another one if that is lost before the acknowledgement; lower `order` goes first
+  /// (Outbox). `packed`, if given, is sent instead of the message's bytes.
   void send(protocol::ReplicaId peer, std::uint64_t order, const protocol::ChunkMessage& message,
             const protocol::SharedBytes& packed = nullptr);
   void acknowledge(protocol::ReplicaId peer, protocol::ViewNumber view, const protocol::ChunkKey& key);
   void say_begun(protocol::ReplicaId peer, protocol::ViewNumber view);
-  /// Here: what was to be sent in older views is not sent any more.
+  /// The view has begun here: drops queued frames of older views.
   void view_begun(protocol::ViewNumber view);
-  /// To the peers that are connected, as of the last tick.
+  /// Paths to the connected peers, as of the last tick.
   [[nodiscard]] std::vector<protocol::PathReport> paths() const;
-  /// The peers that have not been up for longer than `limit`.
+  /// The peers that have been down for longer than `limit`.
   [[nodiscard]] std::vector<protocol::ReplicaId> lost(AwakeClock::Clock::duration limit);
-  /// The peers to whom there is no lane and for whom there is a relay, whether its way is open or not.
+  /// The peers without a lane that have a relay, whether the relayed path is open or not.
   [[nodiscard]] std::vector<protocol::ReplicaId> relayed() const;
 
  private:
@@ -157,19 +155,19 @@ class PeerMesh {
   std::size_t frame_limit_ = 0;
   std::optional<BufferPool> chunks_;
   std::map<protocol::ReplicaId, PeerPtr> peers_;
-  std::uint64_t dialled_ = 0;      ///< connections
-  protocol::ViewNumber view_ = 0;  ///< that has begun here
+  std::uint64_t dialled_ = 0;      ///< number of connections dialled
+  protocol::ViewNumber view_ = 0;  ///< view that has begun here
   protocol::Relays told_;
   RelayWays ways_;
-  /// Whose frame, that has come by a relay, is listened to at the moment.
+  /// Origin of the relayed frame that is being handled.
   std::optional<protocol::ReplicaId> hearing_relayed_;
-  /// The lane that is listened to at the moment: an acknowledgement goes back where its chunk came, so that
-  /// whoever has lost the one knows that the other may be lost.
+  /// The lane that delivered the frame being handled. An acknowledgement goes back on the lane of its chunk,
+  /// so that a member that has lost one knows that the other may be lost.
   ConnectionPtr hearing_;
-  /// Names of those that are served, by their certificates; empty ones without TLS. Shared with them, since
-  /// their coroutines may be gone last.
+  /// Certificate names of the fetchers being served; empty names without TLS. Shared, since their coroutines
+  /// may outlive this.
   std::shared_ptr<std::multiset<std::string>> fetchers_ = std::make_shared<std::multiset<std::string>>();
-  asio::steady_timer waiting_;  ///< of those who said hello before they were peers; cancelled to wake them
+  asio::steady_timer waiting_;  ///< early hellos wait here; cancelled to wake them
 };
 
 }  // namespace isthmus::outer_sync::transport

@@ -1,4 +1,4 @@
-// PeerMesh, until a lane is up: connections that come in, and those that are dialled here.
+// The part of PeerMesh that sets up lanes: accepted and dialled connections.
 
 #include <algorithm>
 #include <asio/redirect_error.hpp>
@@ -20,15 +20,15 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto redial_after = 100ms;
-/// So long the end that dials first is left alone, or a quarter of the time after which a connection that
-/// carries nothing counts as lost.
+/// How long only the end that dials first tries, unless a quarter of the time after which an idle connection
+/// counts as lost is shorter.
 constexpr Connection::Clock::duration head_start = 2s;
 
 Frame hello_frame(const PeerHello& hello) { return {FrameType::peer_hello, to_bytes(hello), nullptr}; }
 
 using Learners = std::multiset<std::string>;
 
-/// Of one fetcher, while it is served.
+/// Counts a fetcher by its name while it is served.
 class FetcherPlace {
  public:
   FetcherPlace(std::shared_ptr<Learners> fetchers, const std::string& name)
@@ -42,27 +42,27 @@ class FetcherPlace {
   Learners::iterator place_;
 };
 
-/// Whoever has dialled again may be served twice until the old connection is seen to have ended. Observers
-/// leave room for those who are to train.
+/// Throws if there is no place for this fetcher. A fetcher that has redialled may be served twice until its
+/// old connection is seen to have ended. Observers leave some places for trainers.
 void check_place(const Learners& fetchers, const Connection& connection, std::size_t most) {
   constexpr std::size_t max_same_name = 2, for_trainers = 4;
   const bool observes = connection.peer_role() == tls::Role::observer;
   if (fetchers.size() >= (observes ? most - for_trainers : most))
     throw Error(ErrorKind::network,
-                std::to_string(fetchers.size()) + " others are being given the state already");
+                "already serving the state to " + std::to_string(fetchers.size()) + " others");
   const auto name = connection.peer_name();
   if (!name.empty() && fetchers.count(name) >= max_same_name)
-    throw Error(ErrorKind::network, name + " is being given the state already");
+    throw Error(ErrorKind::network, "already serving the state to " + name);
 }
 
 }  // namespace
 
-/// Of the two ends one dials first, and wins where both dial at once.
+/// Whether this end of the pair dials first. Its connection wins if both dial at once.
 bool PeerMesh::comes_first(const Peer& peer) const {
   return std::tie(self_name_, self_) < std::tie(peer.info.name, peer.info.id);
 }
 
-// ---- connections that come in ----
+// ---- accepted connections ----
 
 void PeerMesh::accept(asio::ip::tcp::socket socket) {
   const auto connection = start_connection(std::move(socket), counters_, link_, trace_, {});
@@ -74,7 +74,7 @@ asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
   PeerPtr peer;
   try {
     const UnknownConnections::Guest guest(unknown_, connection);
-    waiting_.cancel();  // whoever was pushed out need not wait any longer
+    waiting_.cancel();  // wake a connection that was displaced
     const Watchdog watchdog(connection, link_.hello_limit + 2 * link_.hold, [this] { waiting_.cancel(); });
     hello = hello_of(co_await connection->receive(unauthenticated_limit));
     peer = co_await peer_that_says(hello, connection);
@@ -106,14 +106,15 @@ void check_role(const PeerHello& hello, const Connection& connection) {
   const bool learns = hello.role == PeerRole::fetcher;
   if (!role || *role == tls::Role::trainer || *role == (learns ? tls::Role::observer : tls::Role::reducer))
     return;
-  throw Error(ErrorKind::network, "the certificate of '" + connection.peer_name() + "' is of role " +
+  throw Error(ErrorKind::network, "the certificate of '" + connection.peer_name() + "' has role " +
                                       tls::to_string(*role) + ", which " +
-                                      (learns ? "takes no state" : "has no part in the rounds"));
+                                      (learns ? "may not copy the state" : "may not take part in rounds"));
 }
 
 }  // namespace
 
-/// A peer may hear of a view before we do, and dial us. A fetcher is none, and null.
+/// Waits until the peer is known: it may learn of a view and dial before this member does. Returns null for a
+/// fetcher.
 asio::awaitable<PeerPtr> PeerMesh::peer_that_says(PeerHello hello, ConnectionPtr connection) {
   check_role(hello, *connection);
   for (;;) {
@@ -128,15 +129,15 @@ asio::awaitable<PeerPtr> PeerMesh::peer_that_says(PeerHello hello, ConnectionPtr
     if (const auto at = peers_.find(hello.from); begun_ && at != peers_.end()) {
       const auto shown = connection->peer_name();
       if (!shown.empty() && shown != at->second->info.name)
-        throw Error(ErrorKind::network, "it says that it is " + at->second->info.name +
-                                            ", and its certificate is of '" + shown + "'");
-      // One that has dialled again since must not be pushed out by what it gave up.
+        throw Error(ErrorKind::network, "it claims to be " + at->second->info.name +
+                                            ", but its certificate is for '" + shown + "'");
+      // A connection that the peer has given up must not displace its newer one.
       if (connection->hung_up()) throw Error(ErrorKind::network, "it did not wait for an answer");
       co_return at->second;
     }
     asio::error_code woken;
     co_await waiting_.async_wait(asio::redirect_error(use_awaitable, woken));
-    if (!connection->open()) throw Error(ErrorKind::network, "it is no member of a view that is known here");
+    if (!connection->open()) throw Error(ErrorKind::network, "it is not a member of a view known here");
   }
 }
 
@@ -144,10 +145,9 @@ PeerHello PeerMesh::hello_to(ReplicaId peer, std::size_t lane) const {
   return {.token = token_, .from = self_, .to = peer, .lane = static_cast<std::uint16_t>(lane)};
 }
 
-/// Whether a connection that has come in for a lane is the one that stays. One that is up here was dialled
-/// there before, and given up there; or dialled here: then it is over only if the other end has had it. Of
-/// two that cross each other before either is up, the one that the first of the two ends has dialled stays,
-/// unless it gets nowhere.
+/// Whether an accepted connection takes over its lane. If the lane's connection was dialled by the peer, the
+/// peer has given that up; if it was dialled here, it is over only if the peer has seen it. If both ends are
+/// dialling, the connection of the end that dials first wins, unless it makes no progress.
 bool PeerMesh::may_take_its_place(const Peer& peer, const Lane& lane, const PeerHello& hello) const {
   if (lane.connection) return !lane.dialled_here || hello.lost == lane.dialled;
   const bool crossed = lane.introducing && lane.introducing->open();
@@ -159,7 +159,7 @@ void PeerMesh::check_hello(const PeerHello& hello) const {
   const bool known_role = hello.role == PeerRole::member || hello.role == PeerRole::fetcher;
   const bool proper =
       hello.token == token_ && hello.to == self_ && hello.from != self_ && hello.lane < lanes_ && known_role;
-  if (!proper) throw Error(ErrorKind::network, "its hello is not of this run or not for this replica");
+  if (!proper) throw Error(ErrorKind::network, "its hello is for another run or another replica");
 }
 
 asio::awaitable<void> PeerMesh::teach(ReplicaId fetcher, ConnectionPtr connection) {
@@ -167,17 +167,17 @@ asio::awaitable<void> PeerMesh::teach(ReplicaId fetcher, ConnectionPtr connectio
   try {
     co_await handler_.on_fetcher(fetcher, connection);
   } catch (const asio::system_error&) {
-    // It has what it wanted, or is gone.
+    // It has the state, or has closed the connection.
   } catch (const std::exception& error) {
     stranger_line_("dropped a fetcher at " + connection->remote() + ": " + error.what());
   }
   connection->close();
 }
 
-// ---- connections that go out ----
+// ---- dialled connections ----
 
-/// A lane that is up needs no dialling. One that is not is dialled by the end that comes first or has dialled
-/// it last, and, when that has had time enough, by the other one too.
+/// Waits until this end should dial the lane: it must be down. The end that comes first, or dialled it last,
+/// dials at once; the other end dials too after some time.
 asio::awaitable<void> PeerMesh::wait_for_turn(PeerPtr peer, std::size_t lane) {
   auto& place = peer->lanes[lane];
   auto others_turn = head_start;
@@ -212,7 +212,7 @@ asio::awaitable<void> PeerMesh::dial_loop(PeerPtr peer, std::size_t lane) {
   }
 }
 
-/// Whoever listens there may be anybody: the lane is up only once the peer has answered.
+/// Any process may listen at the address, so the lane is up only once the peer has answered.
 asio::awaitable<void> PeerMesh::introduce(PeerPtr peer, std::size_t lane, ConnectionPtr connection) {
   auto& place = peer->lanes[lane];
   place.introducing = connection;

@@ -1,4 +1,4 @@
-// PeerMesh, where a peer is reached by way of another one.
+// The part of PeerMesh that relays frames, and uses relays.
 
 #include "isthmus/base/error.h"
 #include "net/mesh/peer_mesh.h"
@@ -9,7 +9,7 @@ using protocol::ReplicaId;
 
 void PeerMesh::set_relays(protocol::Relays relays) {
   told_ = std::move(relays);
-  std::vector<std::pair<ReplicaId, ReplicaId>> open;  // and by whom
+  std::vector<std::pair<ReplicaId, ReplicaId>> open;  // peer and its relay
   for (const auto peer : ways_.peers()) {
     if (ways_.open(peer)) open.emplace_back(peer, *ways_.relay_to(peer));
   }
@@ -26,7 +26,8 @@ void PeerMesh::set_relays(protocol::Relays relays) {
   }
 }
 
-/// Its receivers may pass over it, and then nobody acknowledges it.
+/// Drops frames that this member no longer relays: receivers may ignore them, and then never acknowledge
+/// them.
 void PeerMesh::forget_what_is_not_carried_any_more(const RelayWays::Carried& before) {
   for (const auto& [from, ends] : before) {
     for (const auto to : ends) {
@@ -45,7 +46,7 @@ std::vector<ReplicaId> PeerMesh::relayed() const {
   return relayed;
 }
 
-/// Until both ends have heard each other.
+/// Sends hails on relayed paths until both ends have received one.
 void PeerMesh::hail_all() {
   for (const auto id : ways_.peers()) {
     const auto peer = peers_.find(id);
@@ -57,7 +58,7 @@ void PeerMesh::hail_all() {
   }
 }
 
-/// What is neither kept nor repeated here, by whichever lane there is.
+/// Sends a frame on any open lane, without keeping or repeating it.
 void PeerMesh::send_at_once(Peer& peer, Frame frame) {
   for (auto& lane : peer.lanes) {
     if (!lane.connection || !lane.connection->open()) continue;
@@ -67,11 +68,12 @@ void PeerMesh::send_at_once(Peer& peer, Frame frame) {
   }
 }
 
-/// What a peer says to another one, between whom this member was named as the relay. What is wrong with it is
-/// that peer's fault and is seen here, so that the other end need not blame the relay.
+/// Relays a peer's frame to another one. Invalid frames are detected here as this peer's fault, so that the
+/// other end need not blame the relay.
 void PeerMesh::carry(Peer& peer, Connection::Received frame) {
   const auto from = frame.relay->from, to = frame.relay->to;
-  if (from != peer.info.id) throw Error(ErrorKind::network, "a frame to be carried in the name of another");
+  if (from != peer.info.id)
+    throw Error(ErrorKind::network, "a frame to be relayed in the name of another member");
   const auto found = peers_.find(to);
   const bool possible = ways_.carries(from, to) && found != peers_.end() && found->second->up();
   const auto pass_on = [&] {
@@ -90,18 +92,18 @@ void PeerMesh::carry(Peer& peer, Connection::Received frame) {
     case FrameType::begun:
       return keep_for(possible ? found->second : nullptr, std::move(frame));
     default:
-      throw Error(ErrorKind::network, "a frame that is a relay's to send");
+      throw Error(ErrorKind::network, "a frame that only a relay may send");
   }
 }
 
-/// A relay answers for what it has taken until the other end acknowledges it, as for what it sends itself;
-/// whoever hears that it is lost sends it again.
+/// A relay is responsible for a frame until the other end acknowledges it, as for its own frames. If it
+/// reports a loss (relay_lost), the origin sends the frame again.
 void PeerMesh::keep_for(const PeerPtr& target, Connection::Received frame) {
   const auto from = frame.relay->from, to = frame.relay->to;
   const bool is_chunk = frame.type == FrameType::chunk;
   Outbox::Receipt receipt{frame.head.view, key_of(frame.head), from};
   if (!is_chunk) receipt = {from_bytes<protocol::ViewNumber>(*frame.body), std::nullopt, from};
-  // More than anybody may have to repeat: this member need not have memory for it.
+  // More than a member ever has to repeat: this member need not hold it in memory.
   const bool too_much = target && target->outbox.bytes_relayed(from) >= link_.max_queued;
   if (too_much) target->outbox.forget_relayed(from);
   if (!target || too_much)
@@ -109,16 +111,16 @@ void PeerMesh::keep_for(const PeerPtr& target, Connection::Received frame) {
   const auto taken = is_chunk ? header_of(receipt.view, *receipt.key) : header_of(receipt.view, {.kind = {}});
   hearing_->send(
       relayed_frame(to, from, {FrameType::relay_taken, bytes_of(taken), nullptr}, frame.relay->session));
-  if (receipt.view < view_) return;  // over for the other end too, which would not acknowledge it
+  if (receipt.view < view_) return;  // the view is over for the other end too, which would not acknowledge it
   put(target, is_chunk ? handler_.order_of(*receipt.key) : 0, relayed_frame(from, to, frame_of(frame)),
       receipt);
 }
 
-/// From the other end, by the relay between; or from the relay, about it.
+/// Handles a frame from the other end through the relay, or from the relay about the other end.
 void PeerMesh::handle_relayed(Peer& relay, Connection::Received frame) {
   const auto from = frame.relay->from;
   const auto origin = peers_.find(from);
-  // The relay may be another one meanwhile; what came by this one is sent again.
+  // The relay may have changed meanwhile; frames that came through the old one are sent again.
   if (ways_.relay_to(from) != relay.info.id || origin == peers_.end()) return;
   switch (frame.relay->inner) {
     case FrameType::relay_taken: {
@@ -148,7 +150,7 @@ void PeerMesh::handle_relayed(Peer& relay, Connection::Received frame) {
       return way_lost(from);
     }
     default:
-      throw Error(ErrorKind::network, "a frame that has no place behind a relay");
+      throw Error(ErrorKind::network, "a frame that may not be relayed");
   }
 }
 
@@ -164,7 +166,7 @@ void PeerMesh::handle_hail(Peer& relay, ReplicaId from, const Hail& hail) {
   if (ways_.open(from)) handler_.on_peer_up(from);
 }
 
-/// To that peer, by its relay.
+/// The relayed path to that peer is lost.
 void PeerMesh::way_lost(ReplicaId id) {
   const auto relay = ways_.relay_to(id);
   if (!ways_.close(id)) return;
@@ -175,12 +177,12 @@ void PeerMesh::way_lost(ReplicaId id) {
   handler_.on_peer_down(id);
 }
 
-/// The relay is gone, with what it had.
+/// The relay is lost, with the frames that it held.
 void PeerMesh::ways_lost(ReplicaId relay) {
   for (const auto id : ways_.peers_by(relay)) way_lost(id);
 }
 
-/// What was carried to it from here is gone.
+/// Reports to the origins that frames relayed to `peer` from here are lost.
 void PeerMesh::say_lost_to_origins(ReplicaId peer) {
   for (const auto id : ways_.carried_from(peer)) {
     const auto origin = peers_.find(id);

@@ -1,6 +1,6 @@
 #pragma once
-// Who carries what for whom, as the coordinator has said, and whether the ways by relays are open. It has no
-// sockets and reads no clock.
+// Which member relays for which pair, as the coordinator has decided, and whether the relayed paths are open.
+// No sockets, no clock.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,49 +14,49 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// A way to another member is open once that one has been heard by it: then all three know of the relay, and
-/// nothing that is sent is dropped for want of that. A way that was lost opens again with another session, so
-/// that both ends send once more what may be gone.
+/// A relayed path to another member opens when that member's hail arrives over it: then all three members
+/// know of the relay, and no frame is dropped for lack of that. A lost path reopens with a new session, so
+/// that both ends repeat what may be lost.
 class RelayWays {
  public:
   enum class Heard {
-    before,  ///< the way was open
-    anew     ///< it is open now, and what was sent before may be lost
+    before,  ///< the path was open already
+    anew     ///< the path is open now, and frames sent before may be lost
   };
 
-  /// All relays there are, as `self` sees them. Ways that stay as they were stay open.
+  /// Sets all relays, as `self` sees them. Unchanged paths stay open.
   void set(protocol::ReplicaId self, const protocol::Relays& relays);
 
-  /// Whether this member carries what these two send each other.
+  /// Whether this member relays between these two.
   [[nodiscard]] bool carries(protocol::ReplicaId a, protocol::ReplicaId b) const;
-  /// To whom this member carries what is `from` that one, and whose chunks it carries there.
+  /// The members between which and `from` this member relays, in both directions.
   [[nodiscard]] std::set<protocol::ReplicaId> carried_from(protocol::ReplicaId from) const;
-  /// All between whom it carries, each pair both ways.
+  /// All pairs that this member relays for, each in both directions.
   using Carried = std::map<protocol::ReplicaId, std::set<protocol::ReplicaId>>;
   [[nodiscard]] const Carried& carried() const { return carried_; }
-  /// How many pairs of which one sends its chunks to the other over the lanes between this member and `peer`.
+  /// Number of pairs that send relayed chunks over the lanes between this member and `peer`.
   [[nodiscard]] std::size_t over(protocol::ReplicaId peer) const;
 
-  /// The relay between this member and `peer`.
+  /// The relay between this member and `peer`, if any.
   [[nodiscard]] std::optional<protocol::ReplicaId> relay_to(protocol::ReplicaId peer) const;
   [[nodiscard]] bool open(protocol::ReplicaId peer) const;
-  /// To these there is a relay.
+  /// The peers to which there is a relay.
   [[nodiscard]] std::vector<protocol::ReplicaId> peers() const;
-  /// Of these, those whose relay this is.
+  /// The peers that are reached by this relay.
   [[nodiscard]] std::vector<protocol::ReplicaId> peers_by(protocol::ReplicaId relay) const;
-  /// Whether the other end is still to be hailed.
+  /// Whether the other end must still be hailed.
   [[nodiscard]] bool hails(protocol::ReplicaId peer) const;
   [[nodiscard]] Hail hail(protocol::ReplicaId peer) const;
-  /// Requires `relay_to(peer)`.
+  /// Handles a hail from `peer`. Requires `relay_to(peer)`.
   [[nodiscard]] Heard heard(protocol::ReplicaId peer, const Hail& hail);
-  /// The way is lost. Returns whether it was open.
+  /// The path is lost. Returns whether it was open.
   bool close(protocol::ReplicaId peer);
 
  private:
   struct Way {
     protocol::ReplicaId by = 0;
     std::uint64_t session = 0;
-    std::uint64_t heard = 0;  ///< the other end's; 0: the way is not open
+    std::uint64_t heard = 0;  ///< session of the other end; 0: the path is not open
     bool confirmed = false;   ///< the other end has answered with this `session`
   };
   std::uint64_t sessions_ = 0;

@@ -12,13 +12,13 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto longest_unseen = 10ms;  ///< between points, at the second of which nothing waits
-constexpr auto finest = 2ms;           ///< of points while bytes leave
+constexpr auto longest_unseen = 10ms;  ///< between two points, if nothing waits at the second
+constexpr auto finest = 2ms;           ///< spacing of points while bytes leave
 constexpr std::size_t max_points = 2048;
-constexpr int clocks_differ_by = 10'000;  ///< one part in so many, at most
-constexpr auto remembered = 10s;          ///< drift is allowed for so long without a sample that raised it
+constexpr int clocks_differ_by = 10'000;       ///< by at most one part in this many
+constexpr auto remembered = 10s;               ///< maximum time over which drift accumulates
 constexpr int settled = 200, settles_in = 16;  ///< samples
-constexpr std::uint64_t worth_saying = 4096;   ///< bytes; more than what says so
+constexpr std::uint64_t worth_saying = 4096;   ///< bytes; more than a report has
 
 const Arrived::Lane* find(const std::vector<Arrived::Lane>& lanes, std::uint64_t connection) {
   const auto at = std::ranges::find(lanes, connection, &Arrived::Lane::connection);
@@ -49,9 +49,9 @@ std::optional<Departures::Time> Departures::when(std::uint64_t bytes) {
   return before.at + std::chrono::duration_cast<Time>((after.at - before.at) * part);
 }
 
-/// A queue there is never longer than both together, so a delay without any is at least what is left of this
-/// one, and at most this one. Delays of what TCP had to send twice are no bounds; so it rises slowly, and
-/// once it has settled no faster than clocks drift apart.
+/// The queue on the way there is at most both queues together, so the delay without a queue is between `delay
+/// - beyond` and `delay`. Retransmitted data breaks these bounds, so the estimate rises slowly, and once
+/// settled no faster than clocks drift apart.
 void QueueThere::sample(Time delay, Time beyond, Time now) {
   beyond = std::max(beyond, Time{});
   if (!queue_) {
@@ -70,7 +70,7 @@ void QueueThere::sample(Time delay, Time beyond, Time now) {
   queue_ = std::min(delay - without_queue_, beyond);
 }
 
-/// Whatever comes after all lanes were lost may go another way.
+/// After all lanes were lost, new ones may take another route.
 void Arrivals::begun(std::size_t lane, std::uint64_t connection) {
   lanes_.at(lane) = {.connection = connection};
   const bool none = std::ranges::all_of(lanes_, [](const Lane& l) { return l.connection == 0; });
@@ -80,12 +80,12 @@ void Arrivals::begun(std::size_t lane, std::uint64_t connection) {
 }
 
 void Arrivals::heard(const Arrived& said, std::optional<Time> beyond, Time now) {
-  // So times and their differences are no numbers that overflow.
+  // Bounds times so that their differences do not overflow.
   constexpr auto latest = static_cast<std::uint64_t>(std::numeric_limits<Time::rep>::max() / 4);
   if (said.lanes.size() > lanes_.size() || said.at > latest)
-    throw Error(ErrorKind::network, "it says that bytes have arrived when or where none can have");
+    throw Error(ErrorKind::network, "it reported arrived bytes with an invalid time or number of lanes");
   const Time at = std::chrono::nanoseconds(said.at);
-  if (at <= heard_at_) return;  // a later one has overtaken it
+  if (at <= heard_at_) return;  // a later report has overtaken it
   heard_at_ = at;
   std::chrono::duration<double, Time::period> weighted{};
   double timed = 0;

@@ -1,6 +1,6 @@
 #pragma once
-// What has arrived of what was sent to a peer, and when, as the peer says: acknowledgements alone do not tell
-// it, since they may have waited in the queue of the way back. No sockets, no clock.
+// Measures what has arrived at a peer, and when, from the peer's reports. Acknowledgements alone do not show
+// it, since they may have waited in a queue on the way back. No sockets, no clock.
 
 #include <chrono>
 #include <cstddef>
@@ -13,70 +13,69 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// When the bytes of a connection left.
+/// Remembers when the bytes of a connection left.
 class Departures {
  public:
   using Time = std::chrono::steady_clock::duration;
 
-  /// So many had left by then, since the connection began, and nothing more waits if it is `idle`. The more
-  /// often this is said, the better.
+  /// Records that `bytes` had left by `now`, since the connection began; `idle`: no more bytes wait. Call it
+  /// as often as possible.
   void left(std::uint64_t bytes, bool idle, Time now);
-  /// When that many had left; none where that is not known (any more), as of the last ones before a pause:
-  /// it began somewhen. What left before is then forgotten.
+  /// When that many bytes had left; nullopt if unknown, e.g. for bytes sent just before an idle period with
+  /// unknown start. Forgets earlier points.
   [[nodiscard]] std::optional<Time> when(std::uint64_t bytes);
-  /// Bytes that had left as it was last said.
+  /// Bytes that had left at the last call of `left`.
   [[nodiscard]] std::uint64_t bytes() const { return points_.empty() ? 0 : points_.back().bytes; }
 
  private:
   struct Point {
     std::uint64_t bytes;
-    bool idle;  ///< at that moment: a pause may have begun before
+    bool idle;  ///< no more bytes waited; an idle period may have begun before
     Time at;
   };
-  std::deque<Point> points_;  ///< neither bytes nor times ever fall
+  std::deque<Point> points_;  ///< ascending in bytes and time
 };
 
-/// How long what is sent waits on its way there. The other end's clock is another one; how far the two are
-/// apart nobody knows, but it stays nearly the same: what a delay is longer than the shortest was queue.
+/// Estimates the queueing delay on the way to the other end. The clocks of the two ends differ by an unknown
+/// but nearly constant offset, so the part of a delay above the shortest one is queueing.
 class QueueThere {
  public:
   using Time = std::chrono::steady_clock::duration;
 
-  /// `delay`: from leaving, by our clock, to arriving, by theirs. `beyond`: what round trips are longer than
-  /// the shortest at present, which is the queues of both ways.
+  /// `delay`: from leaving, by our clock, to arriving, by the other end's. `beyond`: current round trip minus
+  /// the shortest one, which is the queueing of both directions.
   void sample(Time delay, Time beyond, Time now);
-  /// At the last sample; none before there was one.
+  /// The queueing delay at the last sample; nullopt before the first.
   [[nodiscard]] std::optional<Time> queue() const { return queue_; }
 
  private:
   std::optional<Time> queue_;
-  Time without_queue_{};  ///< a delay without a queue
+  Time without_queue_{};  ///< delay without a queue
   Time risen_{};
   int samples_ = 0;
 };
 
-/// Of all lanes to one peer together.
+/// Arrivals at one peer, over all lanes together.
 class Arrivals {
  public:
   using Time = std::chrono::steady_clock::duration;
 
   explicit Arrivals(std::size_t lanes) : lanes_(lanes) {}
 
-  /// A connection takes that lane's place (0: none). Both ends give it the same number.
+  /// The lane has a new connection, or none (0). Both ends give a connection the same number.
   void begun(std::size_t lane, std::uint64_t connection);
-  /// Of what goes by that lane, as `Departures` wants to know it.
+  /// Records bytes that have left on that lane (Departures::left).
   void left(std::size_t lane, std::uint64_t bytes, bool idle, Time now) {
     lanes_.at(lane).departures.left(bytes, idle, now);
   }
-  /// The peer says this. `beyond`: as in `QueueThere`, where it is known. What cannot be is passed over: a
-  /// peer that lies has what is sent to it sent at a wrong rate. Throws Error(network) for what could not be
-  /// reckoned with.
+  /// Handles the peer's report. `beyond`: as in QueueThere, if known. Implausible values are ignored: a peer
+  /// that lies only gets its data at a wrong rate. Throws Error(network) for values that would overflow.
   void heard(const Arrived& said, std::optional<Time> beyond, Time now);
 
-  /// Since the start, and when that was known last to have grown, by the peer's clock.
+  /// Bytes arrived since the start, and when they last grew, by the peer's clock.
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
   [[nodiscard]] Time at() const { return at_; }
-  /// On the way there, when that was so; none while it is not known.
+  /// Queueing delay on the way there, at that time; nullopt if unknown.
   [[nodiscard]] std::optional<Time> queue() const;
 
  private:
@@ -89,15 +88,16 @@ class Arrivals {
   std::uint64_t bytes_ = 0;
   Time at_{}, heard_at_{};
   QueueThere queue_;
-  bool all_there_ = false;  ///< nothing was on its way any more
+  bool all_there_ = false;  ///< hardly anything was in flight
 };
 
-/// What to say to a peer of what has come from it: nothing where that is hardly more than it is to say so.
+/// Decides what to report to a peer about bytes that have arrived from it: nothing if they are hardly more
+/// than the report itself.
 class ArrivalReports {
  public:
   using Time = std::chrono::steady_clock::duration;
 
-  /// So many bytes have come by the connections of all lanes.
+  /// The report to send, given the bytes arrived on each lane; nullopt if it is not worth sending.
   [[nodiscard]] std::optional<Arrived> report(std::vector<Arrived::Lane> lanes, Time now);
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// A long thin link, as seen from its sender: for laptops and for comparisons. It has no sockets and reads no
+// Emulates a slow link with a long round trip at its sender, for laptops and comparisons. No sockets, no
 // clock.
 
 #include <chrono>
@@ -12,10 +12,10 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// One direction between two members. All their lanes share its rate. Beside half the round trip, which every
-/// message of a process waits, a frame is on its way for a part of the jitter, drawn anew for each, and when
-/// one of its packets is lost for another round trip: TCP keeps back what came behind it. (That losses make
-/// TCP slower than the link is not emulated.)
+/// One direction between two members; all their lanes share its rate. Every message waits half the round trip
+/// elsewhere. Here a frame waits a random part of the jitter as well, and, if one of its packets is lost,
+/// another round trip, because TCP holds back the data behind it. (That losses make TCP slower than the link
+/// is not emulated.)
 class EmulatedLink {
  public:
   using Clock = std::chrono::steady_clock;
@@ -25,11 +25,11 @@ class EmulatedLink {
         seed_(seed),
         pacer_(link.rate.bytes_per_second() > 0 ? link.rate.bytes_per_second() : 1, {}) {}
 
-  /// When the link takes another frame.
+  /// When the link accepts the next frame.
   [[nodiscard]] Clock::time_point free_at(Clock::time_point now) const {
     return has_rate() ? pacer_.next(now) : now;
   }
-  /// Puts a frame on the link; returns how long it takes beside half the round trip.
+  /// Puts a frame on the link; returns its delay in addition to half the round trip.
   [[nodiscard]] Clock::duration send(std::size_t bytes, Clock::time_point now) {
     const auto leaves = has_rate() ? (pacer_.take(bytes, now), pacer_.next(now)) : now;
     double seconds = link_.jitter.seconds * chance();
@@ -41,7 +41,7 @@ class EmulatedLink {
  private:
   static constexpr double payload_of_a_packet = 1448;
   [[nodiscard]] bool has_rate() const { return link_.rate.bytes_per_second() > 0; }
-  /// From 0 to 1.
+  /// A random number from 0 to 1.
   [[nodiscard]] double chance() {
     return static_cast<double>(random_bits(seed_, 0, drawn_++) >> 11) * 0x1p-53;
   }

@@ -1,5 +1,5 @@
 #pragma once
-// A rate that bytes may be sent at.
+// Limits the rate at which bytes are sent.
 
 #include <chrono>
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// A token bucket that fills at a rate and holds `depth` of it. Reads no clock. Streams that share one share
-/// its rate.
+/// A token bucket that fills at a rate and holds `depth` of it. Reads no clock. Streams that share a Pacer
+/// share its rate.
 class Pacer {
  public:
   using Clock = std::chrono::steady_clock;
@@ -16,13 +16,13 @@ class Pacer {
 
   /// Requires `bytes_per_second` > 0.
   explicit Pacer(std::uint64_t bytes_per_second, Clock::duration depth = usual_depth);
-  /// From now on. Requires `bytes_per_second` > 0.
+  /// Sets the rate from now on. Requires `bytes_per_second` > 0.
   void set_rate(std::uint64_t bytes_per_second);
-  /// When something may be sent.
+  /// Earliest time at which bytes may be sent.
   [[nodiscard]] Clock::time_point next(Clock::time_point now) const;
-  /// Takes so many bytes out of the bucket; returns when they may be sent.
+  /// Takes `bytes` out of the bucket; returns when they may be sent.
   Clock::time_point take(std::size_t bytes, Clock::time_point now);
-  /// Bytes that fill the bucket.
+  /// Bytes in a full bucket.
   [[nodiscard]] double depth_in_bytes() const;
 
  private:

@@ -11,34 +11,34 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr RateFollower::Time shortest_window = 100ms;
-constexpr double averaged = 8;        ///< windows
-constexpr double not_carried = 0.97;  ///< of what was sent, when the line has become slower
-constexpr double slowest = 500'000;   ///< bytes per second: on slower lines TCP itself is good enough
+constexpr double averaged = 8;        ///< windows in the mean
+constexpr double not_carried = 0.97;  ///< if less of the sent bytes arrives, the path has become slower
+constexpr double slowest = 500'000;   ///< bytes per second: on slower paths TCP itself is good enough
 
-// The queue that is aimed at, in seconds, and how it is kept.
-constexpr double newest_part = 0.5;                                        ///< of samples in their mean
+// Target of the queue, in seconds, and its control.
+constexpr double newest_part = 0.5;  ///< weight of the newest sample in the mean
 constexpr double target_part = 0.1, min_target = 0.01, max_target = 0.02;  ///< of the round trip
 constexpr double round_trips_of_horizon = 4, shortest_horizon = 0.4;
-constexpr double max_gain_above = 0.05, max_gain_below = 0.25;  ///< of the line's rate
+constexpr double max_gain_above = 0.05, max_gain_below = 0.25;  ///< parts of the path's rate
 constexpr double long_queue = 2;                                ///< targets
 
-// The start: until there is a queue, or nothing more comes of sending more.
+// Phase start: until there is a queue, or sending more delivers no more.
 constexpr int queued_samples = 2;
-constexpr double start_growth = 1.25;  ///< in a window; as BBR sees that the pipe is not full
+constexpr double start_growth = 1.25;  ///< growth in a window by which the path is not full yet, as in BBR
 
-// A climb: so much is tried beyond the rate, after the start and later; less on long paths, where it would
-// fill the queue for longer.
+// Phase climb: extra part of the rate that is tried, after the start and later; less on long paths, where it
+// would fill the queue for longer.
 constexpr double first_more = 0.25, usual_more = 0.1;
-constexpr double worth_it = 0.4;  ///< there is more when that part of what was tried was delivered
-constexpr int climb_windows = 2;  ///< what is sent in the first is told of in the second
-constexpr int soonest_climb = 8, latest_climb = 64;  ///< windows between two
-constexpr int short_windows = 3;                     ///< in a row without a queue, and there is one at once
+constexpr double worth_it = 0.4;  ///< a climb has found more if this part of the extra rate was delivered
+constexpr int climb_windows = 2;  ///< data sent in the first is reported in the second
+constexpr int soonest_climb = 8, latest_climb = 64;  ///< windows between two climbs
+constexpr int short_windows = 3;  ///< consecutive windows without a queue that start a climb at once
 
-// A queue of others.
-constexpr int patience = 10;            ///< windows
-constexpr double newest_window = 0.25;  ///< in the mean of its windows
-constexpr double shrinks = 0.8;         ///< to such a part: a queue that goes
-constexpr double given_way = 0.9;       ///< to so much of the rate, in vain
+// Queues that others cause.
+constexpr int patience = 10;            ///< windows with a long queue
+constexpr double newest_window = 0.25;  ///< weight of the newest window in the mean
+constexpr double shrinks = 0.8;         ///< a queue that falls to this part is shrinking
+constexpr double given_way = 0.9;       ///< a rate reduced to this part was reduced in vain
 
 double seconds(RateFollower::Time time) { return std::chrono::duration<double>(time).count(); }
 
@@ -53,7 +53,7 @@ RateFollower::RateFollower() : next_more_(first_more) {}
 
 void RateFollower::sample(const Sample& seen) {
   const bool news = seen.arrived_at > last_.arrived_at;
-  // Without traffic our own queue goes, and nobody sees that of others.
+  // Without traffic our own queue drains, and queues of others are not visible.
   if (news || !seen.busy)
     smoothed_ += ((seen.busy ? seconds(seen.queue) : others_) - smoothed_) * newest_part;
   others_ = std::clamp(smoothed_, 0.0, others_);
@@ -61,7 +61,8 @@ void RateFollower::sample(const Sample& seen) {
   target_ = std::clamp(target_part * seconds(seen.shortest), min_target, max_target);
   horizon_ = std::max(shortest_horizon, round_trips_of_horizon * seconds(seen.shortest));
   const auto before = std::exchange(last_, seen);
-  if (seen.arrived < before.arrived) forget_samples();  // somebody who had counted is gone
+  if (seen.arrived < before.arrived)
+    forget_samples();  // a peer is gone, and its bytes are not counted any more
   if (!seen.busy) {
     stands_ = 0;
     if (in_window_ && seen.arrived_at - begin_.arrived_at >= window()) end_window();
@@ -77,7 +78,7 @@ void RateFollower::sample(const Sample& seen) {
   }
   if (!news) return;
   if (phase_ == Phase::start && find_first_queue(seen.arrived > before.arrived)) return;
-  // In the first round trip after a pause nothing comes back.
+  // In the first round trip after a pause no report arrives.
   if (!in_window_ && seen.now - busy_since_ < seen.shortest) return;
   if (!in_window_) return begin_window();
   const bool enough = phase_ == Phase::climb && climb_queues();
@@ -91,8 +92,8 @@ void RateFollower::forget_samples() {
   queued_ = 0;
 }
 
-/// There is a queue as soon as the line is full, and what comes out of it is the line's rate. Returns whether
-/// there is one; a window makes no sense then.
+/// A queue shows that the path is full; what then arrives is its rate. Returns whether there is a queue;
+/// windows make no sense then.
 bool RateFollower::find_first_queue(bool arrives) {
   const bool queued = arrives && queue_ > long_queue * target_;
   queued_ = queued ? queued_ + 1 : 0;
@@ -102,7 +103,7 @@ bool RateFollower::find_first_queue(bool arrives) {
   if (queued_ > queued_samples && last_.arrived_at - begin_.arrived_at >= shortest_window) {
     line_ = std::max(line_, arrived_per_second(begin_, last_));
     enter(Phase::steady);
-    climb_after_ = 1;  // what was dropped from the queue may have held up what came behind it
+    climb_after_ = 1;  // packets dropped from the queue may have held up those behind them
   }
   return true;
 }
@@ -143,22 +144,23 @@ void RateFollower::end_window() {
   rate_before_ = rate;
 }
 
-/// What arrives while there is always a queue is what the line takes, however little was to be sent. Without
-/// one it may take more: what is sent may have been held up here for a moment.
+/// While there is always a queue, the rate of arrival is the path's rate, even if little is sent. Without one
+/// the path may take more, since data may have been held up here for a moment.
 void RateFollower::learn(double rate) {
   const double most = std::max(rate, rate_before_);
   const bool crowded = queue_ > long_queue * target_;
   if (crowded && was_full_ && most < not_carried * std::min({sent_, sent_before_, line_})) {
-    line_ = most_ = (line_ + most) / 2;  // it has become slower
+    line_ = most_ = (line_ + most) / 2;  // the path has become slower
     crowded_ = 0;
   } else if (rate > line_ || stands_ > target_) {
-    // What is far beyond what is sent had been held up by something that was lost.
+    // Arrivals far above the sending rate are data that a loss had held up.
     line_ += (std::min(rate, (1 + first_more) * line_) - line_) / averaged;
     if (!was_full_) most_ = line_;
   }
 }
 
-/// Where our own queue stands, all that there is has been found. One of others may have gone, or be none.
+/// While our own queue stands, the full rate has been found. A queue that others cause may have gone, or have
+/// been an error.
 bool RateFollower::more_is_due() {
   if (!was_full_) return false;
   short_queue_ = queue_ < target_ / 2 ? short_queue_ + 1 : 0;
@@ -172,13 +174,13 @@ void RateFollower::begin_climb() {
   more_ = std::exchange(next_more_, usual_more) * seconds(shortest_window) / seconds(window());
 }
 
-/// What was sent beyond the line's rate.
+/// Whether the extra data has queued.
 bool RateFollower::climb_queues() const { return queue_ > queue_before_ + target_; }
 
 void RateFollower::climb(double rate) {
   const bool queues = climb_queues();
   if (rate > (1 + worth_it * more_) * line_ && !queues) {
-    line_ = std::min(rate, (1 + more_) * line_);  // what is beyond that had been held up on its way
+    line_ = std::min(rate, (1 + more_) * line_);  // any more had been held up on its way
     windows_ = 0;
     climb_after_ = soonest_climb;
     return;
@@ -188,7 +190,7 @@ void RateFollower::climb(double rate) {
   enter(Phase::steady);
 }
 
-/// A queue that stays however much less is sent is not ours, and what was given up for it was so in vain.
+/// A queue that stays although less is sent is not ours, so the rate given up for it is restored.
 void RateFollower::look_for_others() {
   lately_ += (queue_ - lately_) * newest_window;
   if (lately_ < target_ || lately_ < shrinks * longest_) forget_others();

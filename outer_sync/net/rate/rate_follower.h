@@ -1,5 +1,5 @@
 #pragma once
-// How fast a line may be sent on, found out while it is used. No sockets, no clock.
+// Finds the rate of a path while it is used. No sockets, no clock.
 
 #include <chrono>
 #include <cstdint>
@@ -8,32 +8,30 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// The line's rate is what comes out of it while there is a queue in it, of all lanes of a peer together:
-/// congestion control of one alone cannot know that it shares the line with seven others, and eight that
-/// probe on their own keep its queue full. It is kept just full: where the queue is shorter than some
-/// milliseconds a little more is sent than the line's rate, where it is longer a little less, in proportion
-/// (as Copa aims at a short queue: Arun and Balakrishnan 2018). So a line that has become faster is noticed
-/// by what arrives, and no round trip is longer than it need be. A queue that stays although less is sent is
-/// not this line's own, and is left out of account while it stays.
+/// Takes as the path's rate what arrives, over all lanes together, while the path has a queue: one lane's
+/// congestion control cannot know the others, and eight that probe alone keep the queue full. Sends a little
+/// faster than that while the queue is shorter than some milliseconds, a little slower while it is longer
+/// (like Copa: Arun and Balakrishnan 2018). So a faster path is noticed, and round trips stay short. A queue
+/// that stays although less is sent belongs to others, and is subtracted while it stays.
 class RateFollower {
  public:
   using Time = std::chrono::steady_clock::duration;
   struct Sample {
     Time now{};
     std::uint64_t arrived = 0;  ///< bytes that have arrived at the other end since the start
-    Time arrived_at{};          ///< when that was so, by any clock; as before: nothing new is known
-    bool busy = false;          ///< something waits for the line, here or in its own queue
-    bool full = false;          ///< there is more to send than may be sent: what arrives is the most
-    Time queue{};               ///< that what is sent waits in on its way
+    Time arrived_at{};          ///< at what time, by any clock; unchanged: no news
+    bool busy = false;          ///< data waits here or in the path's queue
+    bool full = false;          ///< more data waits than the rate allows to send
+    Time queue{};               ///< queueing delay on the way
     Time shortest{};            ///< round trip without a queue
   };
 
   RateFollower();
-  /// To be called every few ten milliseconds.
+  /// Call every few tens of milliseconds.
   void sample(const Sample& seen);
-  /// Bytes per second to send at most; 0: no limit, since the line's is not known yet.
+  /// Upper limit in bytes per second; 0: no limit, since the path's rate is not known yet.
   [[nodiscard]] std::uint64_t rate() const;
-  /// What the line takes, bytes per second; 0 before that is known.
+  /// The path's rate in bytes per second; 0 before it is known.
   [[nodiscard]] std::uint64_t delivers() const { return static_cast<std::uint64_t>(line_); }
 
  private:
@@ -53,35 +51,35 @@ class RateFollower {
   void enter(Phase phase);
 
   Phase phase_ = Phase::start;
-  double line_ = 0;                ///< bytes per second
-  double smoothed_ = 0;            ///< seconds, the queue of late
-  double others_ = 0;              ///< that of it which is not our queue
+  double line_ = 0;                ///< the path's rate, bytes per second
+  double smoothed_ = 0;            ///< seconds: recent queueing delay
+  double others_ = 0;              ///< seconds: the part of it that others cause
   double queue_ = 0, target_ = 0;  ///< seconds
-  double horizon_ = 1;             ///< seconds in which a queue is to come to the target
+  double horizon_ = 1;             ///< seconds in which the queue should reach the target
   Sample last_;
   bool was_busy_ = false;
   Time busy_since_{};
 
-  bool in_window_ = false, was_full_ = false;  ///< full all the time, in the window
-  Sample begin_;                               ///< of the window
-  double sent_ = 0, sent_before_ = 0;          ///< least rate allowed in the window, and in the one before
-  double stands_ = 0;                          ///< seconds, the shortest queue in the window
-  double rate_before_ = 0;                     ///< what the window before delivered
+  bool in_window_ = false, was_full_ = false;  ///< was_full_: `full` during the whole window
+  Sample begin_;                               ///< sample at the window's start
+  double sent_ = 0, sent_before_ = 0;          ///< lowest rate allowed in this window, and in the last one
+  double stands_ = 0;                          ///< seconds: shortest queue in the window
+  double rate_before_ = 0;                     ///< rate delivered in the last window
 
-  int queued_ = 0;       ///< samples in a row with a queue, in the start
-  int windows_ = 0;      ///< in this phase, or since a climb found more
-  int short_queue_ = 0;  ///< windows in a row with hardly any queue though there was enough to send
-  int climb_after_ = 8;  ///< windows, steady ones
-  double more_ = 0, queue_before_ = 0;  ///< of a climb: what is tried, and the queue at its beginning
-  double next_more_;                    ///< of the next one
-  int crowded_ = 0;                     ///< windows in a row with a long queue
+  int queued_ = 0;                      ///< phase start: consecutive samples with a queue
+  int windows_ = 0;                     ///< windows in this phase, or since a climb found more
+  int short_queue_ = 0;                 ///< consecutive full windows with hardly any queue
+  int climb_after_ = 8;                 ///< steady windows until the next climb
+  double more_ = 0, queue_before_ = 0;  ///< phase climb: extra part of the rate, and queue at the start
+  double next_more_;                    ///< extra part of the rate in the next climb
+  int crowded_ = 0;                     ///< consecutive windows with a long queue
   double lately_ = 0;                   ///< mean queue of the last windows
-  double longest_ = 0, least_ = 0;      ///< of that, since it was last seen to shrink
-  double most_ = 0;                     ///< the line's rate since then
+  double longest_ = 0, least_ = 0;      ///< extremes of lately_ since it last shrank
+  double most_ = 0;                     ///< highest rate since then
 };
 
-/// A total in equal parts, but to nobody more than its cap (0: none); what one does not take goes to the
-/// others.
+/// Splits a total into equal parts, none above its cap (0: no cap). The others share the rest of a capped
+/// part.
 [[nodiscard]] std::vector<std::uint64_t> fair_shares(std::uint64_t total,
                                                      std::span<const std::uint64_t> caps);
 

@@ -1,6 +1,6 @@
 #pragma once
-// How many bytes per second this member's line takes. It has no clock: whoever has one tells it, at short
-// intervals, what was written and whether sockets were full.
+// Measures the rate of this member's link in bytes per second. Has no clock: the caller reports at short
+// intervals what was written and whether sockets were full.
 
 #include <chrono>
 #include <cstdint>
@@ -11,9 +11,9 @@ class UplinkMeter {
  public:
   using Duration = std::chrono::steady_clock::duration;
 
-  /// `written`: bytes given to sockets since the start. `full`: somewhere a socket takes no more at this
-  /// moment. What is written between two moments that are both full, after a third, went at the line's speed;
-  /// before that it may only have filled the system's buffers.
+  /// `written`: bytes given to sockets since the start. `full`: some socket accepts no more data now. Bytes
+  /// written between two full samples that follow a third went at the link's rate; before, they may only have
+  /// filled the system's buffers.
   void sample(Duration now, std::uint64_t written, bool full) {
     if (full && full_for_ >= 2) {
       time_ += now - last_;
@@ -28,14 +28,14 @@ class UplinkMeter {
     time_ = {};
     bytes_ = 0;
   }
-  /// Of the newest second in which the line was full; 0 before there was one.
+  /// Rate in the last second in which the link was full; 0 before the first.
   [[nodiscard]] std::uint64_t bytes_per_second() const { return rate_; }
 
  private:
   static constexpr Duration window = std::chrono::seconds(1);
   Duration last_{}, time_{};
   std::uint64_t last_written_ = 0, bytes_ = 0, rate_ = 0;
-  std::uint64_t full_for_ = 0;  ///< samples in a row
+  std::uint64_t full_for_ = 0;  ///< consecutive full samples
 };
 
 }  // namespace isthmus::outer_sync::transport

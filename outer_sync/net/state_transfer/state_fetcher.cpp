@@ -16,8 +16,8 @@ using protocol::Round;
 
 namespace {
 constexpr std::size_t max_failures = 3;
-/// A member may have applied a round before its results have reached the donor, so a round counts as gone
-/// only when every donor has said so that often, with pauses in between. The newest one never does.
+/// A member may have applied a round before a donor has its results. So a round counts as gone only after
+/// every donor has reported it missing this many times, with pauses in between; the newest round never does.
 constexpr std::size_t max_refusals = 3;
 }  // namespace
 
@@ -37,25 +37,26 @@ StateFetcher::StateFetcher(asio::io_context& io, const FragmentLayout& layout, p
 
 void StateFetcher::start(const std::vector<PeerInfo>& donors, protocol::ReplicaId self, const Digest& token,
                          StateParts parts) {
-  if (donors.empty()) throw Error(ErrorKind::network, "no member is named that the state could come from");
+  if (donors.empty())
+    throw Error(ErrorKind::network, "the coordinator named no member to copy the state from");
   stop();
   self_ = self;
   token_ = token;
   parts_ = parts;
   for (const auto& donor : donors) donors_.push_back(std::make_shared<Donor>(io_, donor));
-  // Not from in here: whoever calls this need not expect the handler to be called meanwhile.
+  // Posted, so that the handler is not called from within start().
   for (const auto& donor : donors_) {
     asio::post(io_, [this, donor] {
       if (!donor->gone)
-        spawn(io_.get_executor(), "taking the state from " + donor->info.name, learn_from(donor));
+        spawn(io_.get_executor(), "copying the state from " + donor->info.name, learn_from(donor));
     });
   }
 }
 
 void StateFetcher::newest(const std::vector<Round>& rounds) {
   if (rounds.size() != fragments_.size()) {
-    throw Error(ErrorKind::network, "the newest rounds of " + std::to_string(rounds.size()) +
-                                        " fragments; expected were " + std::to_string(fragments_.size()));
+    throw Error(ErrorKind::network, "received the newest rounds of " + std::to_string(rounds.size()) +
+                                        " fragments; expected " + std::to_string(fragments_.size()));
   }
   newest_ = rounds;
   wake_all();
@@ -85,8 +86,8 @@ void StateFetcher::stop() {
 
 // ---- one donor ----
 
-/// After every wait, and after every call of the handler, this fetcher is touched only if the donor is not
-/// gone.
+/// After every wait and every call of the handler, the fetcher may only be touched if the donor is not
+/// `gone`.
 asio::awaitable<void> StateFetcher::learn_from(DonorPtr donor) {
   while (!donor->gone && !donor->given_up) {
     std::string why;
@@ -98,7 +99,7 @@ asio::awaitable<void> StateFetcher::learn_from(DonorPtr donor) {
       lost = true;
     } catch (const Error& error) {
       why = error.what();
-    } catch (const std::exception& error) {  // such as memory that is short: it may be there the next time
+    } catch (const std::exception& error) {  // e.g. out of memory, which may be temporary
       why = error.what();
       lost = true;
     }
@@ -117,7 +118,7 @@ asio::awaitable<void> StateFetcher::work(DonorPtr donor) {
   if (!donor->task) {
     co_await rest(donor);
   } else if (!donor->connection || donor->connection->hung_up()) {
-    donor->task.reset();  // who cannot be reached keeps no fragment from others
+    donor->task.reset();  // an unreachable donor must not block a fragment
     co_await connect(donor);
   } else if (donor->task->follow) {
     co_await follow(donor);
@@ -126,7 +127,7 @@ asio::awaitable<void> StateFetcher::work(DonorPtr donor) {
   }
 }
 
-/// Until there may be something to do.
+/// Waits until there may be something to do.
 asio::awaitable<void> StateFetcher::rest(DonorPtr donor) {
   auto until = Clock::time_point::max();
   for (const auto& [fragment, then] : donor->lacking) until = std::min(until, then);
@@ -167,9 +168,9 @@ asio::awaitable<void> StateFetcher::follow(DonorPtr donor) {
   handler_.on_round(task.fragment, task.round, std::move(*results));
 }
 
-// ---- what is to be done ----
+// ---- choosing tasks ----
 
-/// Rounds first: donors do not keep them for ever.
+/// Rounds first: donors keep them for a limited time.
 std::optional<StateFetcher::Task> StateFetcher::next_task(Donor& donor) const {
   const auto now = Clock::now();
   std::erase_if(donor.lacking, [now](const auto& entry) { return entry.second <= now; });
@@ -195,10 +196,11 @@ bool StateFetcher::is_left(const Donor& donor) const {
 
 void StateFetcher::answered(Donor& donor) {
   donor.failures = 0;
-  wake_all();  // the fragment may need another round, and anybody may bring it
+  wake_all();  // the fragment may need another round, which any donor may send
 }
 
-/// Not yet or not any more: nobody can tell. Others are asked, and the same one again after a pause.
+/// The donor lacks the round or the state, either not yet or no longer. Others are asked, and this one again
+/// after a pause.
 void StateFetcher::lacks(Donor& donor) {
   donor.failures = 0;
   const auto task = *std::exchange(donor.task, std::nullopt);

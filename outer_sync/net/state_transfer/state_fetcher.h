@@ -1,7 +1,6 @@
 #pragma once
-// A joiner's side of the state transfer: takes all fragments from several donors at once and then follows the
-// rounds that are committed meanwhile, until it is where the members are. Everything here runs on the io
-// thread.
+// The fetcher's side of the state transfer: fetches all fragments from several donors at once, then follows
+// the rounds committed meanwhile until it has caught up with the members. All functions run on the io thread.
 
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
@@ -16,30 +15,28 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// Takes a run's state from its members. One connection per donor; fragments are dealt out one at a time to
-/// whichever donor is free, so that a fast one gives more of them. What a donor fails to give goes to
-/// another.
+/// Copies a run's state from its members. It has one connection per donor and gives each free donor one
+/// fragment at a time, so that fast donors serve more. Another donor takes over what one fails to send.
 class StateFetcher {
  public:
-  /// Any of these may call `start`, `newest` and `stop`, and may destroy the fetcher. An Error that one of
-  /// the first two throws says that what came does not fit: the donor is given up and the fragment fetched
-  /// anew.
+  /// Each callback may call `start`, `newest` and `stop`, and may destroy the fetcher. An Error from one of
+  /// the first two means that the data does not fit: the donor is given up and the fragment fetched again.
   class Handler {
    public:
     virtual ~Handler() = default;
-    /// A fragment as it is after some round. May come again, with a later round, when rounds were missed: it
-    /// then takes the place of all that came before.
+    /// A fragment's state after some round. It may arrive again with a later round if rounds were missed, and
+    /// then replaces all that came before.
     virtual void on_fragment(FragmentSnapshot snapshot) = 0;
-    /// The result bytes of the fragment's next round, each of its chunk's encoded size, in chunk order.
+    /// The result bytes of the fragment's next round in chunk order, each of the chunk's encoded size.
     virtual void on_round(FragmentId fragment, protocol::Round round,
                           std::vector<protocol::SharedBytes> results) = 0;
-    /// None of the donors is left; nothing comes any more until `start` names others.
+    /// No donor is left; nothing more arrives until `start` names others.
     virtual void on_failed(const std::string& why) = 0;
   };
   static constexpr StatePatience patience{.head = std::chrono::minutes(5), .frame = std::chrono::minutes(1)};
 
-  /// All but the handler must outlive the io context's last run, and the io context the fetcher. Results are
-  /// put into memory of `buffers`.
+  /// All arguments except the handler must outlive the io context's last run, and the io context the fetcher.
+  /// Results are stored in memory of `buffers`.
   StateFetcher(asio::io_context& io, const FragmentLayout& layout, protocol::CodecPlan codecs,
                LinkOptions link, WireCounters& counters, Trace& trace, const BufferPool& buffers,
                Handler& handler, StatePatience limits = patience);
@@ -47,47 +44,48 @@ class StateFetcher {
   StateFetcher(const StateFetcher&) = delete;
   StateFetcher& operator=(const StateFetcher&) = delete;
 
-  /// Begins, or goes on with other donors: what is here stays, so `parts` must be those of the first call.
-  /// Throws Error(network) when no donor is named.
+  /// Starts, or continues with other donors and keeps what has arrived, so `parts` must be those of the first
+  /// call. Throws Error(network) if `donors` is empty.
   void start(const std::vector<PeerInfo>& donors, protocol::ReplicaId self, const Digest& token,
              StateParts parts);
-  /// By fragment, the newest round that any member has applied. Throws Error(network) unless there is one for
-  /// each.
+  /// Sets by fragment the newest round that any member has applied. Throws Error(network) unless there is one
+  /// for each fragment.
   void newest(const std::vector<protocol::Round>& rounds);
-  /// Every fragment is here and within one round of the newest. Not before `newest` was called.
+  /// Whether every fragment has arrived and is at most one round behind the newest; false before `newest` was
+  /// called.
   [[nodiscard]] bool caught_up() const;
-  /// Nothing comes any more, until `start`. Also at destruction.
+  /// Ends all transfers until `start`; also called at destruction.
   void stop();
 
-  /// How often a fragment had to be fetched anew since its rounds were gone, or did not fit.
+  /// How often a fragment was fetched again because its rounds were gone or did not fit.
   [[nodiscard]] std::size_t fetched_anew() const { return fetched_anew_; }
 
  private:
   using Clock = Connection::Clock;
   struct Progress {
     bool whole = false;
-    protocol::Round round = 0;  ///< the last that was handed on; before it is whole, the first of use
-    std::size_t gone = 0;       ///< answers that what it needs next is not there
+    protocol::Round round = 0;  ///< last round passed on; before it is whole, the first useful one
+    std::size_t gone = 0;       ///< answers that the next round needed is not there
   };
   struct Task {
     FragmentId fragment;
-    bool follow;            ///< else fetch
-    protocol::Round round;  ///< to be asked for; of a fetch, the first of use
+    bool follow;            ///< false: fetch
+    protocol::Round round;  ///< round to request; for a fetch, the first useful one
   };
-  /// Its coroutine shares it, and ends when it is `gone`.
+  /// Shared by its coroutine, which ends when it is `gone`.
   struct Donor {
     Donor(asio::io_context& io, PeerInfo who) : info(std::move(who)), wake(io) {}
     PeerInfo info;
-    asio::steady_timer wake;  ///< while it rests; cancelled when there may be something to do
+    asio::steady_timer wake;  ///< waits for work; cancelled when there may be some
     ConnectionPtr connection;
-    std::optional<Task> task;  ///< at which it is
+    std::optional<Task> task;  ///< current task
     std::map<FragmentId, Clock::time_point>
-        lacking;  ///< what it has said is gone is not asked for until then
+        lacking;  ///< fragments that it lacks, not requested before this time
     Clock::time_point rest_until{};
-    std::size_t failures = 0;  ///< since it has last answered
-    std::string problem;       ///< the last one
-    bool given_up = false;     ///< what it sent did not fit
-    bool gone = false;         ///< no donor any more: this fetcher may not even be there
+    std::size_t failures = 0;  ///< since its last answer
+    std::string problem;       ///< last failure
+    bool given_up = false;     ///< its data did not fit
+    bool gone = false;         ///< no longer a donor: the fetcher itself may be destroyed
   };
   using DonorPtr = std::shared_ptr<Donor>;
 
@@ -125,7 +123,7 @@ class StateFetcher {
   StateParts parts_ = 0;
   std::vector<DonorPtr> donors_;
   std::vector<Progress> fragments_;
-  std::vector<protocol::Round> newest_;  ///< empty before it was said
+  std::vector<protocol::Round> newest_;  ///< empty before the first call of newest()
   std::size_t fetched_anew_ = 0;
 };
 

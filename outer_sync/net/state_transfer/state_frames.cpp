@@ -40,7 +40,7 @@ StateRequest state_request_of(const ReceivedFrame& frame, const FragmentLayout& 
   const auto request = from_bytes<StateRequest>(*frame.body);
   check_fragment(request.fragment, layout);
   if (request.parts == 0 || (request.parts & ~all_parts) != 0)
-    refuse("it asked for parts " + std::to_string(request.parts) + ", a set that there is not");
+    refuse("it asked for parts " + std::to_string(request.parts) + ", which is not a valid set");
   return request;
 }
 
@@ -76,7 +76,7 @@ void StateReceiver::begin(const StateHead& head) {
   if (begun_) refuse("a second head");
   if (head.fragment != request_.fragment || head.parts != request_.parts) {
     refuse("it sent parts " + std::to_string(head.parts) + " of fragment " + std::to_string(head.fragment) +
-           "; asked for were parts " + std::to_string(request_.parts) + " of fragment " +
+           "; expected parts " + std::to_string(request_.parts) + " of fragment " +
            std::to_string(request_.fragment));
   }
   if (head.elements != elements_) {
@@ -85,10 +85,10 @@ void StateReceiver::begin(const StateHead& head) {
   }
   if (head.at.round < request_.from) {
     refuse("it sent round " + std::to_string(head.at.round) + " of fragment " +
-           std::to_string(head.fragment) + "; of use is " + std::to_string(request_.from) + " and later");
+           std::to_string(head.fragment) + "; expected round " + std::to_string(request_.from) + " or later");
   }
   if (!head.ledger.sound() || head.ledger.round() != head.at.round)
-    refuse("it sent a ledger of fragment " + std::to_string(head.fragment) + " that cannot be one");
+    refuse("it sent an invalid ledger of fragment " + std::to_string(head.fragment));
   at_ = head.at;
   ledger_ = head.ledger;
   inner_steps_ = head.inner_steps;
@@ -135,14 +135,14 @@ void StateReceiver::add(std::span<const std::byte> piece) {
 
 void StateReceiver::end(const StateDone& done) {
   if (!begun_ || part_ < state_parts || done.fragment != request_.fragment)
-    refuse("it ended fragment " + std::to_string(done.fragment) + " before all was there");
+    refuse("it ended fragment " + std::to_string(done.fragment) + " before it was complete");
   complete_ = true;
 }
 
 void StateReceiver::end(const StateGone& gone) {
   if (begun_ || gone.fragment != request_.fragment)
-    refuse("it said that it has not got fragment " + std::to_string(gone.fragment) +
-           ", for which it was not asked, or which it has begun");
+    refuse("it reported that it lacks fragment " + std::to_string(gone.fragment) +
+           ", which was not requested or has already begun");
   complete_ = gone_ = true;
 }
 
@@ -187,12 +187,12 @@ void RoundReceiver::add(const ChunkHeader& header, protocol::SharedBytes bytes) 
       header_of(0, {.round = request_.round, .chunk = chunk, .kind = protocol::ChunkKind::result});
   if (bytes_of(header) != bytes_of(expected)) {
     refuse("chunk " + std::to_string(header.chunk) + " of round " + std::to_string(header.round) +
-           "; expected was the result of chunk " + std::to_string(chunk) + ", round " +
-           std::to_string(request_.round) + ", unpacked and of no view");
+           "; expected the result of chunk " + std::to_string(chunk) + ", round " +
+           std::to_string(request_.round) + ", unpacked and without a view");
   }
   if (const auto size = quant::encoded_size(codec_, layout_.chunk(chunk).size); bytes->size() != size) {
-    refuse("chunk " + std::to_string(chunk) + " with " + std::to_string(bytes->size()) +
-           " bytes; expected were " + std::to_string(size));
+    refuse("chunk " + std::to_string(chunk) + " with " + std::to_string(bytes->size()) + " bytes; expected " +
+           std::to_string(size));
   }
   results_.push_back(std::move(bytes));
 }
@@ -201,7 +201,7 @@ void RoundReceiver::end(FragmentId fragment, bool gone) {
   const std::size_t expected = gone ? 0 : chunks_.size();
   if (fragment != request_.fragment || results_.size() != expected) {
     refuse("it ended fragment " + std::to_string(fragment) + " after " + std::to_string(results_.size()) +
-           " chunks of fragment " + std::to_string(request_.fragment) + "; expected were " +
+           " chunks of fragment " + std::to_string(request_.fragment) + "; expected " +
            std::to_string(expected));
   }
   complete_ = true;

@@ -1,6 +1,6 @@
 #pragma once
-// State transfer on the wire: what a fetcher asks a donor for, what comes back, and how that is put together
-// from frames that need not be what they should. It has no sockets.
+// Wire format of the state transfer: the fetcher's requests, the donor's replies, and their reassembly from
+// untrusted frames. No sockets.
 
 #include <array>
 #include <cstdint>
@@ -17,16 +17,16 @@
 
 namespace isthmus::outer_sync::transport {
 
-// ---- what is streamed ----
+// ---- streamed data ----
 
 enum class StatePart : std::uint8_t {
   theta = 0,     ///< global parameters
-  velocity = 1,  ///< of the outer optimizer
+  velocity = 1,  ///< momentum of the outer optimizer
   first_moment = 2,
-  second_moment = 3,  ///< of the inner optimizer
+  second_moment = 3,  ///< first and second moment of the inner optimizer
 };
 inline constexpr std::size_t state_parts = 4;
-using StateParts = std::uint8_t;  ///< a set: bit i stands for StatePart i
+using StateParts = std::uint8_t;  ///< a set: bit i is for StatePart i
 [[nodiscard]] constexpr StateParts set_of(StatePart part) {
   return static_cast<StateParts>(1U << static_cast<unsigned>(part));
 }
@@ -35,11 +35,11 @@ inline constexpr StateParts moment_parts = set_of(StatePart::first_moment) | set
 
 using SharedFloats = std::shared_ptr<const AlignedVector<float>>;
 
-/// What a fragment is after a round. Immutable, so that it may be streamed while training goes on.
+/// A fragment's state after a round. Immutable, so that it can be streamed while training continues.
 struct FragmentSnapshot {
   FragmentId fragment = 0;
   protocol::FragmentState at;
-  /// By StatePart: as many values as the fragment has elements, or null for what is not in it.
+  /// By StatePart: one value per element of the fragment, or null for absent parts.
   std::array<SharedFloats, state_parts> values;
   std::uint64_t inner_steps = 0;      ///< behind the moments; 0 without them
   protocol::FragmentLedger ledger{};  ///< up to that round
@@ -48,19 +48,19 @@ struct FragmentSnapshot {
 
 // ---- on the wire ----
 
-/// fetcher -> donor: all of these parts, please.
+/// fetcher -> donor: requests these parts of a fragment.
 struct StateRequest {
   FragmentId fragment = 0;
   StateParts parts = 0;
-  protocol::Round from = 0;  ///< a state before this round is of no use
+  protocol::Round from = 0;  ///< states before this round are useless
   template <class Archive>
   void serialize(Archive& ar) {
     ar(fragment, parts, from);
   }
 };
 
-/// fetcher -> donor: the results of this round, please. They come as chunk frames, of kind result and with
-/// view and sender 0, in chunk order; then StateDone.
+/// fetcher -> donor: requests the results of a round. They arrive as chunk frames of kind result, with view
+/// and sender 0, in chunk order; then StateDone.
 struct RoundRequest {
   FragmentId fragment = 0;
   protocol::Round round = 0;  ///< from 1
@@ -70,8 +70,8 @@ struct RoundRequest {
   }
 };
 
-/// donor -> fetcher: what follows. Then come the parts in their order, each in pieces from its first value to
-/// its last, and StateDone.
+/// donor -> fetcher: describes the data that follows: the parts in order, each in consecutive pieces; then
+/// StateDone.
 struct StateHead {
   FragmentId fragment = 0;
   protocol::FragmentState at;
@@ -85,9 +85,9 @@ struct StateHead {
   }
 };
 
-/// In front of a piece's fp32 values.
+/// Precedes the fp32 values of a piece.
 struct StateDataHeader {
-  std::uint64_t offset;  ///< of the first of them in the fragment, in elements
+  std::uint64_t offset;  ///< offset of the first value in the fragment, in elements
   FragmentId fragment;
   StatePart part;
   std::array<std::uint8_t, 3> zero;
@@ -102,7 +102,7 @@ struct StateDone {
   }
 };
 
-/// donor -> fetcher, in place of an answer: that round is not here, not yet or not any more.
+/// donor -> fetcher, instead of the data: that round is not here, either not yet or no longer.
 struct StateGone {
   FragmentId fragment = 0;
   template <class Archive>
@@ -111,28 +111,28 @@ struct StateGone {
   }
 };
 
-/// Bytes of values in one piece, at most.
+/// Maximum bytes of values in one piece.
 inline constexpr std::size_t largest_piece = 256 * 1024;
-/// No frame of a state stream is longer.
+/// Maximum length of a frame in a state stream.
 inline constexpr std::size_t state_frame_limit = sizeof(StateDataHeader) + largest_piece;
 
 // ---- donor ----
 
-/// What a fetcher asks for. Throw Error(network) for what is not in the layout, or not there to be asked for.
+/// Read a fetcher's request. Throw Error(network) if it is not in the layout or invalid.
 [[nodiscard]] StateRequest state_request_of(const ReceivedFrame& frame, const FragmentLayout& layout);
 [[nodiscard]] RoundRequest round_request_of(const ReceivedFrame& frame, const FragmentLayout& layout);
 
 // ---- fetcher ----
 
-/// Puts together one fragment from frames that need not be what they should. Every length and place is
-/// checked before it is used; memory is taken for what was asked for and nothing else.
+/// Reassembles one fragment from untrusted frames. Every length and position is checked before use; memory is
+/// allocated only for what was requested.
 class StateReceiver {
  public:
   StateReceiver(const FragmentLayout& layout, StateRequest request);
-  /// Throws Error(network) saying what is wrong with the frame.
+  /// Throws Error(network) with what is wrong with the frame.
   void take(const ReceivedFrame& frame);
   [[nodiscard]] bool complete() const { return complete_; }
-  /// Requires `complete()`. To be called once. Nothing where the donor has no state that is new enough.
+  /// Call once; requires `complete()`. Returns nullopt if the donor has no state that is new enough.
   [[nodiscard]] std::optional<FragmentSnapshot> result();
 
  private:
@@ -143,25 +143,25 @@ class StateReceiver {
   void skip_absent_parts();
 
   StateRequest request_;
-  std::uint64_t elements_;  ///< of the fragment, as the layout has it
+  std::uint64_t elements_;  ///< elements of the fragment in the layout
   protocol::FragmentState at_;
   std::uint64_t inner_steps_ = 0;
   protocol::FragmentLedger ledger_;
   std::array<std::shared_ptr<AlignedVector<float>>, state_parts> values_;
-  std::size_t part_ = 0;      ///< that comes next
-  std::uint64_t offset_ = 0;  ///< in it, in elements
+  std::size_t part_ = 0;      ///< next part expected
+  std::uint64_t offset_ = 0;  ///< offset in that part, in elements
   bool begun_ = false, complete_ = false, gone_ = false;
 };
 
-/// Puts together one round's results in the same way.
+/// Reassembles one round's results in the same way.
 class RoundReceiver {
  public:
   /// The layout must outlive it.
   RoundReceiver(const FragmentLayout& layout, const protocol::CodecPlan& codecs, RoundRequest request);
-  /// Throws Error(network) saying what is wrong with the frame.
+  /// Throws Error(network) with what is wrong with the frame.
   void take(ReceivedFrame frame);
   [[nodiscard]] bool complete() const { return complete_; }
-  /// Requires `complete()`. To be called once. Nothing where the donor has not got the round.
+  /// Call once; requires `complete()`. Returns nullopt if the donor does not have the round.
   [[nodiscard]] std::optional<std::vector<protocol::SharedBytes>> result();
 
  private:
@@ -172,7 +172,7 @@ class RoundReceiver {
   quant::CodecSpec codec_;
   RoundRequest request_;
   FragmentLayout::ChunkSpan chunks_;
-  std::vector<protocol::SharedBytes> results_;  ///< so far
+  std::vector<protocol::SharedBytes> results_;  ///< results received so far
   bool complete_ = false, gone_ = false;
 };
 

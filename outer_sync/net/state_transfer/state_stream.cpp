@@ -20,8 +20,8 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr std::size_t smallest_piece = 4 * 1024;
-constexpr auto request_time_limit = 60s;  ///< a fetcher that asks for nothing gives its place to another
-constexpr auto piece_time_limit = 30s;    ///< a fetcher that does not read does too
+constexpr auto request_time_limit = 60s;  ///< a fetcher that requests nothing must free its place
+constexpr auto piece_time_limit = 30s;    ///< so must a fetcher that does not read
 
 [[noreturn]] void refuse_transfer(const std::string& what) { throw Error(ErrorKind::network, what); }
 
@@ -100,7 +100,8 @@ asio::awaitable<void> StateSender::send_piece(Frame piece) {
   const Watchdog watchdog(connection_, piece_time_limit);
   connection_->send(std::move(piece));
   co_await connection_->drained();
-  if (!connection_->open()) refuse_transfer("it went away, or did not read, in the middle of a fragment");
+  if (!connection_->open())
+    refuse_transfer("it closed the connection, or did not read, in the middle of a fragment");
 }
 
 namespace {
@@ -138,7 +139,7 @@ asio::awaitable<void> serve_fetcher(ConnectionPtr connection, const FragmentLayo
     } else if (frame.type == FrameType::round_request) {
       co_await give_round(sender, round_request_of(frame, layout), layout, rounds);
     } else {
-      refuse_transfer("a frame that has no place in a fetcher's mouth");
+      refuse_transfer("a frame that a fetcher may not send");
     }
   }
 }
@@ -181,8 +182,8 @@ asio::awaitable<ConnectionPtr> dial_donor(asio::io_context& io, PeerInfo donor, 
 
 namespace {
 
-/// Says `question` and gives the frames that come, of at most `limit` bytes each, to the receiver until that
-/// has all. `what` it is names the errors.
+/// Sends `question` and passes the frames that arrive, each of at most `limit` bytes, to the receiver until
+/// it is complete. Errors name `what`.
 template <class Receiver>
 asio::awaitable<void> ask(ConnectionPtr donor, Frame question, Receiver& receiver, std::string what,
                           StatePatience patience, std::size_t limit, const BufferPool* buffers) {

@@ -10,36 +10,37 @@ namespace isthmus::outer_sync::transport {
 
 namespace {
 
-/// What is wrong with the header of a chunk or an acknowledgement that `length` bytes follow.
+/// Returns what is wrong with the header of a chunk or an acknowledgement that is followed by `length` bytes.
 std::optional<std::string> problem_of(FrameType type, const ChunkHeader& header, std::size_t length) {
   const bool ack = type != FrameType::chunk;
   const bool is_contribution = header.kind == static_cast<std::uint8_t>(protocol::ChunkKind::contribution);
   const std::size_t ids = header.contributors;
-  if (ack && length > 0) return "an acknowledgement with " + std::to_string(length) + " bytes behind it";
+  if (ack && length > 0) return "an acknowledgement followed by " + std::to_string(length) + " bytes";
   const std::size_t norms = header.norms;
-  if (header.weight != 0 && (ack || !is_contribution)) return "a weight of what is no contribution";
-  if (ids > 0 && (ack || is_contribution)) return "contributors of what is no result";
-  if (norms > 0 && (ack || is_contribution)) return "norms of what is no result";
+  if (header.weight != 0 && (ack || !is_contribution))
+    return "a weight in a frame that is not a contribution";
+  if (ids > 0 && (ack || is_contribution)) return "contributors in a frame that is not a result";
+  if (norms > 0 && (ack || is_contribution)) return "norms in a frame that is not a result";
   if (norms > protocol::max_members || norms * sizeof(protocol::SquaredNorm) > length) {
-    return std::to_string(norms) + " norms in a chunk frame; at most " +
-           std::to_string(protocol::max_members) + ", and no more than fit, can be legal";
+    return std::to_string(norms) + " norms in a chunk frame; expected at most " +
+           std::to_string(protocol::max_members) + ", and no more than fit into the frame";
   }
   length -= norms * sizeof(protocol::SquaredNorm);
   const std::size_t ranges = header.trained_on;
   const auto max_ranges = protocol::max_trained_on * (is_contribution ? 1 : protocol::max_members);
   if (ranges > (ack ? 0 : max_ranges) || ranges * sizeof(protocol::TrainedOn) > length) {
-    return std::to_string(ranges) + " ranges of samples in a chunk frame; at most " +
-           std::to_string(ack ? 0 : max_ranges) + ", and no more than fit, can be legal";
+    return std::to_string(ranges) + " ranges of samples in a chunk frame; expected at most " +
+           std::to_string(ack ? 0 : max_ranges) + ", and no more than fit into the frame";
   }
   length -= ranges * sizeof(protocol::TrainedOn);
   if (ids > protocol::max_members || ids * sizeof(protocol::ReplicaId) > length) {
-    return std::to_string(ids) + " contributors in a chunk frame; at most " +
-           std::to_string(protocol::max_members) + ", and no more than fit, can be legal";
+    return std::to_string(ids) + " contributors in a chunk frame; expected at most " +
+           std::to_string(protocol::max_members) + ", and no more than fit into the frame";
   }
   return std::nullopt;
 }
 
-/// What a relay carries, or says of itself.
+/// Frames that a relay forwards or sends itself.
 bool may_be_relayed(FrameType type) {
   return type == FrameType::begun || type == FrameType::begun_heard || type == FrameType::hail ||
          type == FrameType::relay_lost || type == FrameType::relay_taken || type == FrameType::chunk ||
@@ -56,7 +57,7 @@ Damaged::Damaged(std::string thing, std::string how)
     : Error(ErrorKind::network, "a " + thing + " " + how), thing_(std::move(thing)), how_(std::move(how)) {}
 
 PeerHello hello_of(const ReceivedFrame& frame) {
-  if (frame.type != FrameType::peer_hello) throw Error(ErrorKind::network, "its first frame is no hello");
+  if (frame.type != FrameType::peer_hello) throw Error(ErrorKind::network, "its first frame is not a hello");
   return from_bytes<PeerHello>(*frame.body);
 }
 
@@ -133,17 +134,17 @@ void FrameReader::filled() {
 
 void FrameReader::check_header() const {
   const bool magic = header_.magic == FrameHeader::expected_magic;
-  // What begins like that, and has never sent a frame, speaks another language.
+  // An end that has never sent a valid frame does not speak this protocol.
   if (!magic && !must_be_checked_)
-    throw Error(ErrorKind::network, "what it sent is no frame of this protocol");
+    throw Error(ErrorKind::network, "it sent bytes that are not a frame of this protocol");
   if (must_be_checked_ || checked()) {
     const auto check = check_of(header_);
     if (!magic || header_.check != check) throw Damaged(FrameType{}, check, header_.check);
   }
   const auto limit = limit_ + (header_.type == FrameType::relayed ? sizeof(RelayHeader) : 0);
   if (header_.length > limit) {
-    throw Error(ErrorKind::network, "a frame of " + std::to_string(header_.length) + " bytes; at most " +
-                                        std::to_string(limit) + " can be legal here");
+    throw Error(ErrorKind::network, "a frame of " + std::to_string(header_.length) +
+                                        " bytes; expected at most " + std::to_string(limit) + " here");
   }
 }
 
@@ -161,7 +162,7 @@ void FrameReader::take_relay_header() {
   frame_.relay = relay_;
   frame_.type = relay_.inner;
   if (relay_.zero == 0 && may_be_relayed(relay_.inner)) return want_chunk_header();
-  wrong("a frame that no member may carry for others");
+  wrong("a frame of a type that is never relayed");
   make_room();
 }
 
@@ -177,7 +178,7 @@ void FrameReader::want_chunk_header() {
   next_ = Next::chunk_header;
 }
 
-/// What is wrong may have been damaged on its way; that is known when all is there.
+/// With a checksum, a problem may come from damage; that is known once the whole frame has arrived.
 void FrameReader::wrong(std::string problem) {
   if (!checked()) throw Error(ErrorKind::network, problem);
   problem_ = std::move(problem);
@@ -193,7 +194,7 @@ void FrameReader::take_chunk_header_apart() {
            frame_.trained_on.size() * sizeof(protocol::TrainedOn);
 }
 
-/// For what follows the headers.
+/// Allocates memory for the bytes after the headers.
 void FrameReader::make_room() {
   const bool pooled = chunks_ != nullptr && frame_.type == FrameType::chunk && !problem_;
   body_ = pooled ? chunks_->take(left_) : std::make_shared<Bytes>(left_);

@@ -1,6 +1,5 @@
 #pragma once
-// How frames come in: what the next bytes are, step by step, and what may be wrong with them. It has no
-// sockets.
+// Parses incoming frames step by step, and validates them. No sockets.
 
 #include <array>
 #include <cstddef>
@@ -16,7 +15,7 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// What arrived is not what was sent: the wire or a memory has changed it, not the one who sent it.
+/// The bytes that arrived differ from the bytes sent: the network or a memory changed them, not the sender.
 class Damaged : public Error {
  public:
   Damaged(FrameType type, std::uint32_t arrived, std::uint32_t sent);
@@ -28,8 +27,8 @@ class Damaged : public Error {
   std::string thing_, how_;
 };
 
-/// A chunk's header, contributors, norms and samples are taken apart, so that `body` is its codec bytes,
-/// packed or not, and nothing else.
+/// A received frame. A chunk's header, contributors, norms and samples are separated, so that `body` holds
+/// only its codec bytes, packed or not.
 struct ReceivedFrame {
   FrameType type{};
   ChunkHeader head{};                             ///< of chunks and acknowledgements
@@ -37,36 +36,36 @@ struct ReceivedFrame {
   protocol::SharedBytes body;
   std::vector<protocol::SquaredNorm> norms{};     ///< of results where outer.reject is on
   std::vector<protocol::TrainedOn> trained_on{};  ///< of a fragment's first chunk
-  std::optional<RelayHeader> relay{};  ///< of one that goes by a third member; `type` is the inner one
+  std::optional<RelayHeader> relay{};             ///< of a relayed frame; `type` is the inner type
 };
 
-/// The first frame on a bulk connection. Throws Error(network) for anything else.
+/// Reads the first frame on a bulk connection. Throws Error(network) for any other frame.
 [[nodiscard]] PeerHello hello_of(const ReceivedFrame& frame);
 
-/// What the frame says, once its body is unpacked.
+/// The chunk message in the frame; its body must be unpacked already.
 [[nodiscard]] protocol::ChunkMessage message_of(ReceivedFrame chunk);
 
-/// As it came, without the relay's header, for who sends it on.
+/// The frame as received, without the RelayHeader, to send it on.
 [[nodiscard]] Frame frame_of(const ReceivedFrame& received);
 
-/// Of one frame. `while (!complete()) { fill all of wants(); filled(); }`, then `take()`.
+/// Reads one frame: `while (!complete()) { fill all of wants(); filled(); }`, then `take()`.
 class FrameReader {
  public:
   using Wanted = std::array<std::span<std::byte>, 4>;
 
-  /// No body is longer than `limit`. `checked`: the frame before it, from the same end, had a checksum, so
-  /// this one has. Chunks are put into memory of `chunks` unless it is null, which must outlive this.
+  /// `limit`: maximum length of the body. `checked`: the previous frame from this end had a checksum, so this
+  /// one must too. Chunks are read into memory of `chunks`, which must outlive this, unless it is null.
   FrameReader(std::size_t limit, bool checked, const BufferPool* chunks = nullptr);
   FrameReader(const FrameReader&) = delete;
   FrameReader& operator=(const FrameReader&) = delete;
 
-  /// Where the next bytes go. Some or all may be empty.
+  /// Buffers for the next bytes; some or all may be empty.
   [[nodiscard]] Wanted wants();
-  /// They are there. Throws Damaged, and Error(network) where they are no frame or what follows is longer
-  /// than it may be; nothing is allocated for that.
+  /// The buffers have been filled. Throws Damaged, or Error(network) if the bytes are no valid frame or
+  /// announce too much; nothing is allocated in that case.
   void filled();
   [[nodiscard]] bool complete() const { return next_ == Next::nothing; }
-  /// Whether it has a checksum. Requires `complete()`, like `take`.
+  /// Whether the frame has a checksum. Requires `complete()`, like `take`.
   [[nodiscard]] bool checked() const { return header_.check != 0; }
   [[nodiscard]] ReceivedFrame take() { return std::move(frame_); }
 
@@ -89,9 +88,9 @@ class FrameReader {
   FrameHeader header_;
   Checksum checksum_ = 0;
   RelayHeader relay_{};
-  bool has_head_ = false;               ///< a chunk's
-  std::size_t left_ = 0;                ///< bytes of the frame that come after what is wanted now
-  std::optional<std::string> problem_;  ///< with the other headers, unless they are damaged
+  bool has_head_ = false;               ///< a ChunkHeader has been read
+  std::size_t left_ = 0;                ///< bytes of the frame after those in wants()
+  std::optional<std::string> problem_;  ///< problem of the other headers, reported if the checksum is right
   std::shared_ptr<Bytes> body_;
   ReceivedFrame frame_;
 };

@@ -1,4 +1,4 @@
-// Who comes in: as a replica, to reduce, to take part again, or to look on (docs/protocol.md).
+// Admission of replicas, reducers, returning members and observers (docs/protocol.md).
 
 #include <algorithm>
 #include <optional>
@@ -10,14 +10,14 @@
 namespace isthmus::outer_sync::protocol {
 namespace {
 
-/// For people.
+/// How the member joined; for the log.
 std::string place_of(const MemberInfo& member) {
   return can_be_dialled(member) ? "joined from " + member.address : "joined; it opens no port";
 }
 
 }  // namespace
 
-// ---- who comes in ----
+// ---- admission ----
 
 std::string Coordinator::reason_of_another_run(const Hello& hello) const {
   const auto& name = hello.member.name;
@@ -31,7 +31,7 @@ std::string Coordinator::reason_of_another_run(const Hello& hello) const {
   if (hello.run != options_.run) return "this is run '" + options_.run + "', not '" + hello.run + "'";
   if (auto problem = problem_of(hello, bounds()); !problem.empty())
     return (name.empty() ? "a worker" : name.substr(0, 64)) + " broke the protocol: " + problem;
-  if (is_operator(name)) return "'" + name + "' is a name of who steers the run; give the worker another one";
+  if (is_operator(name)) return "'" + name + "' is reserved for operators; give the worker another name";
   if (auto difference = config::first_difference(options_.config, "the coordinator", hello.config, name);
       !difference.empty()) {
     return difference + "; all replicas must share it";
@@ -43,8 +43,8 @@ std::string Coordinator::reason_to_refuse(const Hello& hello) const {
   const auto& name = hello.member.name;
   if (auto reason = reason_of_another_run(hello); !reason.empty()) return reason;
   if (hello.member.kind != MemberKind::trainer && hello.member.kind != MemberKind::reducer)
-    return name + " is of kind " + std::to_string(static_cast<unsigned>(hello.member.kind)) +
-           ", of which there are no members";
+    return name + " is of member kind " + std::to_string(static_cast<unsigned>(hello.member.kind)) +
+           "; expected 0 (trainer) or 1 (reducer)";
   const auto same = members_.find(name);
   if (same != members_.end() && hello.member.incarnation < same->second.hello.member.incarnation)
     return "a replica named '" + name + "' is already here; give each its own --name";
@@ -57,7 +57,7 @@ std::string Coordinator::reason_of_another_model(const Hello& hello) const {
   const auto& name = hello.member.name;
   for (const auto& [other_name, member] : members_) {
     if (other_name == name || !trains(member)) continue;
-    // Before the model: another vocabulary makes another model, and is what can be mended.
+    // Checked before the model: another vocabulary also makes another model, and is the cause to fix.
     if (hello.tokenizer != member.hello.tokenizer)
       return "the tokenizer of " + name + " is not the tokenizer of " + other_name;
     if (hello.model != member.hello.model) {
@@ -74,17 +74,17 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
   if (!members_.contains(name) && members_.size() >= max_members)
     return "there are " + std::to_string(max_members) + " replicas already";
   if (hello.activated > 0 && token_is_known_ && hello.token != options_.token)
-    return name + " has been in another run that is called '" + options_.run + "'; start it again";
+    return name + " has been in another run called '" + options_.run + "'; start it again";
   if (auto problem = problem_of_report(hello.activated, hello.settings); !problem.empty())
     return name + " broke the protocol: " + problem;
   if (hello.activated > 0) return {};
   const bool reduces = !protocol::trains(hello.member);
   if (reduces && !options_.elastic)
-    return name + " only reduces: in a data-parallel run there is nothing to reduce for it";
+    return name + " is a reducer, and a data-parallel run has no use for reducers";
   if (phase_ == Phase::joining) {
-    if (!is_of_first_view(hello)) return {};  // it comes in later, with the others' state
+    if (!is_of_first_view(hello)) return {};  // it joins later by copying the state
     const auto other = std::ranges::find_if(members_, [&](const auto& entry) {
-      return entry.first != name && trains(entry.second);  // not its former self
+      return entry.first != name && trains(entry.second);  // not the same replica on an older connection
     });
     if (other == members_.end() || reduces || goes_back_to_) return {};
     if (hello.resume == other->second.hello.resume) return {};
@@ -103,10 +103,10 @@ void Coordinator::refuse(ConnectionId connection, const std::string& reason) {
   close(connection);
 }
 
-/// What is announced is remembered first. So a later view, or one with others in it, is made up, or of
-/// another coordinator; taken for this run's it would undo what the members here have made.
+/// Views are stored before they are announced. So a claim of a later view, or of one with other members, is
+/// invented or comes from another coordinator. Accepting it would undo the rounds of the members here.
 std::string Coordinator::claim_of_another_view(const Hello& hello) const {
-  // So far that no claim leaves too few numbers for the views to come.
+  // Limits a claim, so that enough numbers remain for later views.
   constexpr ViewNumber ahead = ViewNumber{1} << 20;
   const auto highest = std::max(hello.sealed, hello.activated);
   if (hello.activated > 0 && highest > std::max(highest_view / 2, number_ + ahead))
@@ -115,7 +115,7 @@ std::string Coordinator::claim_of_another_view(const Hello& hello) const {
   if (hello.activated == 0 || announced_.empty() || hello.activated < announced_.begin()->first) return {};
   const auto known = announced_.find(hello.activated);
   if (known != announced_.end() && known->second.members.contains(id_of(hello.member))) return {};
-  return "says that it is in view " + std::to_string(hello.activated) +
+  return "claims to be in view " + std::to_string(hello.activated) +
          ", which this coordinator has not announced to it (its newest is " +
          std::to_string(announced_.rbegin()->first) +
          "); if another coordinator has, stop this one, or start it with --recover once the other has ended";
@@ -126,10 +126,10 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   const auto& name = hello.member.name;
   if (phase_ == Phase::joining && (hello.activated > 0 || !hello.fresh) && !options_.last) {
     say(name +
-        (hello.activated > 0 ? " is in view " + std::to_string(hello.activated) : " has taken the state") +
+        (hello.activated > 0 ? " is in view " + std::to_string(hello.activated) : " has copied the state") +
         " of this run, which this coordinator does not remember; if its disk is lost, start it with "
         "--recover");
-    close(from);  // it asks again, and trains on meanwhile
+    close(from);  // it retries, and trains on meanwhile
     return;
   }
   if (is_left_behind(hello)) return start_again(from, hello);
@@ -139,8 +139,8 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     return close(from);  // it trains on meanwhile
   }
   if (phase_ == Phase::joining && !is_of_first_view(hello)) {
-    say_of_stranger(name + " waits until the run has begun, and comes in then");
-    return close(from);  // it asks again
+    say_of_stranger(name + " waits until the run has begun, and joins then");
+    return close(from);  // it retries
   }
   if (hello.activated == 0 && hello.fresh) forget_state_before(hello.member);
   if (protocol::trains(hello.member) && trainers() == 0 && all_may_return()) handle_all_out(hello);
@@ -148,7 +148,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   lost_at_.erase(name);
   if (!options_.build.empty() && hello.build != options_.build && hello.activated == 0)
     say(name + " is of build " + hello.build + ", and the coordinator of " + options_.build +
-        ": they speak the same protocol and compute alike");
+        ": their protocols and numerics are compatible");
   auto& member = members_[name];
   member.connection = from;
   member.hello = hello;
@@ -157,7 +157,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   if (!trains(member) && (phase_ == Phase::joining || hello.activated == 0)) return join_as_reducer(member);
   if (hello.activated > 0) {
     if (phase_ == Phase::joining)
-      phase_ = Phase::suspended;  // the first view had begun somewhere, unheard of
+      phase_ = Phase::suspended;  // the first view had begun at this member without a report
     member.role = Role::ready;
     if (hello.done && trains(member)) begin_to_end();
     return come_back(member);
@@ -174,19 +174,20 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   }
   say(name + " " + place_of(hello.member) + " (" + std::to_string(trainers()) + " of " +
       std::to_string(planned_) + ")");
-  first_sealed_ = false;  // it may have come in the place of one that had answered
+  first_sealed_ = false;  // it may replace a member that had answered
   seal_first_view_if_all_are_here();
 }
 
-/// After all were lost, the first one is back. The others may have made rounds that it has not heard of, and
-/// may have come to the end with it.
+/// The first trainer is back after all were lost. Others may have made rounds that it lacks, and may have
+/// reached the end with them.
 void Coordinator::handle_all_out(const Hello& first) {
   if (phase_ == Phase::joining) started_ = now_;
   if (phase_ == Phase::suspended && first.activated > 0 && !gathering_until_)
     gathering_until_ = now_ + options_.detect_timeout;
 }
 
-/// That has as many trainers as were planned. If the run goes back to its checkpoints, they have some.
+/// Whether the replica is in the first view, which has the planned number of trainers. After a return to
+/// checkpoints these must have the chosen checkpoint.
 bool Coordinator::is_of_first_view(const Hello& hello) const {
   if (hello.activated > 0 || !protocol::trains(hello.member)) return true;
   const auto& theirs = hello.checkpoints;
@@ -196,17 +197,17 @@ bool Coordinator::is_of_first_view(const Hello& hello) const {
   return members_.contains(hello.member.name) || trainers() < planned_;
 }
 
-/// It needs no state, so it is in the first view, or in the next one, which it causes.
+/// A reducer needs no state: it enters the first view, or causes the next one.
 void Coordinator::join_as_reducer(MemberStatus& member) {
   const auto& info = member.hello.member;
   member.role = Role::ready;
-  say(info.name + " " + place_of(info) + ", to reduce");
-  if (phase_ != Phase::joining) return change_view(info.name + " is there to reduce");
-  if (first_sealed_) return send(member, Seal{number_, 0});  // as the others were
+  say(info.name + " " + place_of(info) + ", as a reducer");
+  if (phase_ != Phase::joining) return change_view(info.name + " has joined as a reducer");
+  if (first_sealed_) return send(member, Seal{number_, 0});  // the others have been asked already
   seal_first_view_if_all_are_here();
 }
 
-/// It was started again. While a run is recovered it may be the last who could have brought the run's state.
+/// The replica was restarted. During a recovery it may have been the last that could bring the run's state.
 void Coordinator::forget_state_before(const MemberInfo& info) {
   const auto place = had_state_.find(info.name);
   if (!options_.recover || place == had_state_.end() || place->second >= info.incarnation) return;
@@ -216,7 +217,7 @@ void Coordinator::forget_state_before(const MemberInfo& info) {
   options_.token = own_token_;
 }
 
-/// The first view was announced and reached nobody: all trainers that it was for are here, and fresh.
+/// The first view was announced but has begun at no member: all its trainers are here, without a view.
 bool Coordinator::nobody_has_begun() const {
   if (phase_ != Phase::suspended || !options_.last) return false;
   const auto& last = options_.last->members;
@@ -229,7 +230,7 @@ bool Coordinator::nobody_has_begun() const {
   });
 }
 
-/// The other trainers ask again, and come in once the run has begun.
+/// Removes other trainers; they retry, and join once the run has begun.
 void Coordinator::seal_first_view_again() {
   std::vector<std::string> others;
   const auto& of_it = options_.last->members;
@@ -242,13 +243,13 @@ void Coordinator::seal_first_view_again() {
   seal_first_view();
 }
 
-/// An operator recovers a run, and nobody who has begun it has come.
+/// An operator recovers the run, and no member present has begun it.
 bool Coordinator::state_is_gone() const {
   return phase_ == Phase::suspended && options_.recover && !token_is_known_ && !gathering_until_;
 }
 
-/// Once there are enough who have just been started, with a token of its own: whoever is left of the old run
-/// is told to start again.
+/// Begins the run anew under its own token, once enough newly started replicas are here. Members left from
+/// the old run are then refused, and must restart.
 void Coordinator::begin_anew() {
   const auto is_fresh = [](const MemberStatus& member) {
     return trains(member) && member.hello.fresh && !member.admitted;
@@ -260,25 +261,24 @@ void Coordinator::begin_anew() {
     for (const auto& [name, member] : members_) {
       if (trains(member) && !is_fresh(member)) stale += " " + name;
     }
-    return suspend("nobody who is here has begun this run; it begins anew when exactly " +
+    return suspend("no replica here has begun this run; it begins anew when exactly " +
                    std::to_string(options_.replicas) +
-                   " replicas are here that have just been started, all or "
-                   "none of them with --resume" +
+                   " newly started replicas are here, all or none of them with --resume" +
                    (stale.empty() ? "" : "; start again:" + stale));
   }
-  std::vector<std::string> of_old;  // who only reduces may be left of it, and comes again with nothing
+  std::vector<std::string> of_old;  // reducers of the old run; they come back without state
   for (const auto& [name, member] : members_) {
     if (begun(member) > 0) of_old.push_back(name);
   }
   for (const auto& name : of_old) evict(name, "the run begins anew");
-  say("nobody who is here has begun this run: it begins anew");
+  say("no replica here has begun this run: it begins anew");
   token_is_known_ = true;
   phase_ = Phase::joining;
   seal_first_view();
 }
 
-/// The same replica on a new connection, or started anew before its old connection was seen to end. True if
-/// that leaves the view without one of its members.
+/// The same replica on a new connection, or restarted before its old connection was seen to end. Returns true
+/// if the view thereby loses a member.
 bool Coordinator::take_over_from(const Hello& hello) {
   const auto place = members_.find(hello.member.name);
   if (place == members_.end()) return false;
@@ -296,17 +296,17 @@ void Coordinator::come_back(MemberStatus& member) {
   }
   if (!options_.last && trains(member)) slots_[hello.member.name] = hello.member.slot;
   if (options_.recover && trains(member)) had_state_[hello.member.name] = hello.member.incarnation;
-  if (!token_is_known_ && trains(member)) {  // the first to come says which run is recovered
+  if (!token_is_known_ && trains(member)) {  // the first member determines which run is recovered
     options_.token = hello.token;
     token_is_known_ = true;
   }
-  if (!able(member)) return;  // barred for a while: the others go on without it until then
+  if (!able(member)) return;  // barred: the others continue without it for a while
   change_view(hello.member.name + " is back");
   if (stopping_ && phase_ == Phase::suspended) send(member, Hold{});
   admit_waiting();
 }
 
-/// Whose state the run is at: of all trainers that are here, those in whom the highest view has begun.
+/// Trainers that have the run's state: of those present, the ones for which the highest view has begun.
 std::vector<MemberInfo> Coordinator::who_has_the_state() const {
   ViewNumber highest = 0;
   for (const auto& [name, member] : members_) {
@@ -322,14 +322,14 @@ std::vector<MemberInfo> Coordinator::who_has_the_state() const {
   return out;
 }
 
-/// Whose state a newcomer may take: it dials them.
+/// Trainers from which a newcomer can copy the state: it dials them.
 std::vector<MemberInfo> Coordinator::donors() const {
   auto donors = who_has_the_state();
   std::erase_if(donors, [](const MemberInfo& member) { return !can_be_dialled(member); });
   return donors;
 }
 
-/// In the warm-up there is more to take over than global parameters.
+/// During the warm-up there is more to copy than the global parameters.
 bool Coordinator::is_past_warmup(const MemberStatus& member) const {
   const auto& fragments = member.heartbeat.fragments;
   return options_.warmup_rounds == 0 ||
@@ -338,13 +338,13 @@ bool Coordinator::is_past_warmup(const MemberStatus& member) const {
          }));
 }
 
-/// A newcomer takes the state from those who are the run's, while they train on.
+/// Lets a newcomer copy the state from the run's members, which train on.
 void Coordinator::admit(MemberStatus& member) {
   member.role = Role::joining;
   auto admitted = admission();
   member.admitted = !admitted.donors.empty();
-  if (!member.admitted) return say_if_nobody_can_be_dialled(member);  // it is told as soon as somebody can
-  say(member.hello.member.name + " takes the state from " + std::to_string(admitted.donors.size()) +
+  if (!member.admitted) return say_if_nobody_can_be_dialled(member);  // until there is a donor
+  say(member.hello.member.name + " copies the state from " + std::to_string(admitted.donors.size()) +
       (admitted.donors.size() == 1 ? " member" : " members"));
   send(member, std::move(admitted));
 }
@@ -353,12 +353,13 @@ void Coordinator::say_if_nobody_can_be_dialled(MemberStatus& newcomer) {
   std::string names;
   for (const auto& member : who_has_the_state()) names += (names.empty() ? "" : ", ") + member.name;
   if (names.empty() || std::exchange(newcomer.found_no_port, true)) return;
-  say(newcomer.hello.member.name + " waits for the state: nobody who has it opens a port to be dialled at (" +
-      names + "); stop the run and resume it with a port at one of them");
+  say(newcomer.hello.member.name + " waits for the state: no member that has it opens a port (" + names +
+      "); stop the run and resume it with a port at one of them");
 }
 
-/// Where rounds follow each other faster than it takes to come from the state to a view, a newcomer finds
-/// again and again that nobody keeps what it needs by then. So they wait for it: between a seal and its view.
+/// If rounds follow each other faster than a newcomer can get from the copied state into a view, it finds
+/// time after time that no member keeps the results that it needs. After a few tries the members therefore
+/// wait for it, between a seal and its view.
 void Coordinator::hold_rounds_if_late(const std::string& name) {
   constexpr std::size_t tries = 3;
   const auto missed = missed_.find(name);
@@ -368,7 +369,7 @@ void Coordinator::hold_rounds_if_late(const std::string& name) {
   if (phase_ != Phase::running && phase_ != Phase::changing) return;
   waited_for_ = {name, now_ + options_.detect_timeout};
   const auto why = name + " has been ready for " + std::to_string(missed->second) +
-                   " views and in none: the rounds wait for it, for network.detect_timeout at most";
+                   " views without entering one: the rounds wait for it, for at most network.detect_timeout";
   say(why);
   if (phase_ == Phase::running) change_view(why);
 }
@@ -388,13 +389,13 @@ void Coordinator::admit_waiting() {
   admit_observers();
 }
 
-// ---- who only looks on ----
+// ---- observers ----
 
 std::string Coordinator::reason_to_refuse_observer(const Hello& hello) const {
   const auto& name = hello.member.name;
   if (members_.contains(name))
     return "a replica named '" + name + "' is already here; give the observer another --name";
-  if (!options_.elastic) return "a data-parallel run has no rounds that could be followed";
+  if (!options_.elastic) return "a data-parallel run has no rounds to follow";
   if (observers_.size() >= max_observers)
     return "there are " + std::to_string(max_observers) + " observers already";
   return reason_of_another_model(hello);
@@ -404,14 +405,14 @@ void Coordinator::on_observer_hello(ConnectionId from, const Hello& hello) {
   if (auto reason = reason_of_another_run(hello); !reason.empty()) return refuse(from, reason);
   const auto same = std::ranges::find_if(
       observers_, [&](const auto& entry) { return entry.second.hello.member.name == hello.member.name; });
-  if (same != observers_.end()) drop_observer(same, "dialled again");
+  if (same != observers_.end()) drop_observer(same, "has reconnected");
   if (auto reason = reason_to_refuse_observer(hello); !reason.empty()) return refuse(from, reason);
   say(hello.member.name + " observes the run");
   observers_[from] = {.hello = hello, .heard = now_};
   admit_observers();
 }
 
-/// It need not have waited for its members: what model they have may have been unknown when it came.
+/// Checks the model again: when the observer came, no member may have reported it.
 void Coordinator::admit_observers() {
   if (phase_ == Phase::joining || phase_ == Phase::ended) return;
   for (auto at = observers_.begin(); at != observers_.end();) {
@@ -424,7 +425,7 @@ void Coordinator::admit_observers() {
       continue;
     }
     auto admitted = admission();
-    if (admitted.donors.empty()) return;  // it is told as soon as there is somebody
+    if (admitted.donors.empty()) return;  // it is admitted as soon as there is a donor
     observer->second.admitted = true;
     actions_.push_back(SendControl{connection, std::move(admitted)});
   }
@@ -439,11 +440,11 @@ void Coordinator::on_observer(Observers::iterator observer, const ControlMessage
   } else if (const auto* leave = std::get_if<Leave>(&message)) {
     drop_observer(observer, "left: " + leave->reason);
   } else {
-    drop_observer(observer, "sent a message that is not an observer's to send");
+    drop_observer(observer, "sent a message that observers do not send");
   }
 }
 
-/// One that has followed a member whose rounds are not the run's begins anew.
+/// An observer that has followed rounds that were undone must copy the state again.
 void Coordinator::on_observer_heartbeat(Observers::iterator observer, const Heartbeat& heartbeat) {
   const auto connection = observer->first;
   for (std::size_t p = 0; p < heartbeat.fragments.size(); ++p) {
@@ -455,7 +456,7 @@ void Coordinator::on_observer_heartbeat(Observers::iterator observer, const Hear
     const auto reason = "its chain hash at round " + std::to_string(round) + " of fragment " +
                         std::to_string(p) + " is not the run's";
     actions_.push_back(SendControl{connection, Evicted{reason}});
-    return drop_observer(observer, "must take the state anew: " + reason);
+    return drop_observer(observer, "must copy the state again: " + reason);
   }
   actions_.push_back(SendControl{connection, HeartbeatReply{0, heartbeat.number, {}, newest_of_donors()}});
 }

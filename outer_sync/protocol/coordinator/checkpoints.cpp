@@ -1,5 +1,5 @@
-// Checkpoints of all trainers at one step (docs/protocol.md, Checkpoints). Nothing that is agreed depends on
-// them: where somebody has missed the step, another one is named.
+// Checkpoints of all trainers at one step (docs/protocol.md, Checkpoints). No agreed state depends on them:
+// if a trainer has missed the step, another one is ordered.
 
 #include <algorithm>
 #include <chrono>
@@ -18,7 +18,7 @@ namespace {
 
 using Checkpoints = std::vector<CheckpointId>;
 
-/// Of those lists that are selected.
+/// The newest checkpoint in all selected lists; step 0 if fewer than `least` are selected.
 template <class Select>
 CheckpointId newest_of(const std::vector<Checkpoints>& lists, std::size_t least, Select select) {
   std::vector<Checkpoints> theirs;
@@ -55,7 +55,7 @@ CheckpointId checkpoint_to_go_back_to(const std::vector<Checkpoints>& lists, std
   return newest_of(lists, least, has_any);
 }
 
-/// That nobody has done by the time at which all have heard of it, as fast as they have been of late.
+/// A step that no trainer will have done before all have received the order, at their recent speed.
 std::uint64_t Coordinator::step_ahead_of_all() const {
   constexpr Time on_the_way = std::chrono::seconds(1);
   double reached = 0;
@@ -73,7 +73,7 @@ std::string Coordinator::reason_for_no_checkpoint() const {
   if (phase_ == Phase::joining) return "the run has not begun yet";
   if (phase_ == Phase::suspended) return "rounds do not commit at present: " + suspended_because_;
   if (settings_.pause_after != Settings::never)
-    return "the run is paused, so no step comes to write a checkpoint at; resume it first";
+    return "the run is paused, so no later step would be reached; resume it first";
   return {};
 }
 
@@ -82,9 +82,9 @@ std::string Coordinator::order_checkpoint(const std::string& why) {
   const auto step = step_ahead_of_all();
   if (options_.steps > 0 && step >= options_.steps)
     return "step " + std::to_string(step) +
-           " is the first that all can hear of in time, and the run ends at " +
+           " is the earliest that can be announced to all in time, and the run ends at step " +
            std::to_string(options_.steps);
-  // Disks that are slow or full are not asked for more and more.
+  // Slow or full disks do not get more and more orders.
   const bool writes_still =
       checkpoint_ordered_ > checkpoint_complete_ && std::ranges::any_of(members_, [](const auto& entry) {
         return !entry.second.heartbeat.checkpoints.empty();
@@ -99,16 +99,16 @@ std::string Coordinator::order_checkpoint(const std::string& why) {
   return {};
 }
 
-/// Asked for by a member that is about to leave, or that has missed the last one. Nobody waits for an answer.
+/// For a member that is about to leave, or that has missed the last checkpoint. Gets no answer.
 void Coordinator::request_checkpoint(const std::string& by, const std::string& why) {
   const bool open = checkpoint_ordered_ > checkpoint_complete_;
-  if (open && members_.at(by).heartbeat.step < checkpoint_ordered_) return;  // it is to come
+  if (open && members_.at(by).heartbeat.step < checkpoint_ordered_) return;  // the pending one is still ahead
   constexpr std::uint64_t max_to_spare = 1 << 16;
   if (open) steps_to_spare_ = std::min(2 * steps_to_spare_, max_to_spare);
-  static_cast<void>(order_checkpoint(by + ": " + why));  // where there is none it goes without
+  static_cast<void>(order_checkpoint(by + ": " + why));  // if none can be ordered, it goes without
 }
 
-/// Also those who come into a view before it is due.
+/// Also repeats the order to trainers that enter a view before the step is reached.
 void Coordinator::tell_of_checkpoint() {
   if (checkpoint_ordered_ <= checkpoint_complete_) return;
   for (const auto& [name, member] : members_) {
@@ -116,12 +116,12 @@ void Coordinator::tell_of_checkpoint() {
   }
 }
 
-/// Long after the last one that is complete at all, whatever it was written for.
+/// The interval counts from the last complete checkpoint, including requested ones.
 void Coordinator::order_checkpoint_if_due() {
   if (options_.checkpoint_interval == Time{} || phase_ != Phase::running) return;
   if (!checkpoint_due_) checkpoint_due_ = now_ + options_.checkpoint_interval;
   if (now_ < *checkpoint_due_ || !reason_for_no_checkpoint().empty()) return;
-  if (!order_checkpoint("run.checkpoint_interval").empty())  // near the end, where there is one anyway
+  if (!order_checkpoint("run.checkpoint_interval").empty())  // near the end, which brings a checkpoint anyway
     checkpoint_due_ = now_ + options_.checkpoint_interval;
 }
 

@@ -1,4 +1,4 @@
-// What operators ask of a coordinator (docs/protocol.md, Steering).
+// Commands of operators (docs/protocol.md, Steering).
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -24,7 +24,7 @@ std::string text_of(const ConfigItems& items) {
   return text;
 }
 
-/// Empty where one is no KEY=VALUE.
+/// Empty if one of them is not KEY=VALUE.
 std::optional<ConfigItems> items_of(const std::vector<std::string>& assignments) {
   ConfigItems items;
   for (const auto& assignment : assignments) {
@@ -41,22 +41,24 @@ bool is_operator(const std::string& name) {
   return name == operator_name || name.starts_with(std::string(operator_name) + "-");
 }
 
-// ---- what is asked for ----
+// ---- commands ----
 
 void Coordinator::on_command(ConnectionId from, const Command& command) {
   if (operators_.size() >= max_operators) {
-    say_of_stranger("refused a command: " + std::to_string(max_operators) + " wait for an answer already");
+    say_of_stranger("refused a command: " + std::to_string(max_operators) +
+                    " commands are already waiting for an answer");
     return close(from);
   }
   operators_.insert(from);
   if (command.protocol != protocol_version)
     return refuse_command(from, "the coordinator speaks protocol " + std::to_string(protocol_version) +
-                                    " and this command is of " + std::to_string(command.protocol) +
+                                    " and this command protocol " + std::to_string(command.protocol) +
                                     "; use the same build");
   if (!command.run.empty() && command.run != options_.run)
     return refuse_command(from, "this is run '" + options_.run + "', not '" + command.run + "'");
   if (command.by.size() > 64 || command.arguments.size() > max_arguments)
-    return refuse_command(from, "a name or a list that is too long");
+    return refuse_command(
+        from, "the name or the argument list is too long; expected at most 64 characters and 64 arguments");
   if (command.verb == "status") {
     actions_.emplace_back(StatusAsked{from});
     operators_.erase(from);
@@ -85,7 +87,7 @@ void Coordinator::on_checkpoint(ConnectionId from, const Command& command) {
   answer(from, text_of(Json{{"checkpoint_after_step", checkpoint_ordered_}}));
 }
 
-/// Answered first: of a run that has not begun nothing is left afterwards.
+/// Answers first: if the run has not begun, the stop ends it at once.
 void Coordinator::on_stop(ConnectionId from, const Command& command) {
   answer(from, text_of(Json{{"stopping", true}}));
   request_stop("asked to by " + command.by);
@@ -93,29 +95,31 @@ void Coordinator::on_stop(ConnectionId from, const Command& command) {
 
 void Coordinator::on_set(ConnectionId from, const Command& command) {
   const auto items = items_of(command.arguments);
-  if (!items || items->empty()) return refuse_command(from, "expected KEY=VALUE, once at least");
+  if (!items || items->empty()) return refuse_command(from, "expected at least one KEY=VALUE");
   const auto verdict = judge(*items);
   if (!verdict.problem.empty()) return refuse_command(from, verdict.problem);
   if (verdict.at_once) return adjust(from, command, *items);
   if (!command.member.empty())
     return refuse_command(
-        from, "--member is for keys that are each member's own; expected none with " + text_of(*items));
+        from,
+        "--member applies only to keys that members set for themselves; omit it for " + text_of(*items));
   for (const auto& [name, member] : members_) {
     if (command.at > 0 && command.at < member.heartbeat.step)
-      return refuse_command(from, name + " is past step " + std::to_string(command.at) + " already, at " +
-                                      std::to_string(member.heartbeat.step));
+      return refuse_command(from, name + " is past step " + std::to_string(command.at) +
+                                      " already, at step " + std::to_string(member.heartbeat.step));
   }
   wish({.what = Wish::What::change, .from = from, .by = command.by, .change = {command.at, *items}},
        text_of(*items));
 }
 
-/// Beside what was changed before, and what others ask for.
+/// Judges a change together with all earlier and all pending changes.
 ChangeVerdict Coordinator::judge(const ConfigItems& items) const {
   const auto refused = [](std::string why) { return ChangeVerdict{std::move(why), false}; };
   if (!Settings{.changes = {{0, items}}}.sound())
-    return refused("at most " + std::to_string(Settings::max_items) + " keys of " +
-                   std::to_string(Settings::longest_text) + " characters at one time");
-  if (!options_.judge) return refused("nothing can be changed in this run");
+    return refused("too many or too long changes; expected at most " + std::to_string(Settings::max_items) +
+                   " keys at a time, and keys and values of at most " +
+                   std::to_string(Settings::longest_text) + " characters");
+  if (!options_.judge) return refused("this run accepts no changes of settings");
   auto before = settings_;
   for (const auto& wish : wishes_) {
     if (wish.what == Wish::What::change && wish.in == 0) before.changes.push_back(wish.change);
@@ -125,39 +129,41 @@ ChangeVerdict Coordinator::judge(const ConfigItems& items) const {
   before.changes.push_back({before.changes.empty() ? 0 : before.changes.back().step, items});
   if (!before.sound())
     return refused(
-        "as much was changed in this run as can be; stop it, write the values into its config file, and "
-        "begin another one from its checkpoint");
+        "this run has reached the limit of changes; stop it, write the values into its config file, and "
+        "start another run from its checkpoint");
   return verdict;
 }
 
-/// Each change beside those before it, as when an operator asked for it.
+/// Judges each change together with the changes before it, like an operator's command.
 std::string Coordinator::problem_of_settings(const Settings& settings) const {
   if (settings == judged_) return {};
   Settings before;
   for (const auto& change : settings.changes) {
     const auto verdict = options_.judge ? options_.judge(before, change.items)
-                                        : ChangeVerdict{"nothing can be changed in this run", false};
-    if (!verdict.problem.empty()) return "settings that no operator can have made: " + verdict.problem;
+                                        : ChangeVerdict{"this run accepts no changes of settings", false};
+    if (!verdict.problem.empty()) return "settings that no operator can have set: " + verdict.problem;
     if (verdict.at_once)
-      return "settings that no operator can have made: " + text_of(change.items) + " is each member's own";
+      return "settings that no operator can have set: " + text_of(change.items) +
+             " is set by each member for itself";
     before.changes.push_back(change);
   }
   judged_ = settings;
   return {};
 }
 
-/// What a member says that a view began with. Settings are an operator's to make: those of a view that this
-/// coordinator remembers are known, and others, which it has to learn from the members, are judged.
+/// Validates the settings with which, by a member's report, a view began. Only operators change settings:
+/// those of a view that this coordinator remembers must be equal, and others, which it learns from the
+/// members, are judged.
 std::string Coordinator::problem_of_report(ViewNumber view, const Settings& settings) const {
-  if (view == 0) return {};  // of a checkpoint: the first view compares and judges them
+  if (view == 0) return {};  // of a checkpoint: compared and judged for the first view
   const auto known = announced_.find(view);
   if (known == announced_.end()) return problem_of_settings(settings);
   return settings == known->second.settings
              ? std::string()
-             : "other settings of view " + std::to_string(view) + " than were announced with it";
+             : "settings of view " + std::to_string(view) + " other than the announced ones";
 }
 
-/// Nobody waits for an answer.
+/// Like an operator's command, but without an answer.
 void Coordinator::propose(const ConfigItems& items, const std::string& by, const std::string& why) {
   if (!wishes_.empty()) return;
   auto problem = reason_not_to_change();
@@ -166,32 +172,32 @@ void Coordinator::propose(const ConfigItems& items, const std::string& by, const
   wish({.what = Wish::What::change, .from = 0, .by = by, .change = {0, items}}, why);
 }
 
-/// At once, and not for those who come later: they have their own config file.
+/// Takes effect at once, but not for members that come later: they have their own config file.
 void Coordinator::adjust(ConnectionId from, const Command& command, const ConfigItems& items) {
   if (command.at > 0)
-    return refuse_command(from, "--at is for keys that all share; " + text_of(items) +
-                                    " is each member's own and holds at once");
+    return refuse_command(from, "--at applies only to keys that all members share; " + text_of(items) +
+                                    " is set by each member for itself, and takes effect at once");
   auto told = Json::array();
   for (const auto& [name, member] : members_) {
     if (!command.member.empty() && name != command.member && member.hello.site != command.member) continue;
     send(member, Adjust{items});
     told.push_back(name);
   }
-  if (told.empty()) return refuse_command(from, "there is no member and no site '" + command.member + "'");
-  say(command.by + " sets " + text_of(items) + " at " + (command.member.empty() ? "all" : command.member));
+  if (told.empty()) return refuse_command(from, "no member or site is called '" + command.member + "'");
+  say(command.by + " sets " + text_of(items) + " at " +
+      (command.member.empty() ? "all members" : command.member));
   answer(from, text_of(Json{{"set", text_of(items)}, {"members", told}}));
 }
 
 void Coordinator::on_drain(ConnectionId from, const Command& command) {
-  if (command.arguments.empty()) return refuse_command(from, "expected the name of a worker or of a site");
+  if (command.arguments.empty()) return refuse_command(from, "expected the name of a worker or site");
   std::vector<const MemberStatus*> leave;
   for (const auto& argument : command.arguments) {
     const auto before = leave.size();
     for (const auto& [name, member] : members_) {
       if (name == argument || member.hello.site == argument) leave.push_back(&member);
     }
-    if (leave.size() == before)
-      return refuse_command(from, "there is no worker and no site '" + argument + "'");
+    if (leave.size() == before) return refuse_command(from, "no worker or site is called '" + argument + "'");
   }
   std::ranges::sort(leave);
   leave.erase(std::unique(leave.begin(), leave.end()), leave.end());
@@ -212,10 +218,10 @@ void Coordinator::on_drain(ConnectionId from, const Command& command) {
   answer(from, text_of(Json{{"draining", names}}));
 }
 
-// ---- agreement: a change comes with a view ----
+// ---- agreement: a view brings the change ----
 
 std::string Coordinator::reason_not_to_change() const {
-  if (!options_.elastic) return "a data-parallel run has no views, and goes on as it began";
+  if (!options_.elastic) return "a data-parallel run has no views, so its settings cannot change";
   if (stopping_ || ending_) return "the run is ending";
   if (phase_ == Phase::joining) return "the run has not begun yet";
   if (phase_ == Phase::suspended) return "rounds do not commit at present: " + suspended_because_;
@@ -224,15 +230,15 @@ std::string Coordinator::reason_not_to_change() const {
 
 void Coordinator::wish(Wish wish, const std::string& why) {
   if (auto reason = reason_not_to_change(); !reason.empty()) return refuse_command(wish.from, reason);
-  const auto line = wish.by + " asks for: " + why;
+  const auto line = wish.by + " requests: " + why;
   say(line);
   wishes_.push_back(std::move(wish));
   change_view(line);
 }
 
-/// Puts it into the settings that a view begins with; returns why it cannot be, and changes nothing then.
-/// No member's step is past `reach` before that view has begun for it, so nothing at or before that is
-/// changed under anybody.
+/// Adds the change to the settings of the next view. Returns why that is impossible; then nothing has
+/// changed. No member passes step `reach` before the view has begun for it, so no step that was already made
+/// is affected.
 std::string Coordinator::grant(Wish& wish, Settings& settings, std::uint64_t reach) const {
   using What = Wish::What;
   if (wish.what == What::resume) {
@@ -245,10 +251,11 @@ std::string Coordinator::grant(Wish& wish, Settings& settings, std::uint64_t rea
   if (reach >= highest_step) return "not all replicas have begun their first step in this view; try again";
   const auto step = std::max(earliest, wish.change.step);
   if (wish.change.step > 0 && wish.change.step < earliest)
-    return "step " + std::to_string(wish.change.step) + " may be past before all know; the first is " +
+    return "step " + std::to_string(wish.change.step) +
+           " may be past before all members know of the change; the earliest possible step is " +
            std::to_string(earliest);
   if (options_.steps > 0 && step >= options_.steps)
-    return "it could hold from the step after " + std::to_string(step) + " on, and the run ends at " +
+    return "the change would take effect after step " + std::to_string(step) + ", and the run ends at step " +
            std::to_string(options_.steps);
   wish.step = step;
   if (wish.what == What::pause) settings.pause_after = step;
@@ -256,7 +263,7 @@ std::string Coordinator::grant(Wish& wish, Settings& settings, std::uint64_t rea
   return {};
 }
 
-/// What was announced is in there.
+/// Whether the settings contain the announced change.
 bool Coordinator::holds(const Wish& wish, const Settings& settings) {
   const bool paused = settings.pause_after != Settings::never;
   switch (wish.what) {
@@ -271,18 +278,18 @@ bool Coordinator::holds(const Wish& wish, const Settings& settings) {
   return false;
 }
 
-/// Those of the view of reference, and what is asked for beside them. What was announced with a view that
-/// began nowhere comes once more.
+/// The settings of the reference, and all pending changes. A change that was announced with a view that began
+/// at no member is announced again.
 Settings Coordinator::settings_of_next_view(const ViewPlan& plan) {
   auto settings = plan.message.settings;
   std::uint64_t reach = 0;
   for (const auto& [name, member] : members_) {
     if (member.answered && trains(member)) reach = std::max(reach, member.state.reach);
   }
-  if (phase_ == Phase::joining) reach = resumed_from_;  // nobody has made a step from there
+  if (phase_ == Phase::joining) reach = resumed_from_;  // no member has made a step since then
   for (auto at = wishes_.begin(); at != wishes_.end();) {
     auto& wish = *at;
-    if (wish.in > 0 && holds(wish, settings)) {  // from a view that has begun meanwhile
+    if (wish.in > 0 && holds(wish, settings)) {  // it is in a view that has begun meanwhile
       ++at;
       continue;
     }
@@ -299,7 +306,7 @@ Settings Coordinator::settings_of_next_view(const ViewPlan& plan) {
   return settings;
 }
 
-/// Whoever takes the state follows rounds that are made under these, before it is in a view itself.
+/// Replicas that copy the state, and observers, follow rounds made under these settings.
 void Coordinator::tell_followers() {
   for (const auto& [name, member] : members_) {
     if (member.role == Role::joining && member.admitted) send(member, Steered{settings_});
@@ -308,7 +315,7 @@ void Coordinator::tell_followers() {
     actions_.emplace_back(SendControl{connection, Steered{settings_}});
 }
 
-/// A member has begun that view: what came with it is the run's.
+/// A member has begun that view, so its settings are the run's.
 void Coordinator::settle_wishes(ViewNumber begun) {
   if (begun != number_ || phase_ != Phase::running) return;
   for (const auto& wish : wishes_) {
@@ -317,20 +324,20 @@ void Coordinator::settle_wishes(ViewNumber begun) {
     const auto step = std::to_string(wish.step);
     if (wish.what == What::change) {
       const auto items = text_of(wish.change.items);
-      say(items + " from the step after " + step + " on (" + wish.by + ")");
+      say(items + " takes effect after step " + step + " (" + wish.by + ")");
       answer(wish.from, text_of(Json{{"set", items}, {"after_step", wish.step}}));
     } else if (wish.what == What::pause) {
       say("paused after step " + step + " (" + wish.by + ")");
       answer(wish.from, text_of(Json{{"paused_after_step", wish.step}}));
     } else {
-      say("goes on (" + wish.by + ")");
+      say("resumed (" + wish.by + ")");
       answer(wish.from, text_of(Json{{"resumed", true}}));
     }
   }
   std::erase_if(wishes_, [](const Wish& wish) { return wish.in > 0; });
 }
 
-/// Those that no view was announced with.
+/// Drops changes that no view has announced.
 void Coordinator::drop_wishes(const std::string& why) {
   for (const auto& wish : wishes_) {
     if (wish.in == 0) refuse_command(wish.from, why);
@@ -341,7 +348,7 @@ void Coordinator::drop_wishes(const std::string& why) {
 // ---- answers ----
 
 void Coordinator::answer(ConnectionId to, const std::string& text) {
-  if (operators_.erase(to) == 0) return;  // he has not waited
+  if (operators_.erase(to) == 0) return;  // the operator did not wait
   actions_.emplace_back(SendControl{to, Answer{{}, text}});
   close(to);
 }
@@ -352,7 +359,7 @@ void Coordinator::refuse_command(ConnectionId to, const std::string& problem) {
   close(to);
 }
 
-// ---- how the run stands ----
+// ---- status of the run ----
 
 std::string Coordinator::phase_name() const {
   if (phase_ == Phase::joining) return "joining";

@@ -16,9 +16,9 @@ struct Overloaded : F... {
 template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
 
-constexpr std::uint64_t longest_lease = 24ULL * 3600 * 1'000'000;  // whatever a file says
+constexpr std::uint64_t longest_lease = 24ULL * 3600 * 1'000'000;  // limits what a file says
 
-/// It trains nothing, so it has no step and no evaluation to report.
+/// Messages of reducers. They train nothing, so they have no step and no evaluation to report.
 bool is_a_reducers(const ControlMessage& message) {
   return std::holds_alternative<Sealed>(message) || std::holds_alternative<Heartbeat>(message) ||
          std::holds_alternative<Evicted>(message) || std::holds_alternative<StopRequest>(message) ||
@@ -56,17 +56,17 @@ Coordinator::Coordinator(CoordinatorOptions options, Time started)
   }
   if (options_.recover) number_ = std::max(number_, *options_.recover);
   if (options_.before) checkpoint_complete_ = options_.before->checkpoint;
-  // Also as long as a lease lasts that a coordinator before has given just now, by its own detect_timeout:
-  // until then no view begins without all who may have one.
+  // The previous coordinator may just have granted a lease, with its own detect_timeout. Until that lease has
+  // ended, no view begins without all members that may hold one.
   const auto& before = options_.last ? options_.last : options_.before;
   const auto lease = before ? Time(std::min(before->lease, longest_lease)) : Time{};
   gathering_until_ = started + std::max(options_.detect_timeout, lease);
 }
 
-// ---- what members write for people ----
+// ---- records of members ----
 
-/// A coordinator that has just come does not know how far the one before it was: it begins where the member
-/// does. Names are bounded by whom hellos are accepted of.
+/// A new coordinator does not know which records the previous one has stored, and starts where the member
+/// does. The map contains only names with an accepted hello.
 void Coordinator::on_records(const MemberStatus& member, const Records& records) {
   const auto& info = member.hello.member;
   auto& up_to = gathered_.try_emplace(info.name, GatheredUpTo{info.incarnation, records.first}).first->second;
@@ -82,7 +82,7 @@ void Coordinator::on_records(const MemberStatus& member, const Records& records)
   send(member, RecordsTaken{up_to.next});
 }
 
-// ---- what comes in ----
+// ---- incoming messages ----
 
 void Coordinator::receive(ConnectionId from, Time now, const ControlMessage& message) {
   if (phase_ == Phase::ended) return;
@@ -91,7 +91,7 @@ void Coordinator::receive(ConnectionId from, Time now, const ControlMessage& mes
     return on_observer(observer, message);
   const auto name = name_of(from);
   if (name.empty()) {
-    if (closing_.contains(from)) return;  // on its way when we gave it up
+    if (closing_.contains(from)) return;  // in transit when the connection was given up
     if (const auto* command = std::get_if<Command>(&message)) return on_command(from, *command);
     if (const auto* hello = std::get_if<Hello>(&message)) return on_hello(from, *hello);
     say_of_stranger("dropped a connection that did not begin with a hello");
@@ -105,8 +105,8 @@ void Coordinator::receive(ConnectionId from, Time now, const ControlMessage& mes
 void Coordinator::on_message(const std::string& name, const ControlMessage& message) {
   auto& member = members_.at(name);
   if (!is_a_members(message) || (!trains(member) && !is_a_reducers(message))) {
-    say(name + " sent a message that is not " +
-        (is_a_members(message) ? "for one that only reduces" : "a member's to send") + "; dropped");
+    say(name + " sent a message that " +
+        (is_a_members(message) ? "reducers do not send" : "members do not send") + "; dropped");
     return close(member.connection);
   }
   if (const auto problem = breach_of(member, message); !problem.empty()) return drop_for(name, problem);
@@ -116,7 +116,7 @@ void Coordinator::on_message(const std::string& name, const ControlMessage& mess
                  [&](const Ready&) { on_ready(member); },
                  [&](const Evicted& evicted) {
                    evict(name, evicted.reason);
-                   change_view(name + " is not of the run's history");
+                   change_view(name + " has rounds outside the run's history");
                  },
                  [&](const EvalReport& report) { on_eval(member, report); },
                  [&](const Announce& announce) { broadcast(announce); },
@@ -132,18 +132,18 @@ void Coordinator::on_message(const std::string& name, const ControlMessage& mess
 }
 
 Bounds Coordinator::bounds() const {
-  // A run that begins once more may be another model's.
+  // A run that begins anew may have another model.
   return {.steps = options_.steps, .layout = layout_ && phase_ != Phase::joining ? &*layout_ : nullptr};
 }
 
-/// What only the coordinator can tell: which views have begun, and for whom.
+/// Checks that need the coordinator's knowledge: which views have begun, and for which members.
 std::string Coordinator::breach_of(const MemberStatus& member, const ControlMessage& message) const {
   if (auto problem = problem_of_message(message, bounds()); !problem.empty()) return problem;
   ViewNumber view = 0;
   if (const auto* beat = std::get_if<Heartbeat>(&message)) view = beat->view;
   if (const auto* sealed = std::get_if<Sealed>(&message)) {
     view = sealed->activated;
-    if (trains(member) && sealed->layout.empty()) return "no layout, although it trains";
+    if (trains(member) && sealed->layout.empty()) return "a trainer without a layout";
     if (auto problem = problem_of_report(view, sealed->settings); !problem.empty()) return problem;
   }
   return may_have_begun(member.hello, view) ? std::string()
@@ -158,7 +158,8 @@ bool Coordinator::may_have_begun(const Hello& hello, ViewNumber view) const {
   return view <= hello.sealed && (announced_.empty() || view < announced_.begin()->first);
 }
 
-/// It comes back, and is left out of views for a while, longer each time. By value: `name` may be its key.
+/// The member may come back, but is left out of views for a while, each time for longer. `name` is passed by
+/// value: it may be the member's key.
 // NOLINTNEXTLINE(performance-unnecessary-value-param)
 void Coordinator::drop_for(std::string name, const std::string& problem) {
   const auto why = "broke the protocol: " + problem;
@@ -169,9 +170,9 @@ void Coordinator::drop_for(std::string name, const std::string& problem) {
 
 void Coordinator::closed(ConnectionId connection) {
   closing_.erase(connection);
-  if (operators_.erase(connection) > 0) return;  // what he has asked for is done all the same
+  if (operators_.erase(connection) > 0) return;  // the command is carried out anyway
   if (const auto observer = observers_.find(connection); observer != observers_.end()) {
-    say(observer->second.hello.member.name + " observes no more: its connection closed");
+    say(observer->second.hello.member.name + " has stopped observing: its connection closed");
     observers_.erase(observer);
     return;
   }
@@ -196,13 +197,13 @@ void Coordinator::lose(const std::vector<std::string>& names, const std::string&
     lost += (lost.empty() ? "" : "; ") + name + " " + how;
   }
   if (phase_ == Phase::joining) {
-    if (trained && all_were_here) {  // they wait again
+    if (trained && all_were_here) {  // the others wait again
       started_ = now_;
       all_here_since_.reset();
       first_sealed_ = false;
     }
-    if (goes_back_to_ && trainers() == 0) started_ = now_;  // they may be on their way
-    return begin_first_view_if_sealed();                    // it may be what the others waited for
+    if (goes_back_to_ && trainers() == 0) started_ = now_;  // replicas may be restarting
+    return begin_first_view_if_sealed();                    // the others may have waited only for this one
   }
   actions_.push_back(MembersChanged{});
   if (trained) last_lost_ = lost;
@@ -212,7 +213,7 @@ void Coordinator::lose(const std::vector<std::string>& names, const std::string&
   settle_stop();
 }
 
-/// A coordinator that stood still finds the connections of all closed, and they come back.
+/// A coordinator that stood still finds all connections closed, and the members come back.
 bool Coordinator::somebody_may_return() {
   std::erase_if(lost_at_, [this](const auto& entry) { return now_ - entry.second > options_.join_timeout; });
   return !lost_at_.empty();
@@ -221,7 +222,7 @@ bool Coordinator::somebody_may_return() {
 void Coordinator::tick(Time now) {
   if (phase_ == Phase::ended) return;
   now_ = std::max(now_, now);
-  // Once all are here they may load for as long as they give signs of life.
+  // Once all replicas are here, they may load for as long as they send heartbeats.
   if (phase_ == Phase::joining && trainers() < planned_ && now_ - started_ > options_.join_timeout) {
     if (trainers() == 0 && all_may_return()) {
       say_that_nobody_is_here();
@@ -280,8 +281,8 @@ void Coordinator::look_whether_nobody_is_here() {
 
 void Coordinator::say_that_nobody_is_here() {
   if (!std::exchange(said_that_nobody_is_here_, true))
-    say("no replica has been here for network.join_timeout: it waits, since they may go on without it; "
-        "`isthmus ctl stop` ends the run");
+    say("no replica has been here for network.join_timeout: waiting, since they may be training without the "
+        "coordinator; `isthmus ctl stop` ends the run");
 }
 
 void Coordinator::say(std::string text) { actions_.push_back(Say{std::move(text)}); }

@@ -1,4 +1,4 @@
-// How a run stops, at a step that all members agree on (docs/protocol.md).
+// How a run stops, at a step on which all members agree (docs/protocol.md).
 
 #include <algorithm>
 #include <utility>
@@ -21,7 +21,7 @@ void Coordinator::request_stop(const std::string& reason) {
   broadcast(Hold{});
 }
 
-/// Nobody who has the run's state is here, or will be: no step can be agreed to stop at.
+/// No member with the run's state is here or will come: no step to stop at can be agreed.
 bool Coordinator::nobody_stops() {
   const bool nobody_has_it = count([](const MemberStatus& member) { return begun(member) > 0; }) == 0;
   return stopping_ && phase_ == Phase::suspended && nobody_has_it && !expects_more() &&
@@ -36,15 +36,15 @@ void Coordinator::on_held(MemberStatus& member, const Held& held) {
 }
 
 void Coordinator::settle_stop() {
-  // Of a run that a coordinator takes up again all must be heard: whoever has stopped goes no further.
+  // After a restart, waits for the reports of all members: a member that has stopped goes no further.
   if (!stopping_ || expects_more()) return;
   auto last = stop_step_;
   for (const auto& [name, other] : members_) {
     if ((other.role != Role::member && other.role != Role::ready) || !trains(other)) continue;
-    if (!other.held) return;  // one that is done answers too: its last step is the one that all must reach
+    if (!other.held) return;  // a member that is done answers, too: all must reach its last step
     last = std::max(last.value_or(0), other.held_step);
   }
-  if (last == stop_step_) return;  // a lost member changes nothing: others may have stopped there
+  if (last == stop_step_) return;  // losing a member changes nothing: others may have stopped there
   stop_step_ = last;
   announce_stop_step();
 }
@@ -69,34 +69,34 @@ void Coordinator::begin_to_end() {
   dismiss_newcomers();
 }
 
-/// Whoever still takes the state from others cannot take part any more.
+/// Refuses replicas that are still copying the state: it is too late for them to take part.
 void Coordinator::dismiss_newcomers() {
   for (auto next = members_.begin(); next != members_.end();) {
     const auto place = next++;
     if (place->second.role != Role::joining) continue;
-    say(place->first + " comes too late: " + too_late);
+    say(place->first + " is too late: " + too_late);
     send(place->second, Refused{too_late});
     remove(place);
   }
 }
 
 void Coordinator::finish_if_all_done() {
-  if (expects_more()) return;  // the others' ends are to be heard too
+  if (expects_more()) return;  // their ends must be reported, too
   const auto here = [this](const MemberStatus& member) { return able(member) && trains(member); };
   const auto done = [&](const MemberStatus& member) { return here(member) && member.done; };
   if (count(here) == 0 || count(done) < count(here)) return;
   for (const auto& [name, member] : members_) {
-    if (!trains(member) && able(member) && !member.done)  // the others needed it until now
+    if (!trains(member) && able(member) && !member.done)  // trainers needed this reducer until now
       send(member, StopAt{first_trainer()->heartbeat.step});
   }
   if (count([this](const MemberStatus& member) { return able(member) && !member.done; }) == 0) finish();
 }
 
-/// While no round commits, each stops where it is, and one may have had a result that has not reached
-/// another.
+/// While no round commits, each member stops where it is, and one may have applied a result that has not
+/// reached another.
 bool Coordinator::stopped_apart(const MemberStatus& one, const MemberStatus& other) const {
   const auto &rounds = one.heartbeat.fragments, &others = other.heartbeat.fragments;
-  return stopping_ && (rounds != others || rounds.empty());  // empty: of a connection that is too new
+  return stopping_ && (rounds != others || rounds.empty());  // empty: a connection without a report yet
 }
 
 void Coordinator::finish() {
@@ -105,25 +105,25 @@ void Coordinator::finish() {
   const Members::value_type* first = nullptr;
   for (const auto& one : members_) {
     const auto& [name, member] = one;
-    if (!member.done || !trains(member)) continue;  // who only reduces has no parameters
+    if (!member.done || !trains(member)) continue;  // reducers have no parameters
     if (first == nullptr) first = &one;
     if (member.result.global_hash == first->second.result.global_hash) continue;
     if (stopped_apart(member, first->second))
       apart = name + " and " + first->first +
-              " were stopped while no round committed, and have not applied the same ones; resume from the "
+              " were stopped while no round committed, and have not applied the same rounds; resume from the "
               "last checkpoint";
     else
       problem = "global hashes of " + name + " and " + first->first + " differ at the end";
   }
   const Digest hash = first == nullptr ? Digest() : first->second.result.global_hash;
   const bool stopped = problem.empty() && !apart.empty();
-  std::vector<Round> last;  // those who are done have said it just before
+  std::vector<Round> last;  // members that are done have just reported theirs
   for (const auto& [name, member] : members_) {
     const auto rounds = rounds_of(member);
     last.resize(std::max(last.size(), rounds.size()), 0);
     for (std::size_t p = 0; p < rounds.size(); ++p) last[p] = std::max(last[p], rounds[p]);
   }
-  for (const auto& [connection, observer] : observers_) {  // which then takes the last rounds
+  for (const auto& [connection, observer] : observers_) {  // it then copies the last rounds
     actions_.push_back(SendControl{connection, HeartbeatReply{0, 0, {}, last}});
     if (stopped)
       actions_.push_back(SendControl{connection, Abort{apart}});

@@ -1,5 +1,5 @@
-// A run whose members have all lost its state goes back to their checkpoints (docs/protocol.md, Below
-// strength). It never goes back to its beginning: that is for a person to decide.
+// Returns a run to its checkpoints when all members have lost its state (docs/protocol.md, Lost state).
+// Never returns it to its beginning: that is an operator's decision.
 
 #include <algorithm>
 #include <optional>
@@ -15,13 +15,14 @@
 namespace isthmus::outer_sync::protocol {
 namespace {
 
-constexpr auto reason_to_start_again = "all who had the run's state are gone; start again, with --resume";
+constexpr auto reason_to_start_again =
+    "all members with the run's state are gone; start again, with --resume";
 
 bool offers_checkpoints(const Coordinator::MemberStatus& member) {
   return trains(member) && member.hello.fresh && member.hello.resume;
 }
 
-/// As hard to guess as the one before it.
+/// As hard to guess as the token before it.
 Digest token_after(const Digest& token) {
   return Hasher()
       .update(std::string_view("goes back to its checkpoints"))
@@ -31,7 +32,7 @@ Digest token_after(const Digest& token) {
 
 }  // namespace
 
-/// What has become of the trainers of the last view.
+/// Counts the trainers of the last view by what has become of them.
 Coordinator::LastTrainers Coordinator::last_trainers() const {
   LastTrainers last;
   if (!options_.last) return last;
@@ -56,11 +57,11 @@ bool Coordinator::all_have_left() const {
   return last.in_view > 0 && last.left == last.in_view;
 }
 
-/// Some who may have the state are cut off; or this coordinator is, and the run goes on without it.
+/// Trainers that may have the state are cut off; or this coordinator is, and the run continues without it.
 bool Coordinator::all_may_return() const { return options_.elastic && options_.last && !all_have_left(); }
 
-/// They have been away for as long as the rounds since a checkpoint can have taken: to wait costs more than
-/// to make these again.
+/// Absent trainers are given up after as long as the rounds since a checkpoint can have taken: waiting longer
+/// costs more than repeating these rounds.
 bool Coordinator::others_are_given_up() const {
   return options_.checkpoint_interval != Time{} && no_survivor_since_ &&
          now_ - *no_survivor_since_ > patience();
@@ -68,8 +69,8 @@ bool Coordinator::others_are_given_up() const {
 
 Time Coordinator::patience() const { return std::max(options_.join_timeout, options_.checkpoint_interval); }
 
-/// No trainer of the last view has its rounds any more, or half of them have not, and the others are given
-/// up.
+/// No trainer of the last view has its rounds any more; or at least half of them have lost these, and the
+/// others are given up.
 bool Coordinator::state_is_lost() const {
   if (phase_ != Phase::suspended || options_.recover || stopping_ || ending_ || trainers() == 0) return false;
   const auto last = last_trainers();
@@ -88,7 +89,7 @@ void Coordinator::note_survivors() {
   }
 }
 
-/// That those who are here could begin from.
+/// The newest checkpoint from which the present trainers could begin.
 CheckpointId Coordinator::newest_offered() const {
   std::vector<std::vector<CheckpointId>> lists;
   for (const auto& [name, member] : members_) {
@@ -97,10 +98,10 @@ CheckpointId Coordinator::newest_offered() const {
   return checkpoint_to_go_back_to(lists, std::max<std::size_t>(options_.least, 1), checkpoint_complete_);
 }
 
-/// Whether as many as were planned can begin at a checkpoint; or enough, if the others have not come for a
-/// while. Those who have none come in when the run goes on. Where trainers of the last view are missing,
-/// these may have newer checkpoints than the others, which may have been away before: no more is lost than
-/// the rounds since the newest that all had.
+/// Whether as many trainers as planned can begin at a checkpoint, or, after a wait, enough. Trainers without
+/// a checkpoint join when the run continues. If trainers of the last view are absent, the present ones may
+/// have only old checkpoints, because they were absent before. So the run returns no further than to the
+/// newest checkpoint that all had.
 bool Coordinator::may_go_back() const {
   const auto last = last_trainers();
   const bool all_are_back = last.offering == last.in_view;
@@ -111,8 +112,8 @@ bool Coordinator::may_go_back() const {
          (has_waited ? std::max<std::size_t>(options_.least, 1) : options_.replicas);
 }
 
-/// Newcomers that were let in copy the state from members that are gone, and members of an older view have
-/// another state: both have to be started again, too.
+/// Admitted newcomers copy the state from members that are gone, and members of an older view have another
+/// state: both must restart.
 void Coordinator::go_back_to_checkpoints() {
   if (!goes_back_at_) goes_back_at_ = now_ + options_.join_timeout;
   std::vector<std::string> stale;
@@ -123,7 +124,7 @@ void Coordinator::go_back_to_checkpoints() {
   for (const auto& name : stale) send(members_.at(name), Abort{reason_to_start_again});
   if (!stale.empty()) {
     const auto last_lost = last_lost_;
-    lose(stale, "starts again: all who had the run's state are gone");
+    lose(stale, "starts again: all members with the run's state are gone");
     last_lost_ = last_lost;
     return;
   }
@@ -131,7 +132,7 @@ void Coordinator::go_back_to_checkpoints() {
   const auto last = last_trainers();
   const bool nobody_returns = last.left > 0 && last.left + last.without_state == last.in_view;
   if (nobody_returns && no_survivor_since_ && now_ - *no_survivor_since_ > patience())
-    return end(Ended::How::failed, last_lost_ + "; start all again, with --resume");
+    return end(Ended::How::failed, last_lost_ + "; start all replicas again, with --resume");
   if (const auto reason = reason_not_to_go_back(); reason != suspended_because_) suspend(reason);
 }
 
@@ -143,11 +144,11 @@ std::string Coordinator::reason_not_to_go_back() const {
   const auto last = last_trainers();
   std::string condition;
   if (last.offering < last.in_view && checkpoint_complete_ == 0)
-    condition = ", if all of the last view are among them";
+    condition = ", if all trainers of the last view are among them";
   else if (last.offering < last.in_view)
     condition =
-        ", if these have the checkpoint of step " + std::to_string(checkpoint_complete_) + " or a later one";
-  return "nobody who is here has the run's state; it goes back to its checkpoints when " +
+        ", if they have the checkpoint of step " + std::to_string(checkpoint_complete_) + " or a later one";
+  return "no member here has the run's state; the run goes back to its checkpoints when " +
          std::to_string(options_.replicas) +
          " replicas are here that were started with --resume, or fewer after network.join_timeout" +
          condition + (stale.empty() ? "" : "; start again:" + stale);
@@ -156,17 +157,17 @@ std::string Coordinator::reason_not_to_go_back() const {
 void Coordinator::begin_at_checkpoints() {
   const auto checkpoint = newest_offered();
   if (checkpoint.step == 0) return end(Ended::How::failed, without_common_checkpoint());
-  say("nobody has the run's state any more: it goes back to its checkpoints");
+  say("no member has the run's state any more: the run goes back to its checkpoints");
   goes_back_to_ = checkpoint;
-  std::vector<std::string> others;  // come again with nothing
+  std::vector<std::string> others;  // they come back without state
   for (const auto& [name, member] : members_) {
     if (trains(member) ? !is_of_first_view(member.hello) : begun(member) > 0) others.push_back(name);
   }
   for (const auto& name : others) {
     if (trains(members_.at(name))) {
       say(name + " lacks the checkpoint of step " + std::to_string(checkpoint.step) +
-          ": it takes the state from the others");
-      remove(members_.find(name));  // it asks again
+          ": it copies the state from the others");
+      remove(members_.find(name));  // it retries
     } else {
       evict(name, "the run goes back to its checkpoints");
     }
@@ -184,20 +185,21 @@ void Coordinator::begin_at_checkpoints() {
   seal_first_view();
 }
 
-/// One of those that it was to begin with has died meanwhile, and did not come back.
+/// A replica planned for the first view has died meanwhile and has not come back.
 void Coordinator::begin_with_fewer() {
   planned_ = std::max({trainers(), options_.least, std::size_t{1}});
   started_ = now_;
 }
 
-/// The run is stopped, and nobody who has its state will come. If all trainers have left, they said why.
+/// The run is stopped, and no member with its state will come. If all trainers have left, reports their
+/// reasons.
 void Coordinator::end_without_state() {
   if (trainers() == 0 && all_have_left())
     return end(Ended::How::failed, last_lost_ + "; resume from the last checkpoint");
   end(Ended::How::stopped, stopped_without_state);
 }
 
-/// It comes back to a run that has gone back to its checkpoints without it.
+/// Whether the member was absent when the run returned to its checkpoints.
 bool Coordinator::is_left_behind(const Hello& hello) const {
   if (hello.activated == 0) return goes_back_to_ && !hello.fresh && phase_ == Phase::joining;
   if (!token_is_known_) return false;
@@ -211,7 +213,8 @@ bool Coordinator::is_left_behind(const Hello& hello) const {
 }
 
 void Coordinator::start_again(ConnectionId from, const Hello& hello) {
-  say_of_stranger(hello.member.name + " is of before the run went back to its checkpoints: it starts again");
+  say_of_stranger(hello.member.name +
+                  " is from before the run went back to its checkpoints: it must start again");
   actions_.push_back(SendControl{from, Abort{reason_to_start_again}});
   close(from);
 }

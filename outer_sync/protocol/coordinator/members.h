@@ -1,5 +1,5 @@
 #pragma once
-// What the parts of the coordinator's state machine ask of its members alike.
+// Helpers shared by the parts of the coordinator's state machine.
 
 #include <algorithm>
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace isthmus::outer_sync::protocol {
 
-/// Highest view that has begun at a member, as far as it has said.
+/// Highest view that has begun at a member, by its reports.
 inline ViewNumber begun(const Coordinator::MemberStatus& member) {
   return std::max({member.hello.activated, member.heartbeat.view, member.state.activated});
 }
@@ -22,17 +22,18 @@ inline std::size_t trainers_among(const std::vector<MemberInfo>& members) {
       std::ranges::count_if(members, [](const MemberInfo& member) { return trains(member); }));
 }
 
-/// Why nobody is admitted any more, and what those who wait are told.
+/// Reason given to replicas that want to join while the run is ending.
 inline constexpr auto too_late = "the run is ending; there is nothing left to join";
 
 inline constexpr auto stopped_without_state =
-    "stopped while nobody who has the run's state is here: it can be resumed from its checkpoints";
+    "stopped while no member with the run's state is here; the run can be resumed from its checkpoints";
 
-/// The newest that is in all lists, with the same content; of step 0 where there is none.
+/// The newest checkpoint in all lists, with the same content; step 0 if they have none in common.
 [[nodiscard]] CheckpointId newest_in_all(std::vector<std::vector<CheckpointId>> lists);
 
-/// Where a run goes back to: the newest checkpoint that all of these have, but for those who were away when
-/// all others had that of step `complete`; at least so many must have it. Of step 0 where there is none.
+/// The checkpoint to which a run returns: the newest one in all lists. Lists of members that were absent when
+/// all others had the one of step `complete` do not count; at least `least` lists must. Step 0 if there is
+/// none.
 [[nodiscard]] CheckpointId checkpoint_to_go_back_to(const std::vector<std::vector<CheckpointId>>& lists,
                                                     std::size_t least, std::uint64_t complete);
 

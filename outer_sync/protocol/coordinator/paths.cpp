@@ -21,7 +21,7 @@ bool belongs_to(const Path& path, const Route& route) {
   return (route.from.empty() || path.from == route.from) && (route.to.empty() || path.to == route.to);
 }
 
-/// How many times slower `rate` is than those of the others that are about as far; 0 where there are none.
+/// Median rate of the other paths that are not much nearer, divided by `rate`; 0 without such paths.
 double times_slower(std::uint64_t rate, Time shortest, const Paths& others) {
   constexpr int nearer = 4;
   std::vector<std::uint64_t> rates;
@@ -96,7 +96,7 @@ std::vector<Slowness> compare_paths(const std::vector<Path>& paths, const std::s
   return out;
 }
 
-// ---- the coordinator's ----
+// ---- coordinator ----
 
 void RunPaths::begin(const View& view) {
   names_.clear();
@@ -149,9 +149,7 @@ void RunPaths::compare() {
 void RunPaths::record(const Slowness& seen) {
   const auto& [from, to] = seen.route;
   const bool sends = to.empty(), gets = from.empty();
-  const auto who = sends  ? from + " sends"
-                   : gets ? to + " gets its chunks"
-                          : from + " -> " + to + " delivers";
+  const auto who = sends ? from + " sends" : gets ? to + " receives" : from + " -> " + to + " delivers";
   if (seen.factor < slow_until) {
     lines_.push_back(who + " as fast as the others again");
     slow_.erase(seen.route);
@@ -160,11 +158,11 @@ void RunPaths::record(const Slowness& seen) {
   if (slow_[seen.route]++ % say_every != 0) return;
   auto line = who + (sends || gets ? " " : " chunks ") + short_number(seen.factor) + "x slower than ";
   if (sends || gets) {
-    line += sends ? "the others send: " : "the others do: ";
-    if (!seen.only.empty()) line += (sends ? "the path to " : "the path from ") + seen.only + ", ";
-    line += "its line or its machine";
+    line += sends ? "the others send: slow " : "the others receive: slow ";
+    if (!seen.only.empty()) line += (sends ? "path to " : "path from ") + seen.only + ", ";
+    line += "link or machine";
   } else {
-    line += "its other peers: the path, not the machine";
+    line += "their other paths: slow path, not a slow machine";
   }
   lines_.push_back(line + " (" + short_number(static_cast<double>(seen.bytes_per_second) / 1e6) + " MB/s)");
 }

@@ -1,4 +1,4 @@
-// What members report while they train, and what follows from it: chains compared, relays, lag, evaluations.
+// Handles the reports of members in training: chains, audits, health, links, lag and evaluations.
 
 #include <algorithm>
 #include <cmath>
@@ -42,14 +42,15 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
         if (trains(other)) reply.newest[p] = std::max(reply.newest[p], rounds[p]);
       }
     }
-    // While a view with a newcomer forms, the others go on; what it needs then is kept as long as it may be.
+    // While a view with a newcomer forms, the others continue; results that it will need are kept as long as
+    // possible.
     if (somebody_joins()) reply.lowest.assign(layout_->fragment_count(), 0);
   }
-  // What a newcomer has to reach before it is ready: it may be whom the others wait for.
+  // The rounds that a newcomer must reach before it is ready; the others may be waiting for it.
   if (phase_ == Phase::suspended || waits_for_newcomer()) reply.newest = newest_of_donors();
   const auto newest = reply.newest;
   send(member, std::move(reply));
-  admit_waiting();  // it may be the first that has what they need, or past the warm-up now
+  admit_waiting();  // this member may be the first possible donor, or past the warm-up now
   if (phase_ != Phase::running || member.role != Role::member) return;
   check_chains(member);
   if (phase_ != Phase::running) return;
@@ -64,7 +65,7 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
 }
 
 void Coordinator::check_chains(const MemberStatus& member) {
-  constexpr std::size_t kept = 8;  // only the newest few rounds can be reported by somebody else too
+  constexpr std::size_t kept = 8;  // only the newest few rounds can be reported by several members
   const auto& name = member.hello.member.name;
   const auto& fragments = member.heartbeat.fragments;
   if (member.heartbeat.view != number_ || fragments.size() > layout_->fragment_count()) return;
@@ -81,8 +82,9 @@ void Coordinator::check_chains(const MemberStatus& member) {
   }
 }
 
-/// Who holds other global parameters than the majority takes the state from the others. Where there is no
-/// majority nobody can tell who is right, and the run ends: its checkpoints are compared when it is resumed.
+/// A member with other global parameters than the majority must copy the state from the others. Without a
+/// majority it is unknown which members are right, and the run ends; its checkpoints are compared when it is
+/// resumed. Returns false if a member was evicted or the run has ended.
 bool Coordinator::all_have_the_same_state(const MemberStatus& member, const std::vector<Audit>& audits) {
   if (audits.empty()) return true;
   std::set<std::string> trainers_in_view, odd;
@@ -99,8 +101,8 @@ bool Coordinator::all_have_the_same_state(const MemberStatus& member, const std:
       std::string all;
       for (const auto& name : trainers_in_view) all += (all.empty() ? "" : ", ") + name;
       end(Ended::How::diverged, "the global parameters of " + all + " differ " + where +
-                                    ", and no more than half of them agree; check the memory of these "
-                                    "machines, and resume the run from its last common checkpoint");
+                                    ", and no majority of them agrees; check the memory of these machines, "
+                                    "and resume the run from its last common checkpoint");
       return false;
     }
     odd.insert(difference->odd.begin(), difference->odd.end());
@@ -134,7 +136,7 @@ void Coordinator::take_paths(MemberStatus& member) {
   for (auto& line : paths_.take_lines()) say(std::move(line));
 }
 
-/// Two members that reach the coordinator and not each other need a third one between them.
+/// Two members that reach the coordinator but not each other need a relay.
 void Coordinator::check_links(const MemberStatus& member) {
   if (member.heartbeat.view == number_) relays_.add(id_of(member.hello.member), member.heartbeat);
   const auto helpless = relays_.settle(now_, options_.detect_timeout);
@@ -142,8 +144,8 @@ void Coordinator::check_links(const MemberStatus& member) {
   if (!helpless.empty()) leave_out(helpless);
 }
 
-/// Those whom nobody can help cannot be in one view. Whoever lacks most peers is left out, else one that only
-/// reduces, else who comes later by name; it may come back.
+/// The two members of a pair that no member can relay cannot be in one view. Leaves out the member that lacks
+/// most peers, of equals a reducer, then the later one by name. It may come back.
 void Coordinator::leave_out(const std::vector<RunRelays::Pair>& pairs) {
   std::map<ReplicaId, std::string> ids;
   for (const auto& [name, member] : members_) {
@@ -165,10 +167,12 @@ void Coordinator::leave_out(const std::vector<RunRelays::Pair>& pairs) {
   const auto& own = members_.at(name).hello.member;
   const auto& other = members_.at(*others.begin()).hello.member;
   bar(name);
-  lose(name, "is left out: there is no connection between " +
-                 (can_be_dialled(own) ? own.address : "it, which opens no port,") + " and " + other.name +
-                 (can_be_dialled(other) ? " at " + other.address : ", which opens none") +
-                 ", and nobody who reaches both; are both addresses reachable from the other side?");
+  lose(
+      name,
+      "is left out: there is no connection between " +
+          (can_be_dialled(own) ? own.address : "it (it opens no port)") + " and " + other.name +
+          (can_be_dialled(other) ? " at " + other.address : " (it opens no port)") +
+          ", and no other member reaches both; make sure that each address is reachable from the other side");
 }
 
 void Coordinator::tell_relays() {
@@ -194,13 +198,13 @@ std::vector<Coordinator::RelayedPair> Coordinator::relays() const {
 
 void Coordinator::bar(const std::string& name) {
   const auto shortest = 6 * options_.detect_timeout, longest = 24 * options_.detect_timeout;
-  if (barred_.size() >= max_members && !barred_.contains(name)) barred_.clear();  // names are anybody's
+  if (barred_.size() >= max_members && !barred_.contains(name)) barred_.clear();  // bounds the map
   auto& bar = barred_[name];
   bar.length = std::clamp(2 * bar.length, shortest, longest);
   bar.until = now_ + bar.length;
 }
 
-/// Of those that have said how fast they are. A median: one that is far off moves nobody.
+/// Median over the members that have reported a speed, so that a single outlier has no effect.
 double Coordinator::median_speed() const {
   std::vector<double> speeds;
   for (const auto& [name, member] : members_) {
@@ -212,7 +216,7 @@ double Coordinator::median_speed() const {
   return (speeds[(speeds.size() - 1) / 2] + speeds[speeds.size() / 2]) / 2;
 }
 
-/// What anybody deletes is older than this, so there always is one that all have.
+/// Members delete only checkpoints older than this one, so all members always have one in common.
 std::uint64_t Coordinator::common_checkpoint() const {
   if (phase_ != Phase::running) return 0;
   std::vector<std::vector<CheckpointId>> lists;
@@ -232,7 +236,7 @@ std::vector<Round> Coordinator::newest_of_donors() const {
   return newest;
 }
 
-/// Where a member of the view stands: what it has reported last, but at least what it had sealed with.
+/// A member's rounds as last reported, but at least those with which it sealed.
 std::vector<Round> Coordinator::rounds_of(const MemberStatus& member) const {
   std::vector<Round> rounds;
   for (const auto& fragment : member.state.fragments) rounds.push_back(fragment.round);
@@ -242,10 +246,10 @@ std::vector<Round> Coordinator::rounds_of(const MemberStatus& member) const {
   return rounds;
 }
 
-/// With a quorum the others need not wait for one that has fallen behind; and they do not keep for ever what
-/// it would need. The others' reports may be newer by many rounds than this one, so it is held against it
-/// only if, for as long as a report can be on its way, it does not reach what they had at the beginning of
-/// that time.
+/// With a quorum the others need not wait for a member that has fallen behind, and they do not keep the
+/// results that it lacks for ever. The others' reports may be many rounds newer than this one. So the member
+/// is evicted only if, for as long as a report can be in transit, it has not come near the rounds that the
+/// others had at the beginning of that time.
 void Coordinator::check_lag(const std::string& name, const std::vector<Round>& newest) {
   const auto place = members_.find(name);
   if (place == members_.end() || place->second.heartbeat.view != number_) return;
@@ -266,13 +270,13 @@ void Coordinator::check_lag(const std::string& name, const std::vector<Round>& n
 void Coordinator::on_ready(MemberStatus& member) {
   if (member.role != Role::joining || !member.admitted) return;
   member.role = Role::ready;
-  if (missed_.size() >= max_members) missed_.clear();  // names are anybody's to give
+  if (missed_.size() >= max_members) missed_.clear();  // bounds the map
   ++missed_[member.hello.member.name];
   change_view(member.hello.member.name + " is ready to take part");
 }
 
 void Coordinator::on_eval(const MemberStatus& member, const EvalReport& report) {
-  constexpr std::size_t max_open_rounds = 16;  // of steps that some have not reached
+  constexpr std::size_t max_open_rounds = 16;  // of steps that some members have not reached
   auto& evaluation = evaluations_[report.step];
   if (std::ranges::find(evaluation.by, member.hello.member.name) != evaluation.by.end()) return;
   evaluation.sum_nats += report.sum_nats;
@@ -282,8 +286,8 @@ void Coordinator::on_eval(const MemberStatus& member, const EvalReport& report) 
   settle_evaluations();
 }
 
-/// Done when everybody who is still a member has reported; when all are done, whether a view holds or not: a
-/// coordinator that comes back at the end forms none.
+/// An evaluation is complete when all trainers of the view have reported; at the end, when all that are done
+/// have. Then no view is needed, because a coordinator restarted at the end forms none.
 void Coordinator::settle_evaluations(bool all_done) {
   for (auto at = evaluations_.begin(); at != evaluations_.end();) {
     const auto& evaluation = at->second;

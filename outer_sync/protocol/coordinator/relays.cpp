@@ -43,14 +43,14 @@ void RunRelays::begin(const View& view) {
   auto load = loads();
   for (const auto& pair : to_help) name_relay(pair, load);
   changed_ = true;
-  // Told again in each view: whoever has come back has not heard it.
+  // Sent again in each view: members that came back have not received the list.
   has_news_ = has_news_ || had_relays || !relays_.empty();
 }
 
 void RunRelays::add(ReplicaId from, const Heartbeat& heartbeat) {
   if (!members_.contains(from)) return;
   Report report{.heard = heartbeat.relays, .apart = {}, .lost = {}};
-  // One that has heard of relays from a coordinator before this one knows a higher number.
+  // A member with a list of an earlier coordinator reports a higher number.
   number_ = std::max(number_, heartbeat.relays);
   if (heartbeat.lost.size() < members_.size() && heartbeat.relayed.size() < members_.size()) {
     for (const auto id : heartbeat.lost) report.lost.insert(id);
@@ -66,7 +66,7 @@ void RunRelays::add(ReplicaId from, const Heartbeat& heartbeat) {
   changed_ = true;
 }
 
-// ---- what was reported ----
+// ---- reports ----
 
 bool RunRelays::have_no_ports(const Pair& pair) const {
   return !can_be_dialled(members_.at(pair.first)) && !can_be_dialled(members_.at(pair.second));
@@ -96,7 +96,7 @@ bool RunRelays::are_apart(const Pair& pair) const {
          says(pair.second, pair.first);
 }
 
-/// Both have heard of the relay and speak of a connection all the same.
+/// Both ends have received the list of relays, and still report a connection to each other.
 bool RunRelays::reach_each_other(const Pair& pair) const {
   const auto says_so = [this](ReplicaId from, ReplicaId to) {
     const auto report = reports_.find(from);
@@ -105,7 +105,7 @@ bool RunRelays::reach_each_other(const Pair& pair) const {
   return says_so(pair.first, pair.second) && says_so(pair.second, pair.first);
 }
 
-/// It has no relay, or the relay does not reach both, or an end cannot be reached all the same.
+/// The pair has no relay, or its relay does not reach both ends, or an end still cannot reach the other.
 bool RunRelays::lacks_help(const Pair& pair) const {
   const auto place = relays_.find(pair);
   if (place == relays_.end()) return true;
@@ -118,7 +118,7 @@ bool RunRelays::lacks_help(const Pair& pair) const {
          loses(pair.first, pair.second) || loses(pair.second, pair.first);
 }
 
-// ---- who helps ----
+// ---- choosing relays ----
 
 RunRelays::Loads RunRelays::loads() const {
   Loads loads;
@@ -156,7 +156,7 @@ bool RunRelays::name_relay(const Pair& pair, Loads& loads) {
   if (known_.size() >= max_members) known_.clear();
   known_.insert(names_of(pair));
   const auto [one, other] = names_of(pair);
-  lines_.push_back(one + " and " + other + " cannot reach each other; their chunks go by " +
+  lines_.push_back(one + " and " + other + " cannot reach each other; their chunks are relayed by " +
                    members_.at(*by).name);
   return true;
 }
@@ -167,7 +167,7 @@ void RunRelays::end_what_is_over() {
     if (!reach_each_other(pair)) return false;
     const auto [one, other] = names_of(pair);
     known_.erase({one, other});
-    lines_.push_back(one + " and " + other + " are connected: nobody relays for them any more");
+    lines_.push_back(one + " and " + other + " are connected; their chunks are no longer relayed");
     tried_.erase(pair);
     has_news_ = true;
     return true;
@@ -197,8 +197,8 @@ std::vector<RunRelays::Pair> RunRelays::settle(Time now, Time patience) {
     const auto by = place == relays_.end() ? std::nullopt : std::optional(place->second);
     if (by) tried_[pair].insert(*by);
     if (name_relay(pair, load)) continue;
-    // The end that is cut off from its last relay too may not have reported that yet. Until then nobody can
-    // tell which end is to be left out.
+    // The end that has also lost its last relay may not have reported that yet. Until then it is unknown
+    // which end to leave out.
     const bool explained = !by || are_apart(pair_of(pair.first, *by)) || are_apart(pair_of(pair.second, *by));
     if (!explained && doubted_.insert(pair).second) {
       relays_[pair] = *by;

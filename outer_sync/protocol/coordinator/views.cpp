@@ -1,4 +1,4 @@
-// The first view, and how one view follows another (docs/protocol.md).
+// The first view, and changes from one view to the next (docs/protocol.md).
 
 #include <algorithm>
 #include <optional>
@@ -20,7 +20,7 @@ bool same_layout(const FragmentLayout& layout, const Sealed& sealed) {
 
 // ---- the first view ----
 
-/// One that only reduces and comes a moment later would cost a view change.
+/// Waits a moment for reducers: a reducer that comes later would cost a view change.
 void Coordinator::seal_first_view_if_all_are_here() {
   if (phase_ != Phase::joining || first_sealed_ || trainers() != planned_) return;
   if (!all_here_since_) all_here_since_ = now_;
@@ -35,7 +35,7 @@ void Coordinator::seal_first_view() {
   const auto step = resume ? choose_checkpoint() : std::optional<std::uint64_t>(0);
   if (!step) return end(Ended::How::failed, without_common_checkpoint());
   if (options_.steps > 0 && *step > options_.steps)
-    return end(Ended::How::failed, "the newest checkpoint that all have is of step " + std::to_string(*step) +
+    return end(Ended::How::failed, "the newest checkpoint common to all is of step " + std::to_string(*step) +
                                        ", and run.steps is " + std::to_string(options_.steps) +
                                        "; raise run.steps, or move newer checkpoints away");
   if (begin_elsewhere(*step)) return;
@@ -49,13 +49,14 @@ void Coordinator::seal_first_view() {
       send(member, Seal{number_, *step});
       continue;
     }
-    say(name + " has no checkpoint: it takes the state from the others");
+    say(name + " has no checkpoint: it copies the state from the others");
   }
 }
 
-/// The newest that all have who have any. The others come in as newcomers do, where the run knows such.
+/// The newest checkpoint common to all trainers that have any. Trainers without one join as newcomers, if the
+/// run is elastic.
 std::optional<std::uint64_t> Coordinator::choose_checkpoint() {
-  if (goes_back_to_) return goes_back_to_->step;  // all who are in the first view have it
+  if (goes_back_to_) return goes_back_to_->step;  // all trainers of the first view have it
   std::vector<std::vector<CheckpointId>> lists;
   for (auto& [name, member] : members_) {
     member.has_nothing = trains(member) && options_.elastic && member.hello.checkpoints.empty();
@@ -66,8 +67,8 @@ std::optional<std::uint64_t> Coordinator::choose_checkpoint() {
   return step > 0 ? std::optional(step) : std::nullopt;
 }
 
-/// Who was told to restore another checkpoint, before somebody else came in the place of one that is gone,
-/// starts again: a replica restores one once. True if there is such a trainer.
+/// A replica restores a checkpoint only once. If another replica has replaced a lost one, trainers that were
+/// ordered to restore another checkpoint must therefore restart. Returns true if there are any.
 bool Coordinator::begin_elsewhere(std::uint64_t step) {
   std::vector<std::string> others;
   for (const auto& [name, member] : members_) {
@@ -86,13 +87,13 @@ std::string Coordinator::without_common_checkpoint() const {
     if (!trains(member)) continue;
     const auto& own = member.hello.checkpoints;
     newest += (newest.empty() ? "" : ", ") + name + " has " +
-              (own.empty() ? "none" : "them up to step " + std::to_string(std::ranges::max(own).step));
+              (own.empty() ? "none" : "checkpoints up to step " + std::to_string(std::ranges::max(own).step));
   }
-  return "no checkpoint is complete, and the same, on all replicas (" + newest +
-         "); bring them back, start without --resume, or move away the checkpoints of those who are behind: "
-         "who has none takes the state from the others" +
+  return "no checkpoint is complete and the same on all replicas (" + newest +
+         "); restore the missing ones, start without --resume, or move away the checkpoints of the replicas "
+         "that are behind: a replica without any copies the state from the others" +
          (options_.elastic
-              ? ", of whom there must be " + std::to_string(std::max<std::size_t>(options_.least, 1))
+              ? ", of which there must be " + std::to_string(std::max<std::size_t>(options_.least, 1))
               : ", but not in a data-parallel run");
 }
 
@@ -100,13 +101,13 @@ std::string Coordinator::initial_disagreement() const {
   const auto& first = *first_trainer();
   const auto& first_name = first.hello.member.name;
   const auto layout = layout_of(first.state.layout, first.state.chunk_elements);
-  if (!layout) return "the fragments of " + first_name + " are not a layout";
+  if (!layout) return "the fragment layout of " + first_name + " is invalid";
   for (const auto& [name, member] : members_) {
     if (!trains(member) || member.has_nothing) continue;
     if (!same_layout(*layout, member.state))
       return "the fragments of " + name + " and " + first_name + " differ";
     if (member.state.settings != first.state.settings)
-      return "what was set in mid-run (isthmus ctl set) is not the same in the checkpoints of " + name +
+      return "settings changed in mid-run (isthmus ctl set) are not the same in the checkpoints of " + name +
              " and " + first_name;
     if (member.state.parameters != first.state.parameters ||
         member.state.fragments != first.state.fragments) {
@@ -117,41 +118,41 @@ std::string Coordinator::initial_disagreement() const {
   return {};
 }
 
-/// Somebody may have been lost since all were asked: the first view has all trainers or none, and of the
-/// others those that are here.
+/// A member may have been lost since the seal: the first view needs all trainers, but only the reducers that
+/// are here.
 void Coordinator::begin_first_view_if_sealed() {
   if (!first_sealed_ || trainers() != planned_) return;
   if (unanswered_at_first() == 0) begin_first_view();
 }
 
-/// Of those who were asked.
+/// Members that were asked for their state and have not answered.
 std::size_t Coordinator::unanswered_at_first() const {
   return count([](const MemberStatus& member) { return !member.answered && !member.has_nothing; });
 }
 
-/// An earlier one may have begun unheard of at some of those who are here. Nobody has committed in it: with
-/// so few members that no other view was formed without the rest, nothing is closed without them either.
+/// An earlier first view may have begun at some of these members without a report. No round was committed in
+/// it: while there are too few members for a view without the rest, no chunk closes without the rest either.
 void Coordinator::begin_first_view() {
   if (auto difference = initial_disagreement(); !difference.empty())
     return end(Ended::How::diverged, difference);
   const auto& first = first_trainer()->state;
   if (auto problem = problem_of_settings(first.settings); !problem.empty())
-    return end(Ended::How::failed, "the checkpoints hold " + problem +
-                                       "; mend the config, or resume from checkpoints of before that");
+    return end(Ended::How::failed, "the checkpoints contain " + problem +
+                                       "; correct the config, or resume from earlier checkpoints");
   layout_ = layout_of(first.layout, first.chunk_elements);
   begin_view();
 }
 
 // ---- view changes ----
 
-/// Members that cannot be reached are left out, and nobody commits in older views from here on.
+/// Members that cannot be reached are left out. From here on no round commits in older views.
 void Coordinator::change_view(const std::string& why) {
   if (phase_ == Phase::joining || phase_ == Phase::ended) return;
   if (ending_) finish_if_all_done();
   if (phase_ == Phase::ended) return;
   if (!options_.elastic) return end(Ended::How::failed, why);
   if (expects_more()) {
-    // A view that was about to begin may have lost the only one who knows the run's last rounds.
+    // The view that was about to begin may have lost the only member that knows the run's last rounds.
     if (phase_ == Phase::changing) suspend(why + "; waiting for the members of the last view");
     return;
   }
@@ -163,7 +164,7 @@ void Coordinator::change_view(const std::string& why) {
   if (!has_survivor()) return suspend(reason_without_survivor());
   if (const auto missing = missing_survivors(); !missing.empty()) {
     return suspend("fewer than half of the trainers of view " + std::to_string(options_.last->number) +
-                   " are here, and another coordinator may be at work with the others; waiting for " +
+                   " are here, and another coordinator may be running with the others; waiting for " +
                    missing + "; if they are gone for good, start the coordinator with --recover --give-up " +
                    missing);
   }
@@ -179,8 +180,8 @@ void Coordinator::change_view(const std::string& why) {
   }
 }
 
-/// A coordinator that has come back hears its members out before it forms a view: they commit on in theirs,
-/// and whoever is left out for a moment's lateness has to take the state from others.
+/// A restarted coordinator waits for its members before it forms a view. They keep committing in theirs, and
+/// a member left out because it came a moment late would have to copy the state.
 bool Coordinator::expects_more() const {
   if (!gathering_until_ || now_ >= *gathering_until_) return false;
   if (!options_.last || options_.recover) return true;
@@ -190,7 +191,8 @@ bool Coordinator::expects_more() const {
   });
 }
 
-/// A trainer of the view that was announced last is here: rounds that only they have seen are not lost.
+/// Whether a trainer of the view announced last is here: then rounds that only these trainers know are not
+/// lost.
 bool Coordinator::has_survivor() const {
   if (!options_.last || options_.recover) return true;
   return std::ranges::any_of(options_.last->members, [&](const MemberInfo& info) {
@@ -203,16 +205,17 @@ bool Coordinator::has_survivor() const {
 std::string Coordinator::reason_without_survivor() const {
   const bool goes_back = options_.checkpoint_interval != Time{} && checkpoint_complete_ > 0;
   return "waiting for a member of view " + std::to_string(options_.last->number) +
-         ", whose rounds are the run's; if all of them are gone for good, start the coordinator with "
-         "--recover" +
-         (goes_back ? ". Once half of them have been started again, they go back to their checkpoints after "
-                      "run.checkpoint_interval"
+         ", because only these may have the run's newest rounds; if all of them are gone for good, start the "
+         "coordinator with --recover" +
+         (goes_back ? ". Once half of them have been started again, the run goes back to its checkpoints "
+                      "after run.checkpoint_interval"
                     : "");
 }
 
-/// Two coordinators that do not know of each other must not both form views, so one counts those who may have
-/// the run's state, and not newcomers that it lets in: half of them, or `least`, if that is less. Who is here
-/// without the state has lost it. Names, with commas between; empty if there are enough.
+/// Two coordinators that do not know of each other must not both form views. So this one needs half of the
+/// trainers that may have the run's state, or `least` if that is fewer. Newcomers that it admits do not
+/// count; a trainer that came back without the state has lost it. Returns the missing names, separated by
+/// commas; empty if enough trainers are here.
 std::string Coordinator::missing_survivors() const {
   if (!options_.last || options_.recover) return {};
   std::size_t here = 0, may_have_it = 0;
@@ -250,7 +253,7 @@ void Coordinator::on_sealed(MemberStatus& member, const Sealed& sealed) {
   if (sealed.view != number_) return;
   const bool first = phase_ == Phase::joining;
   if (!first && phase_ != Phase::changing) return;
-  const bool blank = !trains(member) && sealed.activated == 0;  // it knows of nothing yet
+  const bool blank = !trains(member) && sealed.activated == 0;  // it knows nothing of the run yet
   if (!first && !able(member)) return;                          // it was not asked
   member.state = blank ? Sealed() : sealed;
   member.answered = true;
@@ -262,7 +265,7 @@ std::size_t Coordinator::unanswered() const {
   return count([this](const MemberStatus& member) { return able(member) && !member.answered; });
 }
 
-/// Of everybody that will not be in the view.
+/// Whether the leases of all members outside the new view have ended.
 bool Coordinator::leases_are_out() const {
   if (!options_.leases) return true;
   const auto out = [&](Time end) { return now_ >= end; };
@@ -279,8 +282,9 @@ void Coordinator::drop_silent_answers() {
   lose(silent, "did not answer within network.detect_timeout");
 }
 
-/// One that has come back learns the layout from the trainers of the highest view that has begun. Each answer
-/// was judged by its own layout until then; whoever has another one is lost, which begins the change anew.
+/// A restarted coordinator learns the layout from the trainers of the highest view that has begun. Until then
+/// each answer was validated against its own layout. A member with another layout is lost, which restarts the
+/// view change.
 bool Coordinator::all_have_one_layout() {
   const MemberStatus* reference = nullptr;
   for (const auto& [name, member] : members_) {
@@ -296,16 +300,16 @@ bool Coordinator::all_have_one_layout() {
       end(Ended::How::diverged,
           "the fragments of " + name + " and " + reference->hello.member.name + " differ");
     } else {
-      lose(name, "is lost: its fragments are not those of " + reference->hello.member.name);
+      lose(name, "is lost: its fragment layout is not the same as that of " + reference->hello.member.name);
     }
     return false;
   }
   return true;
 }
 
-/// Two coordinators that do not know of each other must not both have a part of one view: so one that
-/// recovers a run needs more than half of the view's trainers, or half of them and the memory of the one
-/// before it.
+/// Two coordinators that do not know of each other must not both continue with a part of one view. So a
+/// recovery needs more than half of the view's trainers, or half of them and the previous coordinator's
+/// memory.
 std::string Coordinator::reason_not_to_recover() const {
   if (!options_.recover || phase_ == Phase::joining) return {};
   ViewNumber reference = 0;
@@ -313,7 +317,7 @@ std::string Coordinator::reason_not_to_recover() const {
     if (member.answered && trains(member)) reference = std::max(reference, member.state.activated);
   }
   const auto& memory = options_.last ? options_.last : options_.before;
-  std::map<std::string, std::uint64_t> of_view;  // trainers by name, and their incarnations
+  std::map<std::string, std::uint64_t> of_view;  // trainers by name, with their incarnations
   const auto add = [&](const std::vector<MemberInfo>& members) {
     for (const auto& info : members) {
       if (protocol::trains(info)) of_view.insert_or_assign(info.name, info.incarnation);
@@ -343,9 +347,9 @@ std::string Coordinator::reason_not_to_recover() const {
   if (enough || not_named.empty()) return {};
   return "only " + std::to_string(here) + " of " + std::to_string(of_view.size()) + " trainers of view " +
          std::to_string(reference) + " are here (missing: " + missing +
-         "), and another coordinator may be at work with the others. If it has ended and they are gone for "
+         "), and another coordinator may be running with the others. If it has ended and they are gone for "
          "good, start this one with --recover --give-up " +
-         missing + ": rounds that only they have made are lost, and they must take the state from the others";
+         missing + ": rounds that only they have are lost, and they must copy the state from the others";
 }
 
 void Coordinator::begin_view() {
@@ -362,7 +366,7 @@ void Coordinator::begin_view() {
   const auto trainers_in = trainers_among(plan.message.view.members);
   if (trainers_in < std::max<std::size_t>(options_.least, 1)) {
     return suspend(std::to_string(trainers_in) + " of at least " + std::to_string(options_.least) +
-                   " replicas can go on");
+                   " replicas can continue");
   }
   plan.message.settings = settings_of_next_view(plan);
   announce(std::move(plan.message));
@@ -376,7 +380,7 @@ void Coordinator::announce(NewView message) {
   message.token = options_.token;
   message.tracks = options_.replicas;
   for (auto& [name, member] : members_) {
-    member.has_nothing = false;  // from here on it is one more newcomer
+    member.has_nothing = false;  // from here on it is a newcomer like any other
     if (!member.answered || !(first || able(member))) continue;
     member.role = Role::member;
     missed_.erase(name);
@@ -391,7 +395,7 @@ void Coordinator::announce(NewView message) {
       if (first) info.slot = next_slot++;
       slots_[info.name] = member.hello.member.slot = info.slot;
     } else if (member.state.activated != message.reference || member.state.activated == 0) {
-      // It begins where the run is, whatever it has said of itself.
+      // A reducer outside the reference begins at the run's newest rounds, regardless of its report.
       member.heartbeat.fragments.clear();
       member.state.fragments.clear();
       for (const auto& chain : message.chains) member.state.fragments.push_back(chain.back());
@@ -415,11 +419,11 @@ void Coordinator::announce(NewView message) {
   left_.clear();
   if (waited_for_) missed_.erase(waited_for_->first);
   waited_for_.reset();
-  chains_.clear();  // what was reported in older views may have been undone
+  chains_.clear();  // rounds reported in older views may have been undone
   health_.begin(message.view, *layout_);
   paths_.begin(message.view);
   relays_.begin(message.view);
-  for (auto& [connection, observer] : observers_) observer.admitted = false;  // to those who are here now
+  for (auto& [connection, observer] : observers_) observer.admitted = false;  // they get new donors
   const auto reducers = message.view.members.size() - count([](const MemberStatus& member) {
                           return member.role == Role::member && trains(member);
                         });
@@ -437,7 +441,7 @@ void Coordinator::announce(NewView message) {
   admit_waiting();
   actions_.push_back(MembersChanged{});
   if (stopping_) broadcast(Hold{});
-  if (stop_step_) announce_stop_step();  // whoever has come back has not heard it
+  if (stop_step_) announce_stop_step();  // members that came back have not received it
   tell_of_checkpoint();
   settle_stop();
   settle_evaluations();
@@ -451,17 +455,17 @@ void Coordinator::remember(const LastView& view) {
   if (announced_.size() > kept) announced_.erase(announced_.begin());
 }
 
-/// It comes again as a newcomer, under another incarnation: what it has contributed so far is of a replica
-/// that is gone. By value: `name` may be the member's key.
+/// The replica comes back as a newcomer under another incarnation, because its contributions so far belong to
+/// a replica that is gone. `name` is passed by value: it may be the member's key.
 // NOLINTNEXTLINE(performance-unnecessary-value-param)
 void Coordinator::evict(std::string name, const std::string& reason) {
   const auto place = members_.find(name);
-  say(name + " must take the state from others: " + reason);
+  say(name + " must copy the state from others: " + reason);
   send(place->second, Evicted{reason});
   remove(place);
 }
 
-/// Whoever is no member any more may have a lease all the same.
+/// A removed member may still hold a lease.
 void Coordinator::remove(Members::iterator place) {
   close(place->second.connection);
   foreign_leases_end_ = std::max(foreign_leases_end_, place->second.lease_end);

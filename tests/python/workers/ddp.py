@@ -1,4 +1,4 @@
-"""A site of two ranks as one replica: DistributedDataParallel over Gloo. --fail-at makes the first rank raise."""
+"""A site with two ranks as one replica: DistributedDataParallel over Gloo. --fail-at makes the first rank raise."""
 
 import argparse
 
@@ -10,7 +10,7 @@ import isthmus
 
 
 def train(rank, ranks, store, options, fail_at):
-    torch.set_num_threads(1)  # anew after a fork, before there is another thread
+    torch.set_num_threads(1)  # again after a fork, before other threads exist
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     model = torch.nn.parallel.DistributedDataParallel(toy.Model())
     optimizer = toy.optimizer_of(model)
@@ -30,7 +30,7 @@ def train(rank, ranks, store, options, fail_at):
     for tensor in (mine, local):
         first = tensor.clone()
         torch.distributed.broadcast(first, 0)
-        assert torch.equal(first, tensor), f"rank {rank} has other parameters than the first one"
+        assert torch.equal(first, tensor), f"rank {rank} has other parameters than rank 0"
     if rank == 0:
         print("hash", loop.global_hash, flush=True)
     torch.distributed.destroy_process_group()
@@ -42,6 +42,6 @@ if __name__ == "__main__":
     parser.add_argument("--store", required=True)
     parser.add_argument("--fail-at", type=int, default=0)
     more = parser.parse_args(rest)
-    # By fork: spawned, each rank would import torch anew.
+    # Uses fork, since spawned ranks would import torch again.
     rank_arguments = (2, more.store, options, more.fail_at)
     torch.multiprocessing.start_processes(train, rank_arguments, nprocs=2, start_method="fork")

@@ -1,6 +1,6 @@
-"""A site of two ranks (--ranks) as one replica: fully_shard (FSDP2) over Gloo, each rank with batches of its own.
+"""A site with two ranks (--ranks) as one replica: fully_shard (FSDP2) over Gloo; each rank has its own batches.
 
---plain is one process on the batches of two ranks, which is to come to the same values.
+--plain runs one process on the batches of two ranks, which must reach the same values.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def state_of(model, optimizer):
 
 
 def load(model, optimizer, store):
-    """What `save` has left; returns the loop's state."""
+    """Loads a checkpoint of `save`. Returns the loop's state."""
     state = state_of(model, optimizer)
     torch.distributed.checkpoint.load(state, checkpoint_id=f"{store}.checkpoint")
     set_state_dict(
@@ -57,13 +57,13 @@ def load(model, optimizer, store):
 
 def save(loop, model, optimizer, store, rank):
     torch.distributed.checkpoint.save(state_of(model, optimizer), checkpoint_id=f"{store}.checkpoint")
-    state = loop.state_dict()  # all ranks call it; the first one's is the site's
+    state = loop.state_dict()  # all ranks call it; the result of rank 0 is the site's state
     if rank in (0, None):
         torch.save(state, f"{store}.loop")
 
 
 def train(rank, more, options):
-    torch.set_num_threads(1)  # anew after a fork, before there is another thread
+    torch.set_num_threads(1)  # again after a fork, before other threads exist
     group = None
     if more.plain:
         model, rank = toy.Model(), None
@@ -84,7 +84,7 @@ def train(rank, more, options):
             isthmus.synchronous_step(loop, optimizer)
             optimizer.zero_grad()
             running = loop.after_step()
-            if running and loop.step in (2, 7, 14):  # in the warm-up too, where there is one
+            if running and loop.step in (2, 7, 14):  # also during a warm-up
                 with torch.no_grad():  # leaves the parameters of the root gathered
                     loss_of(model, options, rank, step)
                 with loop.global_parameters(), torch.no_grad():
@@ -109,16 +109,16 @@ if __name__ == "__main__":
     parser.add_argument("--store", required=True)
     parser.add_argument("--values", required=True)
     parser.add_argument("--plain", action="store_true")
-    parser.add_argument("--save", help="a checkpoint, at the end")
-    parser.add_argument("--load", help="the same, to go on from")
+    parser.add_argument("--save", help="where to save a checkpoint at the end")
+    parser.add_argument("--load", help="checkpoint to resume from")
     parser.add_argument("--fail-at", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--replicated", action="store_true", help="two groups of shards (HSDP)")
-    parser.add_argument("--root-alone", action="store_true", help="layers are not sharded each by itself")
+    parser.add_argument("--root-alone", action="store_true", help="do not shard each layer separately")
     parser.add_argument("--group-timeout", type=float, default=600, help="seconds")
     more = parser.parse_args(rest)
     if more.plain:
         train(0, more, options)
     else:
-        # By fork: spawned, each rank would import torch anew.
+        # Uses fork, since spawned ranks would import torch again.
         torch.multiprocessing.start_processes(train, (more, options), nprocs=more.ranks, start_method="fork")

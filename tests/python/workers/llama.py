@@ -1,4 +1,4 @@
-"""The config's own model by transformers, on the sequences that `isthmus worker` reads: all of a file's are the same.
+"""Trains the config's model with transformers, on the sequences that `isthmus worker` reads; those of a file are equal.
 
 The config has no decay, no clipping and a constant learning rate, so torch.optim.AdamW makes the same inner steps.
 """

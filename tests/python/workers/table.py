@@ -1,4 +1,4 @@
-"""As table_worker.cpp: inner steps from a table, through the binding."""
+"""Like table_worker.cpp, but with the binding: inner steps from a table."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""The model, the batches and the inner optimizer of all toy workers."""
+"""Model, batches and inner optimizer of all toy workers."""
 
 import zlib
 
@@ -27,7 +27,7 @@ class Model(torch.nn.Module):
 
 
 def batch(name, step):
-    """Of that worker's step, from 1."""
+    """The batch of a worker's step; steps count from 1."""
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) % 1000 * 100_000 + step)
     return torch.randn(8, 5, generator=generator), torch.randint(0, 3, (8,), generator=generator)
 

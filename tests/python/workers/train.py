@@ -1,4 +1,4 @@
-"""A worker as a user writes it. --record FILE saves the global parameters after each step; --trouble makes some."""
+"""A worker like a user's. --record FILE saves the global parameters after each step; --trouble causes a failure."""
 
 import argparse
 import os
@@ -14,12 +14,12 @@ import isthmus
 options, rest = isthmus.worker_arguments()
 parser = argparse.ArgumentParser()
 parser.add_argument("--record")
-parser.add_argument("--save", help="a checkpoint, at the end")
-parser.add_argument("--load", help="the same, to go on from")
+parser.add_argument("--save", help="where to save a checkpoint at the end")
+parser.add_argument("--load", help="checkpoint to resume from")
 parser.add_argument("--trouble", default="")
-parser.add_argument("--at", type=int, default=10, help="step of the trouble")
+parser.add_argument("--at", type=int, default=10, help="step of the failure")
 parser.add_argument("--bf16", action="store_true")
-parser.add_argument("--pace", type=float, default=0, help="seconds that a step takes at least")
+parser.add_argument("--pace", type=float, default=0, help="minimum seconds per step")
 parser.add_argument("--width", type=int, default=24)
 more = parser.parse_args(rest)
 

@@ -1,4 +1,4 @@
-"""An observer as a user writes it. Saves (step, hash, values) of what it has seen, the end's last."""
+"""An observer like a user's. Saves (step, hash, values) of all parameters that it receives, the final ones last."""
 
 import argparse
 

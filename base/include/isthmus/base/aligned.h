@@ -1,6 +1,6 @@
 #pragma once
-// Vectors whose memory begins at a cache line: vector instructions on anything else cross a line in every
-// other access, which costs the passes over parameters and chunks a fifth of their speed.
+// Vectors that begin at a cache line in memory. Otherwise every other vector access crosses a line, which
+// costs the passes over parameters and chunks a fifth of their speed.
 
 #include <cstddef>
 #include <limits>
@@ -9,7 +9,7 @@
 
 namespace isthmus {
 
-/// Elements that nobody gave a value are left as they are: a buffer is not cleared to be overwritten.
+/// Leaves new elements uninitialised: a buffer is not cleared before it is overwritten.
 template <class T>
 class AlignedAllocator {
  public:

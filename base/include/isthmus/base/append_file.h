@@ -1,5 +1,5 @@
 #pragma once
-// A file that records are appended to, each whole or not at all.
+// A file to which records are appended, each completely or not at all.
 
 #include <cstdint>
 #include <filesystem>
@@ -14,14 +14,14 @@ namespace isthmus {
 class AppendFile {
  public:
   using Say = std::function<void(const std::string&)>;
-  /// Makes the file if need be. Throws Error(data) naming it. With `say` a record that cannot be written (the
-  /// disk is full) is left out, which is said for the first of several in a row: for what is there for people
-  /// alone.
+  /// Creates the file if necessary. Throws Error(data) naming it. With `say`, a record that cannot be written
+  /// (full disk) is left out, and `say` gets a message for the first of several in a row: for files that no
+  /// program depends on.
   explicit AppendFile(const std::filesystem::path& file, Say say = nullptr);
-  /// Readable when this returns. Throws Error(data) naming the file when it cannot be written; the file is
-  /// then as it was.
+  /// The record is readable when this returns. Throws Error(data) naming the file if it cannot be written;
+  /// the file is then unchanged.
   void append(std::string_view record);
-  /// Bytes in it.
+  /// Bytes in the file.
   [[nodiscard]] std::uint64_t size() const { return size_; }
 
  private:

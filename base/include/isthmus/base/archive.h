@@ -1,8 +1,8 @@
 #pragma once
-// Binary archives for messages, checkpoints and configs: little-endian, no type information, bounded when
-// reading. They speak cereal: a type with `template <class Archive> void serialize(Archive& ar) { ar(a, b);
-// }` works with both. Vectors and strings are a u32 count and their elements. A count is believed only as far
-// as the bytes that are really there: nothing is allocated on a stranger's word.
+// Binary archives for messages and checkpoints: little-endian, no type information, bounds-checked when
+// reading. They are cereal archives: a type with `template <class Archive> void serialize(Archive& ar) {
+// ar(a, b); }` works with both. Vectors and strings are a u32 count and their elements. A count is checked
+// against the remaining bytes before anything is allocated, because the bytes may be untrusted.
 
 #include <array>
 #include <bit>
@@ -25,16 +25,15 @@ namespace isthmus {
 
 static_assert(std::endian::native == std::endian::little, "the archives copy native little-endian numbers");
 
-/// `Bytes(n)` holds n bytes of no particular value.
+/// `Bytes(n)` holds n bytes with unspecified values.
 using Bytes = AlignedVector<std::byte>;
 
 class BinaryWriter : public cereal::OutputArchive<BinaryWriter, cereal::AllowEmptyClassElision> {
  public:
   BinaryWriter() : OutputArchive(this) {}
-  /// Writes over what is in `memory`, as far as it reaches: nothing is allocated for what has been written
-  /// before.
+  /// Overwrites `memory` and reuses its capacity: nothing is allocated until that is exceeded.
   explicit BinaryWriter(Bytes memory) : OutputArchive(this), bytes_(std::move(memory)) { bytes_.clear(); }
-  /// So many bytes are to follow.
+  /// Reserves memory for this number of further bytes.
   void expect(std::size_t size) { bytes_.reserve(bytes_.size() + size); }
   void raw(const void* data, std::size_t size) {
     const auto at = bytes_.size();
@@ -52,8 +51,8 @@ class BinaryWriter : public cereal::OutputArchive<BinaryWriter, cereal::AllowEmp
   Bytes bytes_;
 };
 
-/// Throws Error(network) with what was missing when the bytes end too early or a count cannot be true. What
-/// it reads has one form: written again it is the same bytes.
+/// Throws Error(network) if the bytes end too early or a count is impossible. Every value has only one
+/// encoding: written again, it gives the same bytes.
 class BoundedReader : public cereal::InputArchive<BoundedReader, cereal::AllowEmptyClassElision> {
  public:
   explicit BoundedReader(std::span<const std::byte> bytes) : InputArchive(this), rest_(bytes) {}
@@ -62,11 +61,11 @@ class BoundedReader : public cereal::InputArchive<BoundedReader, cereal::AllowEm
     if (size > 0) std::memcpy(data, rest_.data(), size);
     rest_ = rest_.subspan(size);
   }
-  /// A count of elements, each of which takes at least `least` bytes (>= 1) of what is left.
+  /// Reads a count of elements, each of which takes at least `least` (>= 1) of the remaining bytes.
   [[nodiscard]] std::size_t count(std::size_t least) {
     std::uint32_t n = 0;
     raw(&n, sizeof n);
-    if (n > rest_.size() / least) fail("has a count that is larger than what follows");
+    if (n > rest_.size() / least) fail("has a count that exceeds the bytes that follow");
     return n;
   }
   [[nodiscard]] std::size_t left() const { return rest_.size(); }
@@ -82,11 +81,11 @@ class BoundedReader : public cereal::InputArchive<BoundedReader, cereal::AllowEm
   std::span<const std::byte> rest_;
 };
 
-// Enums go through cereal itself, as their underlying type.
+// Enums use cereal's own functions, as their underlying type.
 template <class T>
 concept Number = std::is_arithmetic_v<T>;
-/// What a vector holds as one block of memory. A bool is not: most bit patterns in it are undefined
-/// behaviour.
+/// Elements of vectors that are copied as one block of memory. Not bool: most bit patterns in a bool are
+/// undefined behaviour.
 template <class T>
 concept Block = (std::is_arithmetic_v<T> || std::is_enum_v<T>)&&!std::is_same_v<T, bool>;
 
@@ -99,7 +98,7 @@ void CEREAL_LOAD_FUNCTION_NAME(BoundedReader& ar, T& value) {
   if constexpr (std::is_same_v<T, bool>) {
     std::uint8_t byte = 0;  // any other bit pattern in a bool is undefined behaviour
     ar.raw(&byte, 1);
-    if (byte > 1) ar.fail("has a truth value that is neither");
+    if (byte > 1) ar.fail("has a bool that is neither 0 nor 1");
     value = byte != 0;
   } else {
     ar.raw(&value, sizeof value);
@@ -154,7 +153,7 @@ template <class T>
   writer(value);
   return writer.take();
 }
-/// Reads the whole span as one T; throws Error(network) when it is anything else.
+/// Reads the whole span as one T; throws Error(network) if it is anything else.
 template <class T>
 [[nodiscard]] T from_bytes(std::span<const std::byte> bytes) {
   T value;

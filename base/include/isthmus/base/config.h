@@ -1,14 +1,14 @@
 #pragma once
 // The config archive. A config struct has one function, `void serialize(config::Archive&)`, that visits its
-// keys; from it come the YAML reader and writer, the binary form, the fingerprint, the comparison and the
-// reference in docs.
+// keys. The YAML reader and writer, the fingerprint, the comparison and the reference in docs are derived
+// from it.
 //
 //   struct OuterConfig {
 //     std::int64_t sync_every = 30;
 //     OptimizerConfig optimizer;
 //     void serialize(config::Archive& ar) {
-//       ar({"sync_every", &sync_every, config::Scope::agreed, "inner steps between two syncs of a fragment
-//       (H)", 1}); ar.section("optimizer", optimizer);
+//       ar({"sync_every", &sync_every, config::Scope::agreed, "inner steps between two syncs (H)", 1});
+//       ar.section("optimizer", optimizer);
 //     }
 //   };
 //
@@ -28,11 +28,11 @@
 
 namespace isthmus::config {
 
-/// Who must hold the same value.
+/// Which members must have the same value.
 enum class Scope {
-  agreed,    ///< part of the fingerprint: equal on all members for the whole run
+  agreed,    ///< equal on all members for the whole run; part of the fingerprint
   per_site,  ///< each member's own (paths, addresses, device)
-  live,      ///< agreed too, but may be set in mid-run, at a step that all members share
+  live,      ///< agreed too, but can be changed during a run, at a step that all members share
 };
 [[nodiscard]] std::string_view to_string(Scope scope);
 
@@ -48,7 +48,7 @@ struct Size {
   friend bool operator==(const Size&, const Size&) = default;
 };
 
-/// What a line carries. Written "50Mbps", "64kbps" or "2.5Gbps" (powers of 1000), or "auto": to be measured.
+/// The rate of a link. Written "50Mbps", "64kbps" or "2.5Gbps" (powers of 1000), or "auto": to be measured.
 struct Rate {
   double bits_per_second = 0;  ///< 0: auto
   [[nodiscard]] std::uint64_t bytes_per_second() const {
@@ -57,16 +57,17 @@ struct Rate {
   friend bool operator==(const Rate&, const Rate&) = default;
 };
 
-/// A whole number that changes with the step. Written "30", or "{0: 5, 200: 20}": 5, and 20 after step 200.
+/// A whole number that can change with the step. Written "30", or "{0: 5, 200: 20}": 5, and 20 after step
+/// 200.
 struct Stepped {
   struct Part {
-    std::int64_t after = 0;  ///< this many steps
+    std::int64_t after = 0;  ///< valid after this number of steps
     std::int64_t value = 0;
     friend bool operator==(const Part&, const Part&) = default;
   };
   std::vector<Part> parts;  ///< ascending, the first one from 0
 
-  Stepped(std::int64_t value = 0) : parts{{0, value}} {}  // NOLINT: a number is one that never changes
+  Stepped(std::int64_t value = 0) : parts{{0, value}} {}  // NOLINT: a plain number never changes
   friend bool operator==(const Stepped&, const Stepped&) = default;
 };
 
@@ -80,13 +81,13 @@ struct Key {
   ValueRef value;
   Scope scope;
   std::string_view doc;  ///< one line, with the unit
-  /// Inclusive range for numbers (durations in seconds; sizes in bytes; rates in bits per second,
-  /// but "auto" always; each element of a list).
+  /// Inclusive range for numbers (durations in seconds, sizes in bytes, rates in bits per second, each
+  /// element of a list). A rate can always be "auto".
   double min = -unbounded;
   double max = unbounded;
-  /// For strings: the values allowed, in the order shown to users; empty allows any.
+  /// For strings: the allowed values, in the order shown to users; empty allows any.
   std::vector<std::string_view> choices = {};
-  /// Of one that is each member's own: it may be set in mid-run, at once.
+  /// For a per_site key: it can be changed during a run, with immediate effect.
   bool at_once = false;
 };
 
@@ -109,49 +110,48 @@ class Archive {
   std::string path_;
 };
 
-/// Dotted key -> where it was written and what was written, after `extends` and `--set`.
-/// Files are read whole before any key is judged; a file over 1 MiB, an `extends` chain deeper than 16 or one
-/// that returns to a file already in it is an error, and so are more than 4096 keys and list elements.
-/// Relative paths in `extends` are relative to the file that names them.
+/// Dotted key -> where and what was written, after `extends` and `--set`. Files are read completely before
+/// any key is checked. Errors: a file over 1 MiB, an `extends` chain deeper than 16 or circular, more than
+/// 4096 keys and list elements. Relative paths in `extends` are relative to the file that contains them.
 class Source {
  public:
-  /// Reads one file and what it extends. Throws Error(config) naming file and line.
+  /// Reads a file and the files that it extends. Throws Error(config) naming file and line.
   static Source from_file(const std::filesystem::path& file);
-  /// For tests and for configs that came over a wire; `name` stands for the file in messages. `extends` is an
-  /// error: a stranger's text opens no files.
+  /// For tests and for configs received over the network; `name` stands for the file in messages. `extends`
+  /// is an error: an untrusted text must not open files.
   static Source from_text(std::string_view yaml, std::string_view name);
-  /// One `--set a.b=c`; later ones win. The value is read as YAML.
+  /// Applies one `--set a.b=c`; later ones win. The value is read as YAML.
   void set(std::string_view assignment);
 
   struct Entry {
     std::string key;
     std::vector<std::string> values;  ///< one element unless `is_list`
     bool is_list = false;
-    bool by_step = false;        ///< a map whose keys are numbers: key, value, key, value, ...
+    bool by_step = false;        ///< a map with numbers as keys: key, value, key, value, ...
     std::string place;           ///< "configs/a.yaml:12" or "--set"
-    std::filesystem::path base;  ///< folder that relative paths in this value start from; empty for --set
-    /// By `set`, not in a file.
+    std::filesystem::path base;  ///< folder of relative paths in this value; empty for --set
+    /// Written by `set`, not in a file.
     [[nodiscard]] bool assigned() const { return place == "--set"; }
   };
   [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
-  /// Null if the key was not written.
+  /// Null if the key is not written.
   [[nodiscard]] const Entry* find(std::string_view key) const;
-  /// Over the entry of its key, if there is one.
+  /// Replaces the entry of the same key, or adds one.
   void put(Entry entry);
-  /// Takes out all entries below "SECTION."; their keys stay whole. Throws Error(config) where the section is
-  /// a plain value.
+  /// Removes and returns all entries below "SECTION."; their keys are not shortened. Throws Error(config) if
+  /// the section is a plain value.
   [[nodiscard]] std::vector<Entry> take_section(std::string_view section);
 
  private:
   std::vector<Entry> entries_;
 };
 
-/// Fills the config from the source: throws Error(config) naming place, key, value, what was expected and,
-/// for an unknown key, the nearest valid one. Keys absent from the source keep their defaults.
+/// Fills the config from the source. Throws Error(config) naming place, key, value, what was expected and,
+/// for an unknown key, the nearest valid one. Keys that the source lacks keep their defaults.
 class Reader : public Archive {
  public:
   explicit Reader(const Source& source) : source_(source), used_(source.entries().size(), false) {}
-  /// Throws for the first key that no struct has asked for.
+  /// Throws for the first key that no struct visited.
   void finish() const;
 
  protected:
@@ -163,14 +163,14 @@ class Reader : public Archive {
   std::vector<std::string> known_;
 };
 
-/// One key as text: `value` is canonical (shortest form that reads back to the same value).
+/// One key as text. `value` is canonical: the shortest form that reads back to the same value.
 struct Item {
   std::string key;
   std::string value;
   Scope scope;
   std::string doc;
   std::string expected;  ///< type, range or choices in words: "integer >= 1"
-  bool is_text = false;  ///< a string: quoted in YAML where it would read back as something else
+  bool is_text = false;  ///< a string: quoted in YAML if it would otherwise read back as something else
   bool at_once = false;  ///< Key::at_once
 };
 
@@ -206,7 +206,7 @@ template <class Config>
   return config;
 }
 
-/// Nested YAML with every key, that `read` takes back to an equal config.
+/// Nested YAML with every key; `read` turns it into an equal config.
 template <class Config>
 [[nodiscard]] std::string to_yaml(Config& config) {
   return yaml_of(list(config));
@@ -218,13 +218,14 @@ template <class Config>
   return detail::fingerprint_of(list(config));
 }
 
-/// Markdown table of all keys: name, class, default, what is expected, meaning. docs/config.md is made by it.
+/// Markdown table of all keys: name, class, default, expected value, meaning. docs/config.md is generated by
+/// it.
 template <class Config>
 [[nodiscard]] std::string reference(Config& config) {
   return reference_of(list(config));
 }
 
-/// Agreed and live keys with their canonical text, in the order of `serialize`: what members compare.
+/// Agreed and live keys with their canonical text, in the order of `serialize`; members compare these.
 using SharedItems = std::vector<std::pair<std::string, std::string>>;
 
 template <class Config>
@@ -236,7 +237,7 @@ template <class Config>
   return shared;
 }
 
-/// Empty when both hold the same keys and values; else names the first that differs and both values:
+/// Empty if both have the same keys and values; otherwise names the first that differs and both values:
 /// "outer.sync_every is 30 at the coordinator and 60 at eu-1".
 [[nodiscard]] std::string first_difference(const SharedItems& ours, std::string_view our_name,
                                            const SharedItems& theirs, std::string_view their_name);

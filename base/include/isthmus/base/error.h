@@ -1,6 +1,6 @@
 #pragma once
-// One exception type for everything a user can cause or mend. Its kind decides the exit status of the
-// process, so that scripts can tell a wrong key from a lost peer; programming errors are asserts, not
+// The exception type for everything that a user can cause or fix. Its kind determines the exit status of the
+// process, so that scripts can distinguish a wrong key from a lost peer. Programming errors are asserts, not
 // exceptions.
 
 #include <stdexcept>

@@ -1,5 +1,5 @@
 #pragma once
-// SHA-256 (FIPS 180-4, OpenSSL's implementation) for chain hashes, parameter hashes, file checksums and
+// SHA-256 (FIPS 180-4, computed by OpenSSL) for chain hashes, parameter hashes, file checksums and
 // fingerprints.
 
 #include <array>
@@ -22,7 +22,7 @@ struct Digest {
   }
 };
 
-/// Incremental hash. Integers are fed as little-endian bytes, so digests are the same on every machine.
+/// Incremental hash. Integers are hashed as little-endian bytes, so digests are the same on every machine.
 class Hasher {
  public:
   Hasher();

@@ -1,5 +1,5 @@
 #pragma once
-// A live line for people: a bar on a terminal, plain lines elsewhere.
+// A live progress line: a bar on a terminal, plain lines elsewhere.
 
 #include <chrono>
 #include <cstdint>
@@ -22,13 +22,13 @@ struct ProgressState {
 /// At most 79 columns, no newline: fits an 80-column terminal without wrapping.
 [[nodiscard]] std::string format_progress(const ProgressState& state);
 
-/// A bar of what is done (0..1; none where that is not known, below 0) before `text`, at most 79 columns.
+/// A bar of the share `done` (0..1; below 0: unknown, so no bar) before `text`, at most 79 columns.
 [[nodiscard]] std::string format_bar(double done, std::string_view text);
 
 /// Used by one thread.
 class Progress {
  public:
-  /// `terminal` false prints a whole line at most every `plain_every`; the first and the last state always
+  /// Without `terminal`, prints a whole line at most every `plain_every`; the first and the last state always
   /// appear.
   Progress(std::FILE* out, bool terminal, std::chrono::milliseconds plain_every = std::chrono::seconds(5))
       : out_(out), terminal_(terminal), plain_every_(plain_every) {}
@@ -36,7 +36,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   void update(const ProgressState& state) { update(format_progress(state)); }
-  /// A line as it is to be shown.
+  /// Shows this line.
   void update(std::string line);
   /// Prints `text` as its own line above the bar; control characters in it become '?'.
   void message(std::string_view text);
@@ -51,7 +51,7 @@ class Progress {
   std::chrono::milliseconds plain_every_;
   std::chrono::steady_clock::time_point last_{};
   bool drawn_ = false;
-  std::string line_, shown_;  // the latest state and the one that stands on the screen
+  std::string line_, shown_;  // the latest state and the one on the screen
 };
 
 /// "1.2 GB", "34.1 kB": SI units.

@@ -26,13 +26,13 @@ namespace isthmus {
   return static_cast<float>(random_bits(seed, stream, counter) >> 40) * 0x1p-24F;
 }
 
-/// A bijection of [0, size) for each key: what is made once for many indices. Four Feistel rounds over the
-/// next power of four, walking cycles until inside; no array is kept. size >= 1.
+/// A bijection of [0, size) for each key, constructed once for many indices. Four Feistel rounds over the
+/// next power of four, repeated until the result is inside; needs no array. size >= 1.
 class Permutation {
  public:
   Permutation(std::uint64_t size, std::uint64_t key);
   [[nodiscard]] std::uint64_t size() const { return size_; }
-  /// `index` (< size) is the position in the shuffled order, the result what stands there.
+  /// `index` (< size) is the position in the shuffled order; returns the element at this position.
   [[nodiscard]] std::uint64_t at(std::uint64_t index) const;
 
  private:

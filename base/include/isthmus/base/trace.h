@@ -1,8 +1,8 @@
 #pragma once
-// Chrome trace events (chrome://tracing, Perfetto):
-// https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU One file per replica.
-// Events are written by one background thread, so that a recording thread only takes a lock and copies; a
-// file cut off by a crash is still readable (the format allows a missing closing bracket).
+// Chrome trace events (chrome://tracing, Perfetto), one file per replica. The format is described at
+// https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+// A background thread writes the events, so that a recording thread only takes a lock and copies. A file cut
+// off by a crash is still readable (the format allows a missing closing bracket).
 
 #include <atomic>
 #include <chrono>
@@ -24,7 +24,7 @@ class Trace {
   /// Rows of the timeline; each is one "thread" in the viewer.
   enum class Row : std::uint8_t {
     train,
-    gpu,  ///< what it was at work on, by its own clock
+    gpu,  ///< what the GPU worked on, by its own clock
     outer,
     send,
     reduce,
@@ -37,19 +37,19 @@ class Trace {
 
   /// Records nothing.
   Trace() = default;
-  /// Opens `file` (truncating) for the replica named `process`. At most `max_events` are kept, then recording
-  /// stops and one event says so: a two-week run must not fill the disk. If the file cannot be written it
-  /// records nothing, and `problem` says why: a full disk keeps no replica out of its run.
+  /// Opens `file` (truncating) for the replica named `process`. After `max_events` events recording stops and
+  /// one event reports it: a two-week run must not fill the disk. If the file cannot be written, nothing is
+  /// recorded and `problem` says why: a full disk must not keep a replica out of its run.
   Trace(const std::filesystem::path& file, std::string_view process, std::uint64_t max_events = 200'000);
   ~Trace();
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  /// Why nothing is recorded; empty where something is, or nothing is meant to be.
+  /// Why nothing is recorded; empty if events are recorded, or none are meant to be.
   [[nodiscard]] const std::string& problem() const { return problem_; }
-  /// False where nothing is kept of what comes: there is no need to make it.
+  /// False if events are discarded, so that the caller need not create them.
   [[nodiscard]] bool recording() const { return recording_; }
-  /// A finished interval. `args` is a JSON object or empty; it is written as it stands.
+  /// A finished interval. `args` is a JSON object or empty; it is written unchanged.
   void complete(Row row, std::string_view name, Clock::time_point begin, Clock::time_point end,
                 std::string_view args = {});
   /// An interval that may overlap others on its row (a fragment in flight); drawn as its own slice.
@@ -57,7 +57,7 @@ class Trace {
              std::string_view args = {});
   void instant(Row row, std::string_view name, std::string_view args = {});
   void counter(std::string_view name, double value);
-  /// Writes what is pending and closes the JSON array.
+  /// Writes pending events and closes the JSON array.
   void close();
 
   /// Measures its own lifetime.
@@ -84,7 +84,7 @@ class Trace {
   std::ofstream file_;
   std::string problem_;
   std::uint32_t process_id_ = 0;
-  std::atomic<bool> recording_ = false;  // read without the lock, so that a trace that is off costs nothing
+  std::atomic<bool> recording_ = false;  // read without the lock, so that a disabled trace costs nothing
   std::mutex mutex_;
   std::condition_variable wake_;
   std::string pending_;

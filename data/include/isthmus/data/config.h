@@ -15,8 +15,8 @@ struct MixturePart {
   double weight = 1;  ///< > 0
 };
 
-/// "PATH = WEIGHT; PATH = WEIGHT": 2 to 1024 parts, weights above 0, which add up to whatever they do.
-/// Throws Error(config) naming what is wrong.
+/// Parses "PATH = WEIGHT; PATH = WEIGHT": 2 to 1024 parts with weights above 0, which need not add up to 1.
+/// Throws Error(config) with the invalid part and what was expected.
 [[nodiscard]] std::vector<MixturePart> parse_mixture(const std::string& text);
 [[nodiscard]] std::string to_string(const std::vector<MixturePart>& parts);
 
@@ -38,11 +38,12 @@ struct DataConfig {
   std::string text_field = "text";
   std::string on_bad = "fail";
 
-  /// What the corpus consists of, with weights that add up to 1: the mixture, or all of `path`.
+  /// The data sets of the corpus, with weights that add up to 1: those of `mixture`, or all of `path`.
   [[nodiscard]] std::vector<MixturePart> parts() const;
   [[nodiscard]] bool is_stream() const { return source == "pipe"; }
   [[nodiscard]] bool reads_standard_input() const { return is_stream() && path == "-"; }
-  /// Throws Error(config) naming the key where a stream is asked for that there cannot be.
+  /// Throws Error(config) naming the key if a stream (`source` is pipe) is configured in a way that is not
+  /// supported.
   void check() const;
 
   void serialize(config::Archive& ar) {
@@ -50,55 +51,54 @@ struct DataConfig {
     ar({"source",
         &source,
         per_site,
-        "files, or pipe: a live stream of documents, which is trained on as it comes and put into a store",
+        "source of the corpus: files, or pipe, a live stream of documents that is trained on as it arrives "
+        "and saved in a store",
         -config::unbounded,
         config::unbounded,
         {"files", "pipe"}});
     ar({"path", &path, per_site,
-        "text or JSONL file, folder of such (read recursively), chunk store, .bin file of nanoGPT's or "
-        "llm.c's "
-        "or a folder of them, or Megatron data set (its prefix); of a stream: - (standard input), "
+        "corpus: text or JSONL file, folder of those (read recursively), chunk store, nanoGPT or llm.c .bin "
+        "file or a folder of them, or Megatron data set (its prefix); for a stream: - (standard input), "
         "tcp://HOST:PORT or unix:///PATH"});
     ar({"mixture", &mixture, per_site,
-        "several of these in place of path, with weights: \"web.bin = 0.7; code.bin = 0.3\""});
-    // What must agree is the vocabulary, not where its file lies: members compare
-    // Corpus::tokenizer_fingerprint().
+        "several data sets with weights, instead of path: \"web.bin = 0.7; code.bin = 0.3\""});
+    // Members compare Corpus::tokenizer_fingerprint(): they need the same vocabulary, not the same path to
+    // it.
     ar({"tokenizer", &tokenizer, per_site,
-        "bytes, a Hugging Face tokenizer.json (byte-level BPE), a SentencePiece .model file, or vocab:N for "
-        "a .bin file of another tokenizer with N ids"});
+        "tokenizer: bytes, a Hugging Face tokenizer.json (byte-level BPE), a SentencePiece .model file, or "
+        "vocab:N for .bin files made with another tokenizer of N ids"});
     ar({"seq_len", &seq_len, agreed, "tokens in a sequence", 1, 1 << 20});
-    ar({"heldout", &heldout, agreed, "fraction of the corpus that is kept for evaluation; 0 keeps none", 0,
-        0.5});
+    ar({"heldout", &heldout, agreed, "fraction of the corpus to keep for evaluation; 0 keeps none", 0, 0.5});
     ar({"separator", &separator, agreed,
-        "token id that stands between documents of a .bin file; -1: the tokenizer's, of vocab:N none", -1,
+        "token id between the documents of a .bin file; -1: the tokenizer's separator (vocab:N has none)", -1,
         4294967294.0});
     ar({"document_mask", &document_mask, agreed,
-        "tokens attend to their own document only, not to those before it in the sequence"});
+        "let tokens attend only to their own document, not to earlier ones in the same sequence"});
     ar({"prefetch", &prefetch, per_site,
-        "batches that each of the loader's stages (two with a GPU, else one) may be ahead", 1, 64});
-    ar({"threads", &threads, per_site, "threads that read and unpack what lies on the disk", 1, 64});
+        "batches that each stage of the loader (two stages with a GPU, else one) may prepare ahead", 1, 64});
+    ar({"threads", &threads, per_site, "threads that read and decompress data from disk", 1, 64});
     ar({"shuffle_blocks", &shuffle_blocks, agreed,
-        "blocks (128 KiB, or a store's own) from anywhere in the data set whose windows are mixed with each "
-        "other; text is mixed as a whole",
+        "blocks (128 KiB, or the store's block size) from all over the data set, among which windows are "
+        "shuffled; text is shuffled as a whole",
         1, 256});
     ar({"max_bytes", &max_bytes, agreed,
-        "bytes of text that are read at most (ids are read as they are used, however many)", 1});
+        "maximum bytes of text to read (token ids are read as they are used and have no limit)", 1});
     ar({"format",
         &format,
         per_site,
-        "format of a stream: jsonl, one document per line, or text, all of standard input as one document",
+        "format of a stream: jsonl (one document per line) or text (all of standard input is one document)",
         -config::unbounded,
         config::unbounded,
         {"jsonl", "text"}});
     ar({"store", &store, per_site,
-        "folder in which each worker keeps the store of its stream, under its name; empty: stores in the "
-        "run's "
-        "folder"});
-    ar({"text_field", &text_field, per_site, "name of the JSONL field that holds the text"});
+        "folder in which each worker keeps the store of its stream, under its own name; empty: the folder "
+        "stores in the run's folder"});
+    ar({"text_field", &text_field, per_site, "JSONL field that holds the text"});
     ar({"on_bad",
         &on_bad,
         per_site,
-        "documents that cannot be used (not UTF-8, no JSON, unreadable files): fail, or skip and count them",
+        "what to do with unusable documents (not UTF-8, invalid JSON, unreadable file): fail, or skip and "
+        "count them",
         -config::unbounded,
         config::unbounded,
         {"fail", "skip"}});

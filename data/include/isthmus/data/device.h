@@ -1,5 +1,5 @@
 #pragma once
-// The memory batches are put in: the host's own, or a GPU's. And when that GPU was at work.
+// The memory that holds batches, on the host or a GPU, and timing of a GPU's work.
 
 #include <chrono>
 #include <cstddef>
@@ -8,42 +8,40 @@
 
 namespace isthmus::data {
 
-/// When the device was at work on something, by the host's steady clock.
+/// When the device worked on something, by the host's steady clock.
 struct DeviceSpan {
   std::chrono::steady_clock::time_point begin, end;
 };
 
-/// Memory that copies to the device start from; pinned where there is a GPU.
+/// Host memory that is copied to the device; pinned if there is a GPU.
 class HostBuffer {
  public:
   virtual ~HostBuffer() = default;
   [[nodiscard]] virtual std::byte* data() = 0;
 };
 
-/// Memory the consumer computes on. Filled by one thread and used by another, by turns.
+/// Memory that the consumer computes on. One thread fills it and another uses it, in turns.
 class DeviceBuffer {
  public:
   virtual ~DeviceBuffer() = default;
-  /// Where it lies from one fill() to the next.
+  /// Valid until the next fill().
   [[nodiscard]] virtual std::byte* data() = 0;
-  /// Brings the first `bytes` of `from`, a buffer of this device and of the same size, here, after the work
-  /// that was submitted before the last release() is done. The bytes are there, for every stream, when it
-  /// returns; what `from` holds then is of no use. Returns when the device copied, which is later than the
-  /// call where that work took its time.
+  /// Copies the first `bytes` of `from`, a buffer of this device and size, once the work submitted before the
+  /// last release() is done. On return the bytes are visible to every stream and the content of `from` is
+  /// undefined. Returns when the device copied, which starts after the call if it had to wait for that work.
   virtual DeviceSpan fill(HostBuffer& from, std::size_t bytes) = 0;
-  /// Called by the consumer: work it has submitted until now may still read the buffer, later work will not.
+  /// Called by the consumer: work submitted so far may still read the buffer, later work will not.
   virtual void release() = 0;
 };
 
-/// Tells when the device was at work on what its consumer has submitted. Used by the consumer's thread.
+/// Measures when the device worked on what the consumer submitted. Used by the consumer's thread.
 class DeviceTimer {
  public:
   virtual ~DeviceTimer() = default;
-  /// What is submitted to the consumer's stream between these two is one span; spans do not overlap.
+  /// Work submitted to the consumer's stream between begin() and end() is one span; spans do not overlap.
   virtual void begin() = 0;
   virtual void end() = 0;
-  /// The oldest span that the device is through with and that was not told yet. Never waits. Not called
-  /// between these two.
+  /// The oldest finished span that was not returned yet. Never waits. Not called between begin() and end().
   [[nodiscard]] virtual std::optional<DeviceSpan> next() = 0;
 };
 
@@ -53,17 +51,17 @@ class Device {
   virtual ~Device() = default;
   [[nodiscard]] virtual std::unique_ptr<HostBuffer> host_buffer(std::size_t bytes) = 0;
   [[nodiscard]] virtual std::unique_ptr<DeviceBuffer> device_buffer(std::size_t bytes) = 0;
-  /// Nothing where the device is the host: a call's own time is its work's.
+  /// Null if the device is the host: there, the work takes exactly as long as the call.
   [[nodiscard]] virtual std::unique_ptr<DeviceTimer> timer() = 0;
-  /// It computes on the host's memory, wherever in it.
+  /// Whether the device computes on host memory, at any address.
   [[nodiscard]] virtual bool is_host() const = 0;
 };
 
 [[nodiscard]] std::unique_ptr<Device> make_cpu_device();
 
-/// GPU number `ordinal`. `consumer_stream` is the cudaStream_t whose kernels read the batches (libtorch's
-/// current stream); copies run on a stream of their own. Throws Error(config) if this build has no CUDA or
-/// the GPU cannot be used; the buffers' functions throw Error(data) when CUDA reports a fault.
+/// GPU number `ordinal`. `consumer_stream` is the cudaStream_t on which the batches are read (libtorch's
+/// current stream); copies run on a separate stream. Throws Error(config) if this build has no CUDA or the
+/// GPU cannot be used; the buffers' functions throw Error(data) when CUDA reports an error.
 [[nodiscard]] std::unique_ptr<Device> make_cuda_device(int ordinal, void* consumer_stream);
 
 }  // namespace isthmus::data

@@ -1,7 +1,7 @@
 #pragma once
-// The training thread's part of the trace: what the host does, on the row `train`, and where there is a GPU
-// what that does, on the row `gpu`. A GPU begins later than it was told to and ends later still; where its
-// row is empty it waits, and the host's rows tell for what (`isthmus trace summary` adds that up).
+// The training thread's part of the trace: the host's work on the row `train` and, if there is a GPU, the
+// GPU's work on the row `gpu`. A GPU starts later than it is asked to, and ends later still. Where its row is
+// empty it is waiting; the host's rows show for what (`isthmus trace summary` adds that up).
 
 #include <deque>
 #include <memory>
@@ -12,17 +12,18 @@
 
 namespace isthmus::data {
 
-/// One thread's, which submits the device's work. A GPU that fails ends its row here; it is for whoever has
-/// work done there to say so.
+/// Used by the one thread that submits the device's work. If the GPU fails, its row ends here; the code that
+/// submits work to it reports the error.
 class DeviceTimeline {
  public:
-  /// Both outlive it.
+  /// `device` and `trace` must outlive the timeline.
   DeviceTimeline(Device& device, Trace& trace);
   ~DeviceTimeline();
   DeviceTimeline(const DeviceTimeline&) = delete;
   DeviceTimeline& operator=(const DeviceTimeline&) = delete;
 
-  /// An interval of both rows, as long as it lives. They do not nest. `args` as Trace::complete's.
+  /// Adds an interval to both rows, from construction to destruction. Scopes do not nest. `args` as in
+  /// Trace::complete.
   class Scope {
    public:
     Scope(DeviceTimeline& timeline, const std::string& name, const std::string& args = {});

@@ -1,5 +1,5 @@
 #pragma once
-// How documents stand in a file.
+// How a file holds documents.
 
 #include <cstdint>
 
@@ -7,7 +7,7 @@ namespace isthmus::data {
 
 enum class DocumentFormat : std::uint8_t {
   text,   ///< the file is one document
-  jsonl,  ///< each line is an object of JSON, whose text is one of its fields
+  jsonl,  ///< each line is a JSON object with the document in one of its fields
 };
 
 }  // namespace isthmus::data

@@ -1,5 +1,5 @@
 #pragma once
-// The held-out sequences: fixed, evenly spaced windows of the held-out split, put on the device once.
+// The held-out sequences: fixed, evenly spaced windows of the held-out split, copied to the device once.
 
 #include <cstdint>
 #include <memory>
@@ -13,13 +13,13 @@ namespace isthmus::data {
 
 class HeldOut {
  public:
-  /// At most `sequences` windows (fewer if the split has fewer), given out in batches of `batch`. None if the
-  /// corpus holds nothing out. Of a mixture, as many of each data set as its weight says, where it has them.
+  /// Holds at most `sequences` windows (fewer if the split has fewer; none if the corpus holds nothing out),
+  /// in batches of `batch`. In a mixture each data set contributes by its weight, as far as it has windows.
   HeldOut(const Corpus& corpus, std::int64_t seq_len, std::int64_t sequences, std::int64_t batch,
           Device& device);
   [[nodiscard]] std::int64_t sequences() const { return sequences_; }
-  /// One member's sequences, in batches of which the last may be smaller: [m S / M, (m + 1) S / M) of all S,
-  /// whatever batches others make. The batches' sequence and epoch are 0.
+  /// One member's sequences, [m S / M, (m + 1) S / M) of all S, regardless of the batch size of other
+  /// members. The last batch may be smaller. Sequence and epoch of these batches are 0.
   [[nodiscard]] std::vector<Batch> share(std::uint64_t member, std::uint64_t members) const;
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// Random token ids where a replica computes, for what is measured or checked without any text.
+// Random token ids on a replica's device, for measurements and checks that need no text.
 
 #include <cstdint>
 #include <memory>
@@ -12,10 +12,10 @@ namespace isthmus::data {
 
 class RandomBatch {
  public:
-  /// `sequences` of `seq_len` ids and the one after, each below `vocab`; the same for the same seed.
+  /// `sequences` rows of `seq_len` + 1 ids below `vocab`, which depend only on the seed.
   RandomBatch(Device& memory, std::int64_t sequences, std::int64_t seq_len, std::int64_t vocab,
               std::uint64_t seed);
-  /// Lies on the device, as long as this lives.
+  /// On the device; valid as long as this object.
   [[nodiscard]] const Batch& get() const { return batch_; }
 
  private:

@@ -7,16 +7,16 @@
 
 namespace isthmus::data {
 
-/// Asked by one thread of the loader, ahead of their use: what it has given will be trained on.
+/// Called by one thread of the loader, ahead of use: every sequence that it returns will be trained on.
 class SampleSource {
  public:
   virtual ~SampleSource() = default;
-  /// What comes next: one sequence at least and at most `most` (>= 1), of one track and in a row. Does not
-  /// wait: the loader could not end meanwhile.
+  /// The next sequences of one track, consecutive: at least one and at most `most` (>= 1). Must not block, or
+  /// the loader could not stop.
   [[nodiscard]] virtual SampleRange next(std::uint64_t most) = 0;
 };
 
-/// A track from somewhere on, without end: a replica's own share, as long as all others are there.
+/// An endless range of one track: a replica's own share, as long as no other replica is lost.
 class OneTrack final : public SampleSource {
  public:
   explicit OneTrack(std::uint64_t track = 0, std::uint64_t first = 0) : track_(track), next_(first) {}

@@ -1,45 +1,43 @@
 #pragma once
-// Which window of a data set a sequence is: a pure function of the step, so nothing has to be stored to
-// resume, and no shuffled array is kept. A window i of seq_len T is the tokens [i*T, i*T + T + 1): T inputs
-// and, one further, T targets.
+// Maps sequence numbers to windows of a data set, as a pure function: nothing has to be stored to resume, and
+// no shuffled array is kept. Window i of seq_len T is the tokens [i*T, i*T + T + 1): T inputs and, one
+// further, T targets.
 
 #include <cstdint>
 #include <span>
 
 namespace isthmus::data {
 
-/// Full windows in a run of tokens.
+/// Full windows in `tokens` consecutive tokens.
 [[nodiscard]] constexpr std::uint64_t window_count(std::uint64_t tokens, std::uint64_t seq_len) {
   return tokens == 0 ? 0 : (tokens - 1) / seq_len;
 }
 
-/// How the windows of an epoch are put in order. Drawn one by one from all of them, every read would be a
-/// short one somewhere on the disk, and a compressed block would be unpacked for one window. So what lies
-/// together is read together: windows are taken in blocks, blocks come in an order drawn anew for each epoch,
-/// and among the windows of `group` blocks that come one after another every order is as likely.
+/// How the windows of an epoch are ordered. Drawing single windows would make every read short and scattered,
+/// and decompress a block for one window. So blocks come in an order drawn anew for each epoch, and windows
+/// are shuffled uniformly within each `group` of consecutive blocks.
 struct Shuffle {
-  std::uint64_t block = 0;  ///< windows that lie together; 0: draw from all windows
-  std::uint64_t group = 1;  ///< blocks, >= 1
-  /// Windows of a full group; 0 where the order is drawn from all.
+  std::uint64_t block = 0;  ///< windows in a block; 0: draw from all windows
+  std::uint64_t group = 1;  ///< blocks that are shuffled together, >= 1
+  /// Windows of a full group; 0 if the order is drawn from all.
   [[nodiscard]] std::uint64_t group_windows() const { return block * group; }
 };
 
-/// Sequence k of replica m of M, counted by the replica itself, is number g of the run; epoch g / windows
-/// takes every window once, in an order of its own. With an order drawn from all windows g = k*M + m: two
-/// replicas never share a sequence within an epoch, whatever batches they make of theirs and however fast
-/// they are; and where all batches are equal, what all of them see at a step depends on their sum alone. With
-/// groups of W windows replicas take W sequences by turns, g = ((k / W)*M + m)*W + k % W, so that each group
-/// is read by one of them.
+/// Sequence k of replica m of M, counted by the replica itself, has number g in the run; epoch g / windows
+/// takes every window once, in an order of its own. Without groups g = k*M + m: two replicas never share a
+/// sequence within an epoch, at any batch size and speed, and with equal batches the sequences of a step
+/// depend only on the total batch size. With groups of W windows replicas take W sequences in turn, g = ((k /
+/// W)*M + m)*W + k % W, so that one replica reads each group.
 class Sampler {
  public:
   struct Place {
     std::uint64_t epoch;
     std::uint64_t window;
   };
-  /// windows, replicas >= 1; replica < replicas. A data set that one group holds is drawn from as a whole.
+  /// windows, replicas >= 1; replica < replicas. A data set that fits in one group is drawn from as a whole.
   Sampler(std::uint64_t windows, std::uint64_t replica, std::uint64_t replicas, std::uint64_t seed,
           Shuffle shuffle = {});
-  /// With groups this takes as long as the group's order.
+  /// With groups, this computes the whole order of the group.
   [[nodiscard]] Place at(std::uint64_t sequence) const;
   [[nodiscard]] std::uint64_t epoch(std::uint64_t sequence) const { return number_of(sequence) / windows_; }
   [[nodiscard]] std::uint64_t seed() const { return seed_; }
@@ -47,19 +45,19 @@ class Sampler {
 
   // With groups only:
 
-  /// Sequences that follow one another here and in one group.
+  /// Consecutive sequences of this replica in one group.
   struct Visit {
     std::uint64_t epoch, group;
-    std::uint64_t rank;  ///< of its first sequence in the group's order
-    std::uint64_t end;   ///< the first sequence that is no longer of it
+    std::uint64_t rank;  ///< position of its first sequence in the group's order
+    std::uint64_t end;   ///< the first sequence after it
   };
-  /// From `sequence` on.
+  /// The rest of the visit that contains `sequence`, from `sequence` on.
   [[nodiscard]] Visit visit(std::uint64_t sequence) const;
   [[nodiscard]] std::uint64_t windows_of(std::uint64_t group) const;
-  /// Which of the group's windows, counted as its blocks are laid out, comes at which rank: the first
-  /// windows_of(group) of `out`, which has room for more than a full group by one block.
+  /// Writes the order of the group's windows to out[0 .. windows_of(group)): the window (numbered as its
+  /// blocks are laid out) at each position. `out` has room for a full group and one more block.
   void order(std::uint64_t epoch, std::uint64_t group, std::span<std::uint32_t> out) const;
-  /// Block `rank` of a group: its windows are [first, first + count).
+  /// Block number `rank` of a group: the windows [first, first + count).
   struct Block {
     std::uint64_t first, count;
   };
@@ -75,9 +73,9 @@ class Sampler {
   std::uint64_t full_blocks_ = 0, groups_ = 1;
 };
 
-/// A track, as a Sampler knows it: the first `replicas` tracks are the replicas' shares of one order of all
-/// data; those behind them, of replicas more than the run was planned for, are shares of another order each,
-/// by seeds that count on.
+/// A track as parameters of a Sampler. The first `replicas` tracks are the replicas' shares of one order of
+/// all data; each further set of `replicas` tracks, for replicas beyond the planned number, shares the order
+/// of the next seed.
 struct Share {
   std::uint64_t replica, seed;
 };
@@ -85,7 +83,7 @@ struct Share {
   return {track % replicas, seed + track / replicas};
 }
 
-/// How the tracks of a run go through a data set.
+/// The order in which the tracks of a run visit a data set.
 struct WindowOrder {
   std::uint64_t windows, replicas;  ///< >= 1
   std::uint64_t seed;
@@ -96,8 +94,8 @@ struct WindowOrder {
   }
 };
 
-/// Window `index` of `count` evenly spaced ones (index < count <= windows): the same for every replica and
-/// run.
+/// Window `index` of `count` evenly spaced ones (index < count <= windows): the same on every replica and in
+/// every run.
 [[nodiscard]] std::uint64_t heldout_window(std::uint64_t index, std::uint64_t count, std::uint64_t windows);
 
 }  // namespace isthmus::data

@@ -1,6 +1,6 @@
 #pragma once
-// The chunk store: token ids in compressed blocks, a folder of two files (docs/data.md has the format). What
-// is known of one without reading its blocks, and whether all of it is as it was written.
+// The chunk store: token ids in compressed blocks, a folder of two files (format: docs/data.md). Reads a
+// store's description without its blocks, and verifies whole stores.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,19 +19,19 @@ inline constexpr std::string_view store_codec_names[] = {"none", "zstd", "lz4"};
 
 inline constexpr std::uint32_t min_block_tokens = 16, max_block_tokens = 1U << 22;
 
-/// What a store is made with.
+/// Parameters of a store.
 struct StoreSpec {
   std::uint32_t vocab_size = 0;  ///< every id is below it
-  std::uint32_t separator = 0;   ///< the id behind every document
-  Digest tokenizer;              ///< its fingerprint
+  std::uint32_t separator = 0;   ///< the id after every document
+  Digest tokenizer;              ///< fingerprint of the tokenizer
   StoreCodec codec = StoreCodec::zstd;
   std::int32_t level = 1;              ///< zstd: -7 to 19; LZ4: 1, or 3 to 12 (its HC mode); none: 0
-  std::uint32_t block_tokens = 65536;  ///< ids in each block but the last
+  std::uint32_t block_tokens = 65536;  ///< ids in each block except the last
 
   friend bool operator==(const StoreSpec&, const StoreSpec&) = default;
-  /// Bytes of an id as it is compressed: 1, 2 or 4, as few as the vocabulary allows.
+  /// Bytes of an id before compression: 1, 2 or 4, as few as the vocabulary allows.
   [[nodiscard]] std::uint32_t stored_width() const { return vocab_size <= 256 ? 1 : id_width(vocab_size); }
-  /// Bytes of an id as a TokenSource gives it: 2 or 4.
+  /// Bytes of an id as a TokenSource returns it: 2 or 4.
   [[nodiscard]] std::uint32_t width() const { return id_width(vocab_size); }
   template <class Archive>
   void serialize(Archive& ar) {
@@ -39,11 +39,11 @@ struct StoreSpec {
   }
 };
 
-/// What the texts were that a store was made of.
+/// Counts of the text that a store was made from.
 struct StoreSource {
-  std::uint64_t bytes = 0;    ///< that were read
+  std::uint64_t bytes = 0;    ///< bytes of text read
   std::uint64_t empty = 0;    ///< documents without a byte, which were left out
-  std::uint64_t skipped = 0;  ///< bad documents, likewise
+  std::uint64_t skipped = 0;  ///< bad documents, also left out
 
   friend bool operator==(const StoreSource&, const StoreSource&) = default;
   template <class Archive>
@@ -57,10 +57,12 @@ struct StoreInfo {
   StoreSource source;
   std::uint64_t tokens = 0;
   std::uint64_t documents = 0;
-  std::uint64_t data_bytes = 0;      ///< of all blocks
+  std::uint64_t data_bytes = 0;      ///< bytes of all blocks
   std::uint32_t largest_record = 0;  ///< bytes of the largest block
-  Digest entries;                    ///< SHA-256 of the index's entries, and so of all blocks' checksums
-  /// Of the tokenizer, the number of ids and the entries: equal where the ids are, and how they are stored.
+  Digest entries;                    ///< SHA-256 of the index's entries, and so of the checksums of all
+                                     ///< blocks
+  /// Hash of the tokenizer's fingerprint, the number of ids and the entries: equal only if the ids and the
+  /// way they are stored are equal.
   Digest fingerprint;
 
   [[nodiscard]] std::uint64_t blocks() const {
@@ -72,19 +74,19 @@ struct StoreInfo {
   }
 };
 
-/// Throws Error(config) naming what is out of range.
+/// Throws Error(config) with the value that is out of range.
 void check(const StoreSpec& spec);
-/// Throws Error(config) for any other name.
+/// Throws Error(config) for an unknown name.
 [[nodiscard]] StoreCodec store_codec(std::string_view name);
 
-/// Whether there is a folder with a store's index in it, whatever state that is in.
+/// Whether `folder` contains a store's index, intact or not.
 [[nodiscard]] bool is_store(const std::filesystem::path& folder);
 
-/// Reads the whole index. Throws Error(data) naming file, offset and reason.
+/// Reads and checks the whole index. Throws Error(data) naming file, offset and reason.
 [[nodiscard]] StoreInfo store_info(const std::filesystem::path& folder);
 
-/// Reads everything and checks it. Each block that is not as it was written is told to `bad`; `progress`
-/// hears after every block how many have been read. Throws Error(data) where the index is not sound.
+/// Reads and checks everything. Calls `bad` with a message for each damaged block, and `progress` with the
+/// number of blocks read after every block. Throws Error(data) if the index is damaged.
 void verify_store(const std::filesystem::path& folder, const std::function<void(const std::string&)>& bad,
                   const std::function<void(std::uint64_t blocks)>& progress);
 

@@ -1,5 +1,5 @@
 #pragma once
-// Which block size and codec suit a corpus on this machine: measured, on a sample of its ids.
+// Finds the block size and codec that suit a corpus on this machine, by measurements on a sample of its ids.
 
 #include <cstdint>
 #include <filesystem>
@@ -12,23 +12,24 @@
 namespace isthmus::data {
 
 struct TuneOptions {
-  /// A store, a .bin file of nanoGPT's or llm.c's or a folder of them, a Megatron data set, or text: files,
-  /// folders, JSONL.
+  /// A store, a nanoGPT or llm.c .bin file or a folder of them, a Megatron data set, or text: files, folders,
+  /// JSONL.
   std::filesystem::path path;
-  std::string tokenizer = "bytes";  ///< of text, and of ids the vocabulary; a store knows its own
+  std::string tokenizer = "bytes";  ///< tokenizer for text (a store has its own)
   std::string text_field = "text";
-  std::uint64_t sample_bytes = 8'000'000;  ///< of ids, from evenly spaced places
-  std::uint32_t rounds = 5;  ///< each setting is measured so often, in turn with the others; medians count
+  std::uint64_t sample_bytes = 8'000'000;  ///< bytes of sampled ids, from evenly spaced places
+  std::uint32_t rounds = 5;  ///< measurements of each setting, in turn with the others; medians are reported
 };
 
-/// One setting. Rates are of ids as training reads them (2 or 4 bytes each), on one thread, in memory.
+/// One measured setting. Rates count ids as training reads them (2 or 4 bytes each), on one thread, in
+/// memory.
 struct TuneRow {
   StoreSpec spec;
-  double ratio = 0;                     ///< bytes of ids for each byte that is stored
+  double ratio = 0;                     ///< bytes of ids per stored byte
   double compress = 0, decompress = 0;  ///< bytes per second
   [[nodiscard]] double disk() const {
     return decompress / ratio;
-  }  ///< what keeps one thread busy, bytes per second
+  }  ///< disk rate that keeps one thread busy, bytes per second
 };
 
 struct TuneReport {
@@ -39,13 +40,13 @@ struct TuneReport {
   std::string reason;
 };
 
-/// Which of them to take, and why: of those with which one thread packs and unpacks fast enough never to be
-/// waited for, the smallest; and of those that are as small but for 2 %, the one with the smallest blocks.
-/// `rows` must not be empty.
+/// Sets choice and reason: the setting with the smallest store, among settings with which one thread packs
+/// and unpacks fast enough not to be waited for; or one with smaller blocks if its store is at most 2 %
+/// larger. `rows` must not be empty.
 void choose(TuneReport& report);
 
-/// `progress` hears how much is done, 0..1. Throws Error(data) for what cannot be read; Error(config) for the
-/// tokenizer.
+/// Calls `progress` with the fraction done, 0..1. Throws Error(data) if the corpus cannot be read;
+/// Error(config) for the tokenizer.
 [[nodiscard]] TuneReport tune(const TuneOptions& options, const std::function<void(double)>& progress);
 
 }  // namespace isthmus::data

@@ -1,8 +1,8 @@
 #pragma once
-// Codecs: a run of fp32 values to bytes and back. Encoded bytes are agreed state: for one CodecSpec and one
-// input they are the same on every CPU and GPU. Arithmetic is fp32 with one rounding per operation, no fused
-// multiply-add. docs/numerics.md describes the formats and the measurements behind the defaults; each one's
-// layout stands beside its enumerator. The passes that use them are in passes.h.
+// Codecs convert a run of fp32 values to bytes and back. Encoded bytes are agreed state: for one CodecSpec
+// and one input they are the same on every CPU and GPU. Arithmetic is fp32 with one rounding per operation
+// and no fused multiply-add. docs/numerics.md describes the formats and the measurements behind the defaults.
+// The passes that use the codecs are in passes.h.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,27 +13,27 @@ namespace isthmus::quant {
 
 /// Layouts (little-endian; n elements). The block formats, from int8 to sign, are ceil(n/block) scales, then
 /// codes. A block's scale is its largest magnitude times `clip`, divided by 127 (int8), 7 (int4) or 1, in the
-/// scale's format; a decoded value is level * scale. Codes lie in groups of 16 bytes: with c bits each, byte
+/// scale's format; a decoded value is level * scale. Codes are in groups of 16 bytes: with c bits each, byte
 /// j of a group holds the codes of elements j, 16 + j, 32 + j, ... of 128/c elements, from the low bits up.
-/// The last group is filled up as if zeros followed. A code has its sign in the top bit and the index of its
-/// level, counted from the smallest magnitude, below.
+/// The last group is padded as if zeros followed. A code has its sign in the top bit and below it the index
+/// of its level, counted from the smallest magnitude.
 enum class CodecKind : std::uint8_t {
   fp32,  ///< n x fp32. 32 bits per element.
   bf16,  ///< n x bfloat16. 16 bits.
-  int8,  ///< levels 0 to 127. 8 bits and the scale's.
-  int4,  ///< levels 0 to 7. 4 bits and the scale's.
+  int8,  ///< levels 0 to 127. 8 bits, plus the scale's.
+  int4,  ///< levels 0 to 7. 4 bits, plus the scale's.
   e3m0,  ///< levels 0, 2^-6, 2^-5, ... 1: Streaming DiLoCo's format (arXiv 2501.18512, section 3.3). 4 bits.
   lloyd4,  ///< eight levels fitted to bell-shaped blocks (Lloyd 1982, "Least squares quantization in PCM"). 4
            ///< bits.
   lloyd3,  ///< four fitted levels. A group is 48 bytes for 128 elements: level indices of the first and of
            ///< the second 64 as 2-bit codes, then the signs as 1-bit codes. 3 bits.
   lloyd2,  ///< two fitted levels. 2 bits.
-  sign,    ///< the sign alone; the scale is the block's mean magnitude, of sixteen sums added in order (the
-           ///< largest magnitude, where rounding is stochastic). 1 bit.
-  topk,  ///< the largest of every 4096 elements, as SparseLoCo has it (arXiv 2508.15706), without `scale` and
-         ///< `clip`: per piece of m <= 4096 a bf16 scale, ceil(top_k m / 4096) positions of 12 bits in
-         ///< ascending order, two in three bytes, and as many codes of 2 bits, the first in the lowest. .223
-         ///< bits at top_k = 64.
+  sign,    ///< only the sign; the scale is the block's mean magnitude, from sixteen sums added in order (with
+           ///< stochastic rounding, the largest magnitude). 1 bit.
+  /// The largest of every 4096 elements, as in SparseLoCo (arXiv 2508.15706), without `scale` and `clip`: per
+  /// piece of m <= 4096 a bf16 scale, ceil(top_k m / 4096) positions of 12 bits in ascending order, two in
+  /// three bytes, and as many codes of 2 bits, the first in the lowest bits. .223 bits at top_k = 64.
+  topk,
 };
 inline constexpr std::string_view codec_names[] = {"fp32",   "bf16",   "int8",   "int4", "e3m0",
                                                    "lloyd4", "lloyd3", "lloyd2", "sign", "topk"};
@@ -41,10 +41,10 @@ inline constexpr std::string_view codec_names[] = {"fp32",   "bf16",   "int8",  
 /// Throws Error(config) for any other name.
 [[nodiscard]] CodecKind codec_kind(std::string_view name);
 
-/// What a block's scale is stored as. A block below the smallest scale counts as zero.
+/// Storage format of a block's scale. A block below the smallest scale counts as zero.
 enum class ScaleFormat : std::uint8_t {
   bf16,  ///< 16 bits, 2^-120 to 2^120
-  e5m3,  ///< 8 bits, unsigned: 2^-28 to 14 in steps of an eighth; for what is known to stay within
+  e5m3,  ///< 8 bits, unsigned: 2^-28 to 14 in steps of an eighth; for values known to stay within
   e8m0,  ///< 8 bits, powers of two from 2^-120 to 2^120
 };
 inline constexpr std::string_view scale_names[] = {"bf16", "e5m3", "e8m0"};
@@ -54,32 +54,32 @@ inline constexpr std::string_view scale_names[] = {"bf16", "e5m3", "e8m0"};
 
 enum class Rounding : std::uint8_t {
   nearest,     ///< a tie goes to the larger magnitude; int8, int4 and bf16: to even
-  stochastic,  ///< to one of the two neighbours, so that the expectation is the value (unless that was
-               ///< clipped)
+  stochastic,  ///< to one of the two neighbours, so that the expectation is the value (unless it was clipped)
 };
 
 struct CodecSpec {
   CodecKind kind = CodecKind::lloyd4;
   std::uint32_t block = 64;  ///< elements that share a scale: a power of two from 16 to 4096
   ScaleFormat scale = ScaleFormat::bf16;
-  float clip = 1;  ///< .01 to 1: part of a block's largest magnitude that the largest level stands for
+  float clip = 1;  ///< .01 to 1: value of the largest level, as a share of the block's largest magnitude
   Rounding rounding = Rounding::nearest;
-  std::uint32_t top_k = 64;  ///< topk alone: elements kept of every 4096
+  std::uint32_t top_k = 64;  ///< only for topk: elements kept of every 4096
   friend bool operator==(const CodecSpec&, const CodecSpec&) = default;
 };
 /// The measured defaults of a kind (docs/numerics.md).
 [[nodiscard]] CodecSpec default_spec(CodecKind kind);
-/// Why no codec has this spec; empty if one has.
+/// Why the spec is invalid; empty if it is valid.
 [[nodiscard]] std::string problem_of(const CodecSpec& spec);
 
-/// Elements that a run may be cut after without changing what its parts are encoded to.
+/// A run may be split after any multiple of this number of elements; its parts then have the same encodings.
 [[nodiscard]] std::uint32_t unit_of(const CodecSpec& spec);
 
-/// Whether a long run may be encoded in parts of so many elements: its encoding is then the parts' scales in
-/// order, and after them the parts' codes in order.
+/// Whether a long run may be encoded in parts of this number of elements: its encoding is then the parts'
+/// scales in order, followed by the parts' codes in order.
 [[nodiscard]] bool joins(const CodecSpec& spec, std::size_t elements);
 
-/// How many bytes at the front of an encoded run are scales: they and the codes are distributed differently.
+/// Number of bytes at the front of an encoded run that are scales; their distribution differs from the
+/// codes'.
 [[nodiscard]] std::size_t scale_part(const CodecSpec& spec, std::size_t elements);
 /// Exact size in bytes of `elements` values encoded.
 [[nodiscard]] std::size_t encoded_size(const CodecSpec& spec, std::size_t elements);

@@ -1,7 +1,7 @@
 #pragma once
-// The passes of passes.h over memory of one GPU: the same bytes and bits, on a stream of its own with the
-// highest priority and on few of the GPU's processors, so that they run beside what a model computes.
-// Spans are of that GPU's memory throughout, and streams are cudaStream_t.
+// The passes of passes.h on the memory of one GPU, with the same bytes and bits. They run on their own stream
+// with the highest priority and on few of the GPU's processors, concurrently with a model's computation. All
+// spans are in that GPU's memory; streams are cudaStream_t.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,14 +19,14 @@ namespace isthmus::quant {
 
 struct CudaPassesOptions {
   int ordinal = 0;                 ///< which GPU
-  std::size_t thread_blocks = 16;  ///< at most as many run at once, of 256 threads each
-  std::size_t marks = 64;          ///< how many CudaMarks there may be at a time
+  std::size_t thread_blocks = 16;  ///< maximum number that run at once, of 256 threads each
+  std::size_t marks = 64;          ///< maximum number of CudaMarks at a time
 };
 
 class CudaPasses;
 
-/// A point in the stream behind a pass. Its place in the pool is free again when the mark is gone, which
-/// waits for the pass if nobody has.
+/// A point in the stream after a pass. The destructor waits for the pass and frees the mark's place in the
+/// pool.
 class CudaMark {
  public:
   CudaMark(CudaMark&& other) noexcept;
@@ -35,10 +35,10 @@ class CudaMark {
 
   /// Whether the pass is done; does not wait.
   [[nodiscard]] bool is_done() const;
-  /// Waits for the pass. An encoder's returns the index of the first element that cannot be encoded, as in
+  /// Waits for the pass. For an encoder, returns the index of the first element that cannot be encoded, as in
   /// passes.h.
   std::optional<std::size_t> wait();
-  /// What is put into that stream from now on runs after the pass.
+  /// Work queued in that stream from now on runs after the pass.
   void before(void* stream) const;
 
  private:
@@ -49,26 +49,26 @@ class CudaMark {
   std::size_t place_;
 };
 
-/// Passes run in the order of the calls, which return at once; one thread at a time may call, while another
-/// one waits for marks. Nothing is allocated after construction.
+/// Passes run in the order of the calls, which return at once. One thread at a time may call; another one may
+/// wait for marks. Nothing is allocated after construction.
 class CudaPasses {
  public:
   /// Throws Error(config) if there is no such GPU or this build has no CUDA.
   explicit CudaPasses(const CudaPassesOptions& options);
-  /// Waits for what was queued. Marks must be gone.
+  /// Waits for queued work. All marks must be destroyed before.
   ~CudaPasses();
   CudaPasses(const CudaPasses&) = delete;
   CudaPasses& operator=(const CudaPasses&) = delete;
 
-  /// Passes from now on run after what has been put into that stream.
+  /// Passes from now on run after the work already queued in that stream.
   void after(void* stream);
-  /// What is put into that stream from now on runs after all passes so far.
+  /// Work queued in that stream from now on runs after all passes so far.
   void before(void* stream);
-  /// For copies and waits of the caller's own.
+  /// For the caller's own copies and waits.
   [[nodiscard]] void* stream() const;
 
-  // Each is one kernel. A run may be encoded in chunks that are multiples of unit_of(spec), each with its own
-  // mark: a chunk can leave while the next is encoded.
+  // Each encoder is one kernel. A run may be encoded in chunks that are multiples of unit_of(spec), each with
+  // its own mark, so that a chunk can be sent while the next is encoded.
 
   [[nodiscard]] CudaMark encode(const CodecSpec& spec, std::span<const float> x, Feedback feedback,
                                 const Noise& noise, std::span<std::byte> out);
@@ -78,8 +78,8 @@ class CudaPasses {
   [[nodiscard]] CudaMark encode_quotient(const CodecSpec& spec, std::span<const float> sum, float divisor,
                                          Feedback feedback, const Noise& noise, std::span<std::byte> out);
 
-  // Decoders take bytes that quant::valid has accepted while they were in the host's memory, where bytes from
-  // the network arrive. Others give other values, never an access outside the spans.
+  // Decoders require bytes that quant::valid accepted while they were in host memory, where bytes from the
+  // network arrive. Other bytes give wrong values, but never an access outside the spans.
 
   void decode(const CodecSpec& spec, std::span<const std::byte> in, std::span<float> out);
   void decode_accumulate(const CodecSpec& spec, std::span<const std::byte> in, float weight,
@@ -87,10 +87,10 @@ class CudaPasses {
   void decode_apply(const CodecSpec& spec, std::span<const std::byte> in, const OuterStep& step,
                     std::span<float> theta, std::span<float> velocity, std::span<float> local);
 
-  /// The products of each tile of two vectors (passes.h), in that GPU's memory too.
+  /// Writes the products of each tile of two vectors (passes.h) to that GPU's memory.
   void products(std::span<const float> x, std::span<const float> y, std::span<Products> tiles);
 
-  /// Behind all passes so far; of a decoder, to learn when its bytes may be overwritten.
+  /// A mark after all passes so far; for a decoder: its bytes may be overwritten once the mark is done.
   [[nodiscard]] CudaMark mark();
 
  private:

@@ -1,8 +1,8 @@
 #pragma once
-// An optional lossless stage for encoded runs on their way through the network. A codec's codes are not
-// equally frequent and its scales lie close together, so that a Huffman code (Huffman 1952; zstd's, RFC 8878)
-// takes off another few percent. Packed bytes are never agreed state: what counts is what they unpack to.
-// Every run is packed alone, as one zstd frame.
+// An optional lossless stage for encoded runs on the network. A codec's codes are not equally frequent and
+// its scales are close together, so a Huffman code (Huffman 1952; zstd's, RFC 8878) saves another few
+// percent. Packed bytes are never agreed state; only the unpacked bytes are. Every run is packed separately,
+// as one zstd frame.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,12 +23,12 @@ inline constexpr std::string_view lossless_names[] = {"none", "zstd"};
 /// Throws Error(config) for any other name.
 [[nodiscard]] Lossless lossless(std::string_view name);
 
-/// Packs one run after the other; belongs to one thread at a time.
+/// Packs one run after the other; used by one thread at a time.
 class Packer {
  public:
   Packer();
-  /// Writes to the front of `out`, which is as long as `bytes` or longer. The size of what was written;
-  /// nothing unless it is smaller than `bytes`. Bytes before `scales` get a Huffman code of their own.
+  /// Packs into the front of `out`, which is at least as long as `bytes`. Returns the packed size, or nullopt
+  /// unless it is smaller than `bytes`. The first `scales` bytes get their own Huffman code.
   [[nodiscard]] std::optional<std::size_t> pack(std::span<const std::byte> bytes, std::size_t scales,
                                                 std::span<std::byte> out);
 
@@ -39,12 +39,12 @@ class Packer {
   std::unique_ptr<ZSTD_CCtx_s, Free> context_;
 };
 
-/// Unpacks what strangers may have sent; belongs to one thread at a time.
+/// Unpacks untrusted bytes; used by one thread at a time.
 class Unpacker {
  public:
   Unpacker();
-  /// Fills `out`. False, with `out` in an unspecified state, unless `packed` is one zstd frame, nothing more
-  /// or less, that unpacks to exactly as many bytes. Allocates nothing, whatever the frame says about itself.
+  /// Fills `out`. False, with `out` unspecified, unless `packed` is exactly one zstd frame that unpacks to
+  /// exactly this number of bytes. Allocates nothing, regardless of what the frame declares.
   [[nodiscard]] bool unpack(std::span<const std::byte> packed, std::span<std::byte> out);
 
  private:

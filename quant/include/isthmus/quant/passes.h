@@ -1,6 +1,6 @@
 #pragma once
-// The passes of the outer loop over encoded and plain values. Each reads every operand once, works in place
-// and allocates nothing. They run on the best instruction set that the CPU has; all give the same bits.
+// The outer loop's passes over encoded and plain values. Each reads every operand once, works in place and
+// allocates nothing. They use the CPU's best instruction set; all instruction sets give the same bits.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,27 +11,25 @@
 
 namespace isthmus::quant {
 
-/// Where stochastic rounding takes its random numbers from: a function of the key and the element's index,
-/// whatever the order of chunks, threads or devices. Unused where rounding is to nearest.
+/// Source of the random numbers for stochastic rounding: a function of the key and the element's index,
+/// independent of the order of chunks, threads or devices. Not used for rounding to nearest.
 struct Noise {
   std::uint64_t key = 0;
-  std::uint64_t first_element =
-      0;  ///< index of the run's first element in what the key stands for; runs end by 2^32
+  std::uint64_t first_element = 0;  ///< index of the run's first element; runs end by 2^32
 };
 /// The key of one fragment's values in one round; `seed` is the sender's own.
 [[nodiscard]] std::uint64_t noise_key(std::uint64_t seed, std::uint64_t fragment, std::uint64_t round);
 
-/// What encoding lost, carried into the next round: `residual` (as long as the input) times `decay` is added
-/// to the input, and replaced by what this encoding loses of the sum. An empty residual: nothing is carried.
+/// Error feedback: `residual` (as long as the input) times `decay` is added to the input, and replaced by
+/// what this encoding loses of the sum. An empty residual: nothing is carried.
 struct Feedback {
   std::span<float> residual;
   float decay = 1;
 };
 
-// Encoders return the index of the first element that cannot be encoded, because it is not finite or too
-// large for the format, with `out` and the residual in an unspecified state; nothing if all is well. Where
-// the scale of a block would be too large, that is the first of the block's largest. `out` is encoded_size
-// long.
+// Encoders return nullopt, or the index of the first element that cannot be encoded because it is not finite
+// or too large for the format; then `out` and the residual are unspecified. If a block's scale would be too
+// large, this is the first of the block's largest elements. `out` must have encoded_size bytes.
 
 /// x
 [[nodiscard]] std::optional<std::size_t> encode(const CodecSpec& spec, std::span<const float> x,
@@ -48,9 +46,9 @@ struct Feedback {
                                                          float divisor, Feedback feedback, const Noise& noise,
                                                          std::span<std::byte> out);
 
-// Decoders take bytes from the network. They return false, before they write anything, unless `in` has
+// Decoders accept bytes from the network. They return false, before they write anything, unless `in` has
 // exactly encoded_size bytes, its scales and positions are within the format's limits, and all values are
-// finite. Codes can be anything, those that only fill up the last byte or group too.
+// finite. Codes may have any value, including the padding of the last byte or group.
 
 [[nodiscard]] bool valid(const CodecSpec& spec, std::span<const std::byte> in, std::size_t elements);
 [[nodiscard]] bool decode(const CodecSpec& spec, std::span<const std::byte> in, std::span<float> out);
@@ -58,8 +56,8 @@ struct Feedback {
 [[nodiscard]] bool decode_accumulate(const CodecSpec& spec, std::span<const std::byte> in, float weight,
                                      std::span<float> sum);
 
-/// How an outer step changes the local parameters. mix: their weighted mean with the global ones (Streaming
-/// DiLoCo, arXiv 2501.18512, Algorithm 2). carry: they move as far as the global ones moved.
+/// How an outer step changes the local parameters. mix: they become their weighted mean with the global ones
+/// (Streaming DiLoCo, arXiv 2501.18512, Algorithm 2). carry: they move as far as the global ones moved.
 enum class Merge : std::uint8_t { mix, carry };
 
 /// SGD with momentum mu and the merge that follows it. DiLoCo (arXiv 2311.08105, Algorithm 1) uses the
@@ -84,11 +82,11 @@ struct Products {
   double xx = 0, xy = 0, yy = 0;
   friend bool operator==(const Products&, const Products&) = default;
 };
-/// Elements of a tile, which is what a GPU's threads share the work by. It is part of the sums' definition.
+/// Elements of a tile, the unit by which a GPU's threads share the work. It is part of the sums' definition.
 inline constexpr std::size_t products_tile = 1024;
-/// Adds the products of two equally long vectors to `total`, tile by tile. Each tile has sixteen fp64 sums
-/// side by side, element i in sum i mod 16, which are added in order at its end. A product of two fp32 values
-/// is exact in fp64, so every machine gets the same bits.
+/// Adds the products of two equally long vectors to `total`, tile by tile. Each tile has sixteen fp64 sums,
+/// with element i in sum i mod 16, which are added in order at its end. A product of two fp32 values is exact
+/// in fp64, so every machine gets the same bits.
 void add_products(std::span<const float> x, std::span<const float> y, Products& total);
 /// Adds the products of tiles, in order.
 void add_products(std::span<const Products> tiles, Products& total);

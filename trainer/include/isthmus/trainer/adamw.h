@@ -2,9 +2,9 @@
 // AdamW (Loshchilov and Hutter, arXiv 1711.05101, Algorithm 2) in one pass over flat buffers.
 //
 // Exact arithmetic: every operation is fp32 with one rounding (+, -, *, /, square root), in the order written
-// below, no fused multiply-add, so CPUs and GPUs of any make give the same bits: during synchronous warm-up
-// the result is agreed state. With g the gradient, s the clip scale, and the step's constants computed in
-// double and rounded once:
+// below, without fused multiply-add, so all CPUs and GPUs give the same bits: during synchronous warm-up the
+// result is agreed state. With g the gradient, s the clip scale, and the step's constants computed in double
+// and rounded once:
 //   g' = s g
 //   m  = beta1 m + (1 - beta1) g'
 //   v  = beta2 v + (1 - beta2) (g' g')
@@ -41,18 +41,18 @@ class BiasCorrection {
   double beta1_power_ = 1, beta2_power_ = 1;
 };
 
-/// 2-norm of a gradient: squares in double, in 16 interleaved sums per block of 4096 elements, which are
-/// added in order, then the blocks in order. The order depends on the length alone, never on threads or
-/// device.
+/// 2-norm of a gradient. Squares are added in double, in 16 interleaved sums per block of 4096 elements,
+/// which are added in order, then the blocks in order. The order depends only on the length, not on threads
+/// or device.
 [[nodiscard]] double gradient_norm(std::span<const float> gradient);
-/// The same of bf16 bits.
+/// The same for bf16 bits.
 [[nodiscard]] double gradient_norm(std::span<const std::uint16_t> gradient);
 
-/// 1, or clip / norm where the norm is larger than a positive clip.
+/// 1, or clip / norm if the norm exceeds a positive clip.
 [[nodiscard]] float clip_scale(double norm, double clip);
 
-/// Spans of equal length; `twin` is empty, or gets the new parameters rounded to nearest even bf16.
-/// Multi-threaded.
+/// Spans of equal length. `twin` is empty, or receives the new parameters rounded to bf16 (to nearest, ties
+/// to even). adamw() uses all threads.
 struct AdamWSpans {
   std::span<float> parameters;
   std::span<float> first_moment, second_moment;
@@ -62,12 +62,12 @@ void adamw(const AdamWStep& step, bool decay, std::span<const float> gradient, c
 void adamw(const AdamWStep& step, bool decay, std::span<const std::uint16_t> gradient_bf16,
            const AdamWSpans& state);
 
-/// A run of elements that all decay or all do not.
+/// A range in which either all elements decay or none do.
 struct DecaySegment {
   outer_sync::Range range;
   bool decay = false;
 };
-/// The whole buffer [0, size) as segments, in order, from its decay ranges (ascending).
+/// Divides the whole buffer [0, size) into segments, in order, by its decay ranges (ascending).
 [[nodiscard]] std::vector<DecaySegment> decay_segments(std::span<const outer_sync::Range> decay_ranges,
                                                        std::uint64_t size);
 

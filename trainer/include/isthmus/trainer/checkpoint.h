@@ -1,5 +1,5 @@
 #pragma once
-// One replica's complete state in one file, written whole or not at all.
+// One replica's complete state in one file, which is written completely or not at all.
 //
 // Layout, little-endian:
 //   8 bytes magic "ISTHCKPT", u32 version, 32 bytes model fingerprint, u64 step, u32 number of sections,
@@ -21,55 +21,55 @@
 namespace isthmus::trainer {
 
 inline constexpr std::uint32_t checkpoint_version = 5;
-/// The section with what all replicas of a run agree on: two checkpoints of one step are of one history only
-/// if it is the same in both.
+/// The section with the state that all replicas of a run agree on: two checkpoints of one step belong to one
+/// history only if they have the same.
 inline constexpr const char* agreed_section = "agreed";
 
-/// A named run of bytes that is to be written; the bytes stay the owner's.
+/// A named section to write; the caller keeps the bytes.
 struct SectionView {
   std::string name;  ///< 1 to 255 bytes, each name once
   std::span<const std::byte> bytes;
 };
 
 /// Writes to a temporary name in the same folder, syncs, renames, syncs the folder: the file appears complete
-/// or not at all, also when the machine stops in between. Throws Error(data) naming the file and the system's
+/// or not at all, even if the machine stops in between. Throws Error(data) naming the file and the system's
 /// reason.
 void write_checkpoint(const std::filesystem::path& file, const Digest& model, std::uint64_t step,
                       std::span<const SectionView> sections);
 
 struct Checkpoint {
   std::filesystem::path file;
-  Digest model;  ///< its fingerprint
+  Digest model;  ///< fingerprint of the model
   std::uint64_t step = 0;
   std::map<std::string, Bytes> sections;
-  /// Throws Error(data) naming file and section if it is not there.
+  /// Throws Error(data) naming file and section if it is missing.
   [[nodiscard]] const Bytes& section(const std::string& name) const;
 };
 
-/// Throws Error(data) naming file, section and reason if anything is wrong: a length is believed only as far
-/// as the file reaches, and nothing is returned before all checksums were right.
+/// Throws Error(data) naming file, section and reason if anything is wrong. Lengths are trusted only as far
+/// as the file reaches, and nothing is returned before all checksums have been verified.
 [[nodiscard]] Checkpoint read_checkpoint(const std::filesystem::path& file, const Digest& model);
-/// The same of any model.
+/// The same for any model.
 [[nodiscard]] Checkpoint read_checkpoint(const std::filesystem::path& file);
 
-/// Reads all of the file, in pieces, and keeps none of it. Throws as read_checkpoint does.
+/// Reads the whole file, in pieces, and keeps nothing of it. Throws like read_checkpoint.
 void check_checkpoint(const std::filesystem::path& file, const Digest& model);
-/// The same of the header alone, and of whether the file is as long as that says.
+/// Checks only the header, and that the file has the length that it gives.
 void check_checkpoint_header(const std::filesystem::path& file, const Digest& model);
 
-/// Digest of that section, from the header alone; nothing where there is no such section. Throws as
-/// check_checkpoint_header does, but for the model.
+/// Digest of a section, from the header alone; nullopt if there is no such section. Throws like
+/// check_checkpoint_header, but accepts any model.
 [[nodiscard]] std::optional<Digest> section_digest(const std::filesystem::path& file,
                                                    const std::string& name);
 
-/// A replica's state in the sections "parameters", "first_moment" and "second_moment", and whatever else must
-/// stand beside it (the outer loop's state, the config as YAML). `model` is the table's fingerprint.
+/// Writes a replica's state in the sections "parameters", "first_moment" and "second_moment", next to the
+/// sections `others` (the outer loop's state, the config as YAML). `model` is the table's fingerprint.
 void save_replica(const std::filesystem::path& file, const Digest& model, const ReplicaState& state,
                   std::span<const SectionView> others);
 void save_replica(const std::filesystem::path& file, const Replica& replica,
                   std::span<const SectionView> others);
-/// Restores the replica and returns the other sections. Throws as read_checkpoint does, and Error(data) for a
-/// section of the replica that is missing or has another size; the replica is then as it was.
+/// Restores the replica and returns the other sections. Throws like read_checkpoint, and Error(data) if a
+/// section of the replica is missing or has another size; the replica is then unchanged.
 [[nodiscard]] Checkpoint load_replica(const std::filesystem::path& file, Replica& replica);
 
 }  // namespace isthmus::trainer

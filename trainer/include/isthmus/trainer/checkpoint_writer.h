@@ -1,5 +1,5 @@
 #pragma once
-// Writes a replica's checkpoints on a thread of its own, from a snapshot: training stops for the copy only.
+// Writes a replica's checkpoints on a separate thread, from a snapshot: training stops only for the copy.
 //
 //   auto& snapshot = writer.begin(step);   // waits while the last one is still being written
 //   replica.copy_state(snapshot.replica);  // over the last one's memory
@@ -26,55 +26,56 @@
 
 namespace isthmus::trainer {
 
-/// A replica's state at one moment. As large as the file that it becomes; its memory is used again for the
-/// next one.
+/// A replica's state at one moment, as large as its file. Its memory is reused for the next one.
 struct Snapshot {
-  Digest model;            ///< its fingerprint
-  std::uint64_t step = 0;  ///< agreed, which names the file
+  Digest model;            ///< fingerprint of the model
+  std::uint64_t step = 0;  ///< agreed step, which names the file
   ReplicaState replica;
   std::map<std::string, Bytes> others;  ///< by section
 };
 
-/// One thread calls, the writer's own writes. A write that fails (a full disk) does not disturb training: it
-/// is said once, tried again every `retry_after` until the next snapshot is taken, and leaves nothing behind.
+/// One thread calls, the writer's own thread writes. A failed write (a full disk) does not disturb training:
+/// it is reported once, leaves nothing behind, and is retried every `retry_after` until the next snapshot is
+/// taken.
 class CheckpointWriter {
  public:
   struct Options {
     std::filesystem::path folder;
     KeepRule keep;
-    std::function<void(const std::string&)> say;  ///< lines for people, from either thread
+    std::function<void(const std::string&)> say;  ///< takes human-readable lines; called on both threads
     std::chrono::milliseconds retry_after{10'000};
   };
-  /// `steps` of the folder are known to be sound, ascending. It is made with the first checkpoint.
+  /// `steps` are the folder's sound checkpoints, ascending. The folder is created with the first checkpoint.
   CheckpointWriter(Options options, const std::vector<std::uint64_t>& steps, Trace& trace);
-  /// Ends what is being written; what has failed is not tried again.
+  /// Finishes the current write; a failed one is not retried.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// The memory of the next snapshot, of `step`. While the last one is being written this waits, and says so:
-  /// to leave one out would leave replicas with checkpoints of different steps. What could not be written so
-  /// far is given up.
+  /// Returns the memory for the next snapshot, of `step`. Waits, and reports it, while the last snapshot is
+  /// being written: if one were left out, replicas would have checkpoints of different steps. Gives up a
+  /// snapshot that could not be written.
   [[nodiscard]] Snapshot& begin(std::uint64_t step);
-  /// Hands over what `begin` has given.
+  /// Hands over the snapshot that begin() returned.
   void write();
-  /// Returns when all that was handed over is on disk; what has failed is tried once more. False if the
-  /// newest is not there then.
+  /// Returns once everything handed over is on disk; retries a failed write once. False if the newest
+  /// snapshot could not be written.
   [[nodiscard]] bool finish();
 
-  /// Steps whose checkpoints are complete and sound, ascending.
+  /// Steps of all complete and sound checkpoints, ascending.
   [[nodiscard]] std::vector<std::uint64_t> steps() const;
-  /// The same, with the digest of each one's agreed section (checkpoint.h); zero where it has none.
+  /// The same with the digest of each checkpoint's agreed section (checkpoint.h); zero if it has no such
+  /// section.
   [[nodiscard]] std::map<std::uint64_t, Digest> checkpoints() const;
-  /// All replicas of the run have a checkpoint of this step: older ones may go.
+  /// Call when all replicas of the run have a checkpoint of this step: older ones may be removed.
   void all_have(std::uint64_t step);
 
  private:
   enum class State {
-    idle,    ///< the snapshot is the caller's
-    ready,   ///< to be written
-    busy,    ///< is being written
-    failed,  ///< could not be written, and may be tried again
+    idle,    ///< the caller owns the snapshot
+    ready,   ///< waiting to be written
+    busy,    ///< being written
+    failed,  ///< could not be written; may be retried
   };
   void loop();
   void write_snapshot(std::unique_lock<std::mutex>& lock);
@@ -89,7 +90,7 @@ class CheckpointWriter {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   State state_ = State::idle;
-  bool said_ = false;  ///< that this one has failed
+  bool said_ = false;  ///< whether this failure was reported
   bool closing_ = false;
   std::map<std::uint64_t, Digest> known_;  ///< by step: digest of the agreed section
   std::uint64_t common_ = 0, removed_for_ = 0;

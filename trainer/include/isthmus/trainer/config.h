@@ -10,7 +10,7 @@ namespace isthmus::trainer {
 
 /// One of two decoders; the vocabulary comes from the tokenizer.
 /// - llama: RMSNorm before each half of a layer, rotary positions, SwiGLU, grouped-query attention.
-/// - gpt2: LayerNorm with bias in their place, learned positions, GELU (tanh form), biases everywhere.
+/// - gpt2: LayerNorm with bias instead, learned positions, GELU (tanh form), biases everywhere.
 struct ModelConfig {
   std::string preset = "none";
   std::string architecture = "llama";
@@ -25,13 +25,13 @@ struct ModelConfig {
   std::int64_t positions = 0;
   double norm_eps = 1e-5;
   double init_std = 0.02;
-  /// A preset that is read replaces all of the above, and an architecture that is read what is usual for it
-  /// (gpt2: no QK-norm, a tied head); the keys after them go over that.
+  /// Reading a preset replaces all of the above, and reading an architecture sets its usual options (gpt2: no
+  /// QK-norm, a tied head); keys that are read later override both.
   void serialize(config::Archive& ar);
 
-  /// Replaces the zeros that stand for a default (kv_heads = heads; ffn_dim = 8/3 dim rounded up to a
-  /// multiple of 64, of gpt2 4 dim; positions = seq_len). Throws Error(config) naming both keys where two do
-  /// not fit together.
+  /// Replaces zeros by their defaults (kv_heads = heads; ffn_dim = 8/3 dim rounded up to a multiple of 64,
+  /// for gpt2 4 dim; positions = seq_len). Throws Error(config) naming both keys if two of them are
+  /// incompatible.
   void resolve(std::int64_t seq_len);
   [[nodiscard]] bool is_gpt2() const { return architecture == "gpt2"; }
   [[nodiscard]] std::int64_t head_dim() const { return dim / heads; }
@@ -72,11 +72,12 @@ struct ReplicaConfig {
   bool zero = false;
   void serialize(config::Archive& ar);
 
-  /// Throws Error(config) naming both keys where a batch of so many sequences cannot be shared out evenly.
+  /// Throws Error(config) naming both keys if a batch of this many sequences cannot be divided evenly among
+  /// the ranks.
   void check(std::int64_t batch) const;
 };
 
-/// The top-level key `device`: visited without a section.
+/// The top-level key `device`, which is in no section.
 struct DeviceConfig {
   std::string device = "auto";
   void serialize(config::Archive& ar);

@@ -1,5 +1,5 @@
 #pragma once
-// Where a replica computes, decided once at the start.
+// Decides where a replica computes, once at the start.
 
 #include <cstdint>
 #include <filesystem>
@@ -22,50 +22,51 @@ struct Gpu {
   int capability = 0;  ///< compute capability, 10 * major + minor: 90; 0 is unknown
 };
 
-/// Facts about this machine and this build that choose_device and choose_precision decide by.
+/// Facts about this machine and this build, from which choose_device and choose_precision decide.
 struct Hardware {
   bool built_with_cuda = false;
-  bool nvidia_gpu = false;  ///< the machine has one, whether or not this build can use it
+  bool nvidia_gpu = false;  ///< whether the machine has one, even if this build cannot use it
   bool bf16_instructions = false;
-  std::string nvidia_name;  ///< of that GPU, from the driver's files; may be empty
-  std::string driver;       ///< version of the NVIDIA driver, "580.65.06"; empty where none is loaded
+  std::string nvidia_name;  ///< name of that GPU, from the driver's files; may be empty
+  std::string driver;       ///< version of the NVIDIA driver, "580.65.06"; empty if none is loaded
   int driver_cuda = 0;      ///< newest CUDA that the driver supports, 1000 * major + 10 * minor; 0: no driver
   int needed_cuda = 0;      ///< CUDA that the build needs, in the same form
-  std::string code_for;     ///< what the build has code for, as has_code_for takes it
-  std::vector<Gpu> gpus;    ///< that libtorch sees, by their numbers
+  std::string code_for;     ///< architectures that the build has code for, in the form that has_code_for
+                            ///< takes
+  std::vector<Gpu> gpus;    ///< GPUs that libtorch sees, by number
 
-  /// GPUs from number 0 on that this build can compute on.
+  /// Number of GPUs, from number 0 on, that this build can compute on.
   [[nodiscard]] std::int64_t usable_gpus() const;
 };
-/// Whether code for `code_for` ("80-real,90": CMAKE_CUDA_ARCHITECTURES with commas) runs on a GPU of this
-/// compute capability: machine code (-real) on GPUs of its major version from its minor one on, PTX
-/// (-virtual) on all from its version on, a plain number is both, and `a` is for that very capability only.
+/// Whether code for `code_for` (CMAKE_CUDA_ARCHITECTURES with commas: "80-real,90") runs on a GPU of this
+/// compute capability. Machine code (-real) runs on the same major version from its minor version on, PTX
+/// (-virtual) on all versions from its own on; a plain number is both, and `a` is for that very capability.
 /// Source: nvcc's manual, "GPU Compilation".
 [[nodiscard]] bool has_code_for(std::string_view code_for, int capability);
 
-/// `root` stands before the probed paths (/dev/nvidia0, /proc/driver/nvidia).
+/// `root` is put in front of the probed paths (/dev/nvidia0, /proc/driver/nvidia).
 [[nodiscard]] Hardware probe_hardware(const std::filesystem::path& root = "/");
 
-/// `auto` is cuda where this build can use GPU 0, else cpu. Throws Error(config) for `cuda` where it cannot,
-/// and for `auto` where an NVIDIA GPU would lie idle: training on the CPU there must be asked for. The
-/// message names the GPU and the driver, what this build needs and what to do.
+/// `auto` is cuda if this build can use GPU 0, else cpu. Throws Error(config) for `cuda` if it cannot, and
+/// for `auto` if an NVIDIA GPU would be idle: training on the CPU must then be requested. The message names
+/// the GPU and the driver, what this build needs and what to do.
 [[nodiscard]] Device choose_device(const DeviceConfig& config, const Hardware& hardware);
 
-/// `auto` is bf16 on a GPU and on a CPU with AVX512-BF16 or AMX instructions, else fp32: without them
-/// libtorch emulates bf16. (A step of 0.9 M parameters on 32 x 128 tokens takes 0.10 s in bf16 and 0.29 s in
-/// fp32 on one AMD core with AVX512-BF16.)
+/// `auto` is bf16 on a GPU and on a CPU with AVX512-BF16 or AMX instructions, else fp32, since libtorch
+/// emulates bf16 without them. (A step of 0.9 M parameters on 32 x 128 tokens takes 0.10 s in bf16 and 0.29 s
+/// in fp32 on one AMD core with AVX512-BF16.)
 [[nodiscard]] Precision choose_precision(const InnerConfig& config, Device device, const Hardware& hardware);
 
-/// Threads of libtorch's and this folder's CPU loops, for the whole process; 0 leaves them as they are.
-/// `deterministic` makes libtorch choose repeatable CUDA kernels. Memory that tensors free is kept for the
-/// next step instead of being returned to the system: every step allocates the same sizes, and fresh pages
-/// cost more than the arithmetic on them.
+/// Sets up the whole process: the number of threads of libtorch's and this folder's CPU loops (0 leaves it
+/// unchanged); with `deterministic`, repeatable CUDA kernels. Freed tensor memory is kept for the next step
+/// instead of being returned to the system: every step allocates the same sizes, and fresh pages cost more
+/// than the arithmetic on them.
 void prepare_process(const TrainerConfig& config);
 
-/// The folder of the libtorch that this process has loaded, for logs. Empty where the system cannot tell.
+/// The folder of the libtorch that this process has loaded, for logs. Empty if unknown.
 [[nodiscard]] std::filesystem::path torch_in_use();
 
-/// The most bytes that libtorch's tensors took of GPU 0 at a time, since the process began; 0 without a GPU.
+/// Peak number of bytes of libtorch's tensors on GPU 0 since the process began; 0 without a GPU.
 [[nodiscard]] std::uint64_t peak_gpu_bytes();
 
 }  // namespace isthmus::trainer

@@ -1,7 +1,7 @@
 #pragma once
 // Losses and next-token scores of parameters that are not being trained: the global ones. An Inference has a
-// model and buffers of its own, so that it never touches a replica's state, and needs no optimizer, so that
-// an observer can use it.
+// model and buffers of its own, so it never touches a replica's state, and no optimizer, so observers can use
+// it.
 
 #include <cstdint>
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace isthmus::trainer {
 
-/// Sums, so that replicas can share the work and add up: loss = nats / tokens.
+/// Sums, so that replicas can share the work and add up their results: loss = nats / tokens.
 struct LossSum {
   double nats = 0;
   std::uint64_t tokens = 0;
@@ -22,7 +22,7 @@ struct LossSum {
 
 class Inference {
  public:
-  /// Parameters are zero until the first load. Sequences up to `longest_sequence` tokens.
+  /// Parameters are zero until the first load(). Sequences have at most `longest_sequence` tokens.
   /// `separator` as in ReplicaOptions.
   Inference(ParameterTable table, Device device, Precision precision, std::int64_t longest_sequence,
             std::int64_t separator = -1);
@@ -32,10 +32,10 @@ class Inference {
 
   /// Copies `parameters` (flat order, buffer_size() long).
   void load(std::span<const float> parameters);
-  /// Sum of the cross-entropy over all tokens of a batch on the inference's device.
+  /// Sum of the cross-entropy over all tokens of a batch, which is on the inference's device.
   [[nodiscard]] LossSum loss(const data::Batch& batch);
-  /// Logits of the id that follows `tokens` (1 to longest_sequence() of them, in host memory), one for each
-  /// id.
+  /// Logits of the id that follows `tokens` (1 to longest_sequence() of them, in host memory): one for each
+  /// id of the vocabulary.
   [[nodiscard]] std::vector<float> next_logits(std::span<const std::int64_t> tokens);
   [[nodiscard]] std::int64_t longest_sequence() const;
   [[nodiscard]] std::int64_t vocab() const;
@@ -45,7 +45,7 @@ class Inference {
   std::unique_ptr<State> state_;
 };
 
-/// Loss over all batches; sums over shares of a set are the loss over the set.
+/// Loss over all batches. The losses of the shares of a set add up to the loss over the set.
 [[nodiscard]] LossSum evaluate(Inference& inference, std::span<const data::Batch> batches);
 
 }  // namespace isthmus::trainer

@@ -1,36 +1,36 @@
 #pragma once
-// Tells a loss that leaves its course. Plain values in, a verdict out.
+// Detects spikes of the loss, from plain values.
 
 #include <cstdint>
 #include <optional>
 
 namespace isthmus::trainer {
 
-/// A loss far above what it was of late, in nats per token.
+/// A loss far above its recent level, in nats per token.
 struct LossSpike {
   double loss = 0, usual = 0;
-  double deviations = 0;  ///< how many standard deviations above `usual`
+  double deviations = 0;  ///< standard deviations above `usual`
 };
 
 class LossWatch {
  public:
-  /// The loss of the next step. A spike is told once, where it begins: the next one only after the loss has
-  /// been within its usual bounds for `calm_steps`. It does not count for what is usual.
+  /// Takes the loss of the next step. Reports a spike once, when it begins; the next one only after the loss
+  /// was within its usual bounds for `calm_steps`. Losses in a spike do not change what is usual.
   [[nodiscard]] std::optional<LossSpike> add(double loss);
 
-  /// Before so many steps nothing is usual yet.
+  /// Number of steps before there is a usual level.
   static constexpr std::uint64_t first_steps = 50;
   static constexpr std::uint64_t calm_steps = 10;
-  /// A batch in some hundred million is as far off by chance, if losses are spread normally.
+  /// If losses are normally distributed, about one batch in a billion exceeds this by chance.
   static constexpr double spike_deviations = 6;
-  /// Less than this part of the loss above it is no spike, however even the course.
+  /// Minimum rise of a spike, as a fraction of the usual loss, however small the deviation is.
   static constexpr double min_rise = 0.05;
 
  private:
-  static constexpr double weight = 1.0 / 64;  ///< of the newest loss
+  static constexpr double weight = 1.0 / 64;  ///< weight of the newest loss
   double mean_ = 0, variance_ = 0;
   std::uint64_t steps_ = 0;
-  std::uint64_t calm_ = calm_steps;  ///< steps in a row without a spike
+  std::uint64_t calm_ = calm_steps;  ///< consecutive steps without a spike
 };
 
 }  // namespace isthmus::trainer

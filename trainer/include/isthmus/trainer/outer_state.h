@@ -1,5 +1,5 @@
 #pragma once
-// Where a replica's outer state lies: with its parameters.
+// Creates a replica's outer state, on the device that has its parameters.
 
 #include <memory>
 
@@ -9,13 +9,13 @@
 
 namespace isthmus::trainer {
 
-/// On the replica's device, by that device's passes. The replica must outlive it. Throws Error(config) for a
-/// method that the device has no passes for.
+/// Computes with the passes of the replica's device. The replica must outlive it. Throws Error(config) if the
+/// device does not support the method.
 [[nodiscard]] std::unique_ptr<outer_sync::OuterState> make_outer_state(Replica& replica,
                                                                        const outer_sync::OuterConfig& config);
 
-/// The passes of one GPU over codecs' bytes, beside libtorch's default stream. Throws Error(config) if there
-/// is no such GPU or this build has no CUDA.
+/// The passes of one GPU over encoded bytes, concurrent with libtorch's default stream. Throws Error(config)
+/// if there is no such GPU or this build has no CUDA.
 [[nodiscard]] std::unique_ptr<outer_sync::DevicePasses> make_gpu_passes(int gpu);
 
 }  // namespace isthmus::trainer

@@ -1,6 +1,6 @@
 #pragma once
-// Models in Hugging Face's layout: a folder with config.json and model.safetensors. Classes and what they are
-// here: LlamaForCausalLM, Qwen3ForCausalLM (Llama with QK-norm), GPT2LMHeadModel.
+// Reads and writes models in Hugging Face's layout: a folder with config.json and model.safetensors.
+// Supported classes: LlamaForCausalLM, Qwen3ForCausalLM (Llama with QK-norm), GPT2LMHeadModel.
 
 #include <cstdint>
 #include <filesystem>
@@ -14,30 +14,31 @@ namespace isthmus::trainer {
 
 struct PretrainedShape {
   ModelShape model;            ///< resolved
-  std::int64_t positions = 0;  ///< longest sequence it is meant for
+  std::int64_t positions = 0;  ///< longest sequence that the model is made for
 };
 
-/// What config.json says. Throws Error(data) naming the file, the key, its value and what was expected, for
-/// another architecture and for settings that would compute something else than the model here.
+/// Reads config.json. Throws Error(data) naming the file, the key, its value and what was expected, for other
+/// architectures and for settings that are not supported here.
 [[nodiscard]] PretrainedShape read_pretrained_shape(const std::filesystem::path& folder);
 
-/// The flat buffer from model.safetensors (F32, F16 or BF16). Throws Error(data) naming file and tensor where
-/// one is missing, of another shape, not of the model, or not finite; Error(config) naming the first setting
-/// in which config.json and the table's model differ.
+/// Reads the flat buffer from model.safetensors (F32, F16 or BF16). Throws Error(data) naming file and tensor
+/// if one is missing, has another shape, is not in the model, or is not finite; Error(config) naming the
+/// first setting in which config.json and the table's model differ.
 [[nodiscard]] std::vector<float> read_pretrained(const std::filesystem::path& folder,
                                                  const ParameterTable& table);
 
-/// What a model's users want to know beside its parameters.
+/// Facts that a model's users need in addition to its parameters.
 struct PretrainedNotes {
-  std::int64_t seq_len = 0;                ///< that it was trained with
+  std::int64_t seq_len = 0;                ///< sequence length in training
   std::optional<std::uint32_t> separator;  ///< id that ends a document
 };
 
-/// Writes both files, fp32; the folder is made. Each appears complete or not at all. Throws Error(data).
+/// Writes both files, in fp32, and creates the folder. Each file appears complete or not at all. Throws
+/// Error(data).
 void write_pretrained(const std::filesystem::path& folder, const ParameterTable& table,
                       std::span<const float> parameters, const PretrainedNotes& notes);
 
-/// The class that `transformers` makes of it.
+/// The class in `transformers` for such a model.
 [[nodiscard]] std::string_view pretrained_class(const ModelConfig& config);
 
 }  // namespace isthmus::trainer

@@ -1,6 +1,6 @@
 #pragma once
-// The ranks of one replica as libtorch's own collectives (c10d) see them: Gloo on CPUs, over loopback, and
-// NCCL on GPUs. They meet through a file that all of them can reach, so nothing listens to the network.
+// The ranks of one replica as a group of libtorch's collectives (c10d): Gloo on CPUs, over loopback, and NCCL
+// on GPUs. Ranks meet through a file that all of them can reach, so nothing listens on the network.
 
 #include <atomic>
 #include <chrono>
@@ -15,20 +15,20 @@ namespace isthmus::trainer {
 
 struct RankGroupOptions {
   std::filesystem::path
-      store;  ///< the same on all ranks; not there before the first of them, and gone at the end
+      store;  ///< equal on all ranks; must not exist before the first of them, and is removed at the end
   std::uint32_t rank = 0, ranks = 1;
-  Device device = Device::cpu;  ///< where the spans lie; of GPUs the thread's current one
-  /// Of meeting, and of each operation: ranks enter one together, so it takes no longer than its transfer.
+  Device device = Device::cpu;  ///< device of the spans; for GPUs, the thread's current one
+  /// For meeting, and for each operation: ranks start one together, so it takes no longer than its transfer.
   std::chrono::milliseconds timeout{60'000};
 };
 
-/// Every operation is called by all ranks, in the same order and with equal sizes, and gives all of them the
-/// same bits. Spans lie on the ranks' device; there an operation is queued behind what was queued before, and
-/// what is queued after it sees its result. Throws Error(network) naming the rank that it is thrown on when
-/// another one is lost; the values are then unspecified.
+/// All ranks call every operation, in the same order and with equal sizes, and all receive the same bits.
+/// Spans are on the ranks' device; there an operation runs after work that was queued before it, and work
+/// queued later sees its result. If another rank is lost, throws Error(network) naming the rank that throws;
+/// the values are then unspecified.
 class RankGroup {
  public:
-  /// Returns when all ranks have met.
+  /// Returns once all ranks have met.
   explicit RankGroup(const RankGroupOptions& options);
   ~RankGroup();
   RankGroup(const RankGroup&) = delete;
@@ -38,11 +38,11 @@ class RankGroup {
   void mean(std::span<float> values);
   /// Replaces the values by those of one rank.
   void broadcast(std::span<float> values, std::uint32_t from);
-  /// Blocks until the device has done what is queued. Throws where it was cut short.
+  /// Blocks until the device has done the queued work. Throws if that was aborted.
   void settle();
 
-  /// Ends what waits for a rank that is lost. Safe from any thread. (On CPUs a connection that breaks does
-  /// it.)
+  /// Ends operations that wait for a lost rank. Safe from any thread. (On CPUs, the broken connection ends
+  /// them.)
   void abort() noexcept;
 
  private:

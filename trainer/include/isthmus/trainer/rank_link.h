@@ -1,7 +1,7 @@
 #pragma once
 // A connected socket between rank 0 of a replica and one of its other ranks: orders one way, answers the
-// other. Both ends are processes of one binary on one machine, parent and child, over a pair of sockets that
-// nobody else can reach, so structs travel as they lie in memory.
+// other. Both ends are processes of one binary on one machine, parent and child, over a socket pair that no
+// other process can reach, so structs are sent as they are in memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,25 +14,26 @@
 
 namespace isthmus::trainer {
 
-/// What rank 0 tells the others to do. Whatever a rank does, it does by one of these: none decides anything.
+/// An order from rank 0 to the other ranks, which act only on orders and decide nothing themselves.
 struct RankOrder {
   enum class What : std::uint32_t {
     meet,          ///< join the group
     train,         ///< forward and backward pass of the ids that follow; answer; average the gradient
     step,          ///< one inner step
-    parameters,    ///< take rank 0's values of a range
-    give_moments,  ///< answer, with those of a range that are held here: all first ones, then all second ones
-    take_moments,  ///< in the same order they follow
-    steps,         ///< take over a count of inner steps
-    forget,        ///< the moments
-    checksum,      ///< answer with that of the parameters
+    parameters,    ///< receive rank 0's values of a range
+    give_moments,  ///< answer, then send the moments of a range that are held here: all first ones, then all
+                   ///< second ones
+    take_moments,  ///< receive moments in the same order
+    steps,         ///< set the count of inner steps
+    forget,        ///< reset the moments
+    checksum,      ///< answer with the checksum of the parameters
     end
   } what = What::end;
-  bool gradient_from_rank_0 = false;  ///< step: it was changed there since it was averaged
+  bool gradient_from_rank_0 = false;  ///< step: the gradient was changed on rank 0 since it was averaged
   double lr = 0;                      ///< step
-  outer_sync::Range range = {};       ///< parameters and moments: of the flat buffer
+  outer_sync::Range range = {};       ///< parameters and moments: a range of the flat buffer
   std::uint64_t steps = 0;            ///< steps
-  // train: rows of seq_len + 1 ids of `width` bytes, one after another.
+  // train: rows of seq_len + 1 ids of `width` bytes, one after another, follow.
   std::uint64_t sequences = 0;
   std::int64_t seq_len = 0;
   std::uint32_t width = 0;
@@ -45,25 +46,25 @@ struct RankAnswer {
 
 class RankLink {
  public:
-  /// Takes the socket over.
+  /// Takes ownership of the socket.
   explicit RankLink(int socket) : socket_(socket) {}
   ~RankLink();
   RankLink(const RankLink&) = delete;
   RankLink& operator=(const RankLink&) = delete;
 
-  // All block until it is done, and throw Error(network) when the other end is gone.
+  // All functions block until they are done, and throw Error(network) if the other end is gone.
 
   void send(const RankOrder& order);
   [[nodiscard]] RankOrder order();
   void send(const RankAnswer& answer);
-  /// In place of an answer: why there will be none.
+  /// Sends, instead of an answer, why there will not be one.
   void send_failure(const Error& error);
-  /// Throws what `send_failure` sent.
+  /// Throws the error that `send_failure` sent.
   [[nodiscard]] RankAnswer answer();
 
   void send_bytes(std::span<const std::byte> bytes);
   void receive_bytes(std::span<std::byte> bytes);
-  /// With their length before them.
+  /// The length is sent before the text.
   void send_text(const std::string& text);
   [[nodiscard]] std::string text();
 

@@ -2,11 +2,10 @@
 // One replica's training state: model, flat buffers, inner optimizer. Owned and used by the main thread.
 //
 //   Replica replica(table, options);
-//   float loss = replica.forward_backward(loader.next());    // gradients are there
+//   float loss = replica.forward_backward(loader.next());    // computes the gradients
 //   all_reduce.mean(replica.gradients());                    // data parallel only
 //   replica.inner_step(learning_rate(inner, step, steps));
-//   outer.after_step();                                      // reads and changes parameters through
-//   LocalParameters
+//   outer.after_step();                                      // uses the replica as LocalParameters
 
 #include <cstdint>
 #include <memory>
@@ -28,16 +27,18 @@ struct ReplicaOptions {
   Device device = Device::cpu;
   Precision precision = Precision::fp32;
   std::int64_t longest_sequence = 0;  ///< tokens; data.seq_len
-  std::uint64_t seed = 0;             ///< of the initial parameters; equal on all replicas
-  std::int64_t separator = -1;        ///< id that ends a document, which bounds attention; -1: nothing does
-  TrainerConfig trainer = {};         ///< what it is to begin with, and how it saves memory
-  /// The gradient is kept in fp32 on the device, where others' may be added to it (device_gradients).
+  std::uint64_t seed = 0;             ///< seed of the initial parameters; equal on all replicas
+  std::int64_t separator = -1;        ///< id that ends a document and so bounds attention; -1: attention is
+                                      ///< not bounded
+  TrainerConfig trainer = {};         ///< initial parameters, and how to save memory
+  /// Whether to keep the gradient in fp32 on the device, where others' can be added to it (device_gradients).
   bool shared_gradient = false;
-  /// Elements whose moments are held here, and which inner_step updates; nothing: all of them.
+  /// Elements that inner_step updates, and of which this process holds the moments; nullopt: all of them.
   std::optional<outer_sync::Range> share = {};
 };
 
-/// What a replica needs to go on as if it had never stopped. Vectors are buffer_size() long.
+/// Everything that a replica needs to continue as if it had never stopped. Vectors have buffer_size()
+/// elements.
 struct ReplicaState {
   std::uint64_t steps = 0;
   std::vector<float> parameters, first_moment, second_moment;
@@ -46,53 +47,55 @@ struct ReplicaState {
 class Replica : public outer_sync::DeviceParameters, public outer_sync::InnerMoments {
  public:
   /// Starts at step 0 with initial_parameters(table, seed), or those in trainer.init_from, and zero moments.
-  /// Buffers are allocated here, once. Throws as read_pretrained does.
+  /// Allocates all buffers. Throws like read_pretrained.
   Replica(ParameterTable table, const ReplicaOptions& options);
   ~Replica() override;
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
-  /// Loss of the batch (mean, nats per token, without z-loss) and its gradient, which replaces the last one.
-  /// The batch lies on the replica's device. Throws Error(divergence) for a loss that is not finite, naming a
-  /// parameter that is not, Error(data) for an id outside the vocabulary.
+  /// Computes the loss of the batch (mean, nats per token, without z-loss) and its gradient, which replaces
+  /// the last one. The batch must be on the replica's device. Throws Error(divergence) if the loss is not
+  /// finite, naming a parameter that is not finite if there is one; Error(data) for an id outside the
+  /// vocabulary.
   virtual float forward_backward(const data::Batch& batch);
 
-  /// The gradient as fp32 in host memory, flat order, padding zero; it may be changed in place until
-  /// inner_step, which then uses it. (fp32 on a CPU: the storage itself; else a copy.)
+  /// The gradient as fp32 in host memory, in flat order, with zero padding. It may be changed in place until
+  /// inner_step, which then uses it. (With fp32 on a CPU this is the gradient itself; else a copy.)
   [[nodiscard]] virtual std::span<float> gradients();
-  /// The same on the device, with what gradients() gave out taken over; only with `shared_gradient`.
+  /// The gradient on the device, including changes made through gradients(); only with `shared_gradient`.
   [[nodiscard]] std::span<float> device_gradients();
 
-  /// Clips the gradient to inner.clip and makes one step of inner.optimizer with learning rate `lr`; the step
-  /// count grows by one. Returns the gradient's norm before clipping. Throws Error(divergence), with nothing
-  /// changed, if it is not finite.
+  /// Clips the gradient to inner.clip, makes one step of inner.optimizer with learning rate `lr`, and counts
+  /// the step. Returns the gradient's norm before clipping. If that is not finite, throws Error(divergence)
+  /// and changes nothing.
   virtual double inner_step(double lr);
 
-  /// Steps made, those before a restore included; of moments that were taken over, their steps.
+  /// Steps made, including those before a restore; if moments were copied from elsewhere, the steps that
+  /// belong to them.
   [[nodiscard]] std::uint64_t steps() const override;
 
-  // LocalParameters; ranges lie in [0, buffer_size()).
+  // LocalParameters; ranges are in [0, buffer_size()).
   [[nodiscard]] std::span<const float> read(outer_sync::Range range) override;
   [[nodiscard]] std::span<float> modify(outer_sync::Range range) override;
   void modified(outer_sync::Range range) override;
-  // DeviceParameters; on a CPU the storage itself.
+  // DeviceParameters; on a CPU the parameters themselves.
   [[nodiscard]] std::span<float> device_values() override;
   void modified_on_device(outer_sync::Range range) override;
-  // InnerMoments; ranges lie in the share.
+  // InnerMoments; ranges are in the share.
   [[nodiscard]] std::span<const float> first_moment(outer_sync::Range range) override;
   [[nodiscard]] std::span<const float> second_moment(outer_sync::Range range) override;
   void set_moments(outer_sync::Range range, std::span<const float> first,
                    std::span<const float> second) override;
   void set_steps(std::uint64_t steps) override;
 
-  /// All parameters, in host memory; valid until the next call of anything here.
+  /// All parameters, in host memory; valid until the next call of any function here.
   [[nodiscard]] std::span<const float> parameters() { return read({0, table().buffer_size()}); }
-  /// Of a share: its moments are as long as it, and `restore` takes those of the whole buffer.
+  /// With a share, the moments are those of the share only, while `restore` takes those of the whole buffer.
   [[nodiscard]] ReplicaState state() const;
-  /// The same, written over `state`: its memory is used again.
+  /// Copies the state to `state` and reuses its memory.
   virtual void copy_state(ReplicaState& state) const;
   virtual void restore(const ReplicaState& state);
-  /// The inner optimizer begins anew: zero moments, zero steps.
+  /// Resets the inner optimizer: zero moments, zero steps.
   virtual void forget_moments();
 
   [[nodiscard]] const ParameterTable& table() const;

@@ -1,5 +1,5 @@
 #pragma once
-// Text from a model, token by token.
+// Samples text from a model, token by token.
 
 #include <cstdint>
 #include <span>
@@ -10,14 +10,14 @@
 namespace isthmus::trainer {
 
 struct SampleOptions {
-  std::uint64_t tokens = 200;  ///< how many to add
-  double temperature = 0.8;    ///< 0 takes the likeliest token
+  std::uint64_t tokens = 200;  ///< number of tokens to generate
+  double temperature = 0.8;    ///< 0: always the likeliest token
   std::uint64_t seed = 0;      ///< token i is a pure function of (seed, i) and the model's logits
 };
 
-/// The ids that follow `prompt` (at least one id; it is not repeated in the result). Each token costs one
-/// forward pass over the last longest_sequence() tokens: no keys and values are kept, at the sizes this is
-/// for they would save little.
+/// Returns the ids that follow `prompt` (at least one id; not repeated in the result). Each token costs one
+/// forward pass over the last longest_sequence() tokens; keys and values are not cached, which would save
+/// little at the sizes that this is for.
 [[nodiscard]] std::vector<std::int64_t> sample(Inference& inference, std::span<const std::int64_t> prompt,
                                                const SampleOptions& options);
 

@@ -1,6 +1,6 @@
 #pragma once
-// The inner learning rate at each step. A pure function of the agreed config, the same bits on every machine:
-// during synchronous warm-up what it multiplies becomes agreed state.
+// The inner learning rate at each step: a pure function of the agreed config, with the same bits on every
+// machine, since during synchronous warm-up it affects agreed state.
 
 #include <cstdint>
 
@@ -8,8 +8,8 @@
 
 namespace isthmus::trainer {
 
-/// cos(pi x) for x in [0, 1] by its Taylor polynomial of degree 16 about pi/2's nearer side, in double
-/// without the C library, whose last bit differs between versions. Absolute error below 1e-15.
+/// cos(pi x) for x in [0, 1] in double by Taylor polynomials, without the C library, the last bit of which
+/// differs between versions. Absolute error below 1e-15.
 [[nodiscard]] double cos_pi(double x);
 
 /// Learning rate of `step` (1 .. steps). With w = warmup_steps and r = min_lr_ratio:
@@ -17,7 +17,7 @@ namespace isthmus::trainer {
 ///   constant    lr
 ///   cosine      lr (r + (1 - r) (1 + cos(pi x)) / 2),  x = (step - w) / (steps - w)
 ///   wsd         lr until the last decay_fraction of all steps, in which it falls linearly to r lr at `steps`
-/// Steps after the last have the last one's rate.
+/// Steps after the last have the rate of the last one.
 [[nodiscard]] double learning_rate(const InnerConfig& config, std::uint64_t step, std::uint64_t steps);
 
 }  // namespace isthmus::trainer

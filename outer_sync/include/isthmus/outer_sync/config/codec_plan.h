@@ -1,5 +1,5 @@
 #pragma once
-// Which codec each round of a run uses, from its config.
+// Derives from the config which codec each round of a run uses.
 
 #include <cstdint>
 
@@ -8,7 +8,7 @@
 
 namespace isthmus::outer_sync {
 
-/// `config` must be resolved; `seed` is the run's.
+/// `config` must be resolved; `seed` is the run's seed.
 [[nodiscard]] protocol::CodecPlan codec_plan(const OuterConfig& config, std::uint64_t seed = 0);
 
 }  // namespace isthmus::outer_sync

@@ -1,5 +1,5 @@
 #pragma once
-// Keys `outer.*`, `join.*` and `network.*`.
+// Config keys `outer.*`, `join.*` and `network.*`.
 
 #include <cstdint>
 #include <string>
@@ -17,7 +17,7 @@ struct OuterOptimizerConfig {
   double lr = 0.7;
   double momentum = 0.8;
   bool nesterov = true;
-  double average_first = 0.1, average_last = 0.1;  ///< parts of the run
+  double average_first = 0.1, average_last = 0.1;  ///< fractions of run.steps
   void serialize(config::Archive& ar);
 };
 
@@ -55,22 +55,22 @@ struct OuterConfig {
   OuterOptimizerConfig optimizer;
   void serialize(config::Archive& ar);
 
-  /// The experiment's `replicas`, no key of this section; known after `take_replicas`.
+  /// The experiment's `replicas`: not a key of this section, set by `take_replicas`.
   std::int64_t replicas = 0;
-  /// The experiment's `run.steps`, likewise; 0: not known, and no round only averages.
+  /// The experiment's `run.steps`, also not a key of this section. 0: unknown, and no round only averages.
   std::int64_t steps = 0;
 
-  /// The method's own rules, applied after reading: diloco is one fragment without delay, local_sgd plain
-  /// averaging, the others what method_defaults.h says; and the codec's defaults. Throws Error(config) for
-  /// settings that cannot work together (tau >= H, a block that does not divide the chunk).
+  /// Called after reading; applies the method's own rules: diloco has one fragment and no delay, local_sgd
+  /// averages plainly, for the others see method_defaults.h. Throws Error(config) for settings that cannot
+  /// work together (tau >= H, a block that does not divide the chunk).
   void resolve();
-  /// Throws Error(config) for settings that a run of so many replicas cannot have.
+  /// Sets `replicas`. Throws Error(config) if min_replicas or quorum does not fit this number.
   void take_replicas(std::int64_t number);
-  /// Whether a round that is sent at this step only averages: learning rate 1 and no momentum.
+  /// Whether a round sent at this step only averages: learning rate 1 and no momentum.
   [[nodiscard]] bool averages_at(std::uint64_t step) const;
-  /// What is allowed and unusual, a line each, for people to read.
+  /// Human-readable warnings about settings that are allowed but unusual, one per line.
   [[nodiscard]] std::vector<std::string> notes() const;
-  /// Training replicas that a view needs: min_replicas, or half of the configured ones, rounded up.
+  /// Trainers that a view needs: min_replicas, or half of the configured replicas, rounded up.
   [[nodiscard]] std::int64_t required_replicas() const {
     return min_replicas > 0 ? min_replicas : (replicas + 1) / 2;
   }
@@ -80,9 +80,10 @@ struct OuterConfig {
   [[nodiscard]] protocol::Topology topology_setting() const;
   [[nodiscard]] quant::Lossless lossless_stage() const { return quant::lossless(lossless); }
   [[nodiscard]] bool carries() const { return merge == "carry"; }
-  /// The sender keeps what its codec lost. With carry what is lost stays in the local parameters.
+  /// Whether the sender keeps what its codec lost. With carry the loss stays in the local parameters.
   [[nodiscard]] bool sender_feedback() const { return error_feedback && !carries(); }
-  /// Without error feedback the codec loses something for good: with carry below two bits, else below three.
+  /// Whether the codec loses something for good without error feedback: below two bits per element with
+  /// carry, otherwise below three.
   [[nodiscard]] bool needs_feedback() const;
   [[nodiscard]] bool paced_by_time() const { return pace == "time"; }
   [[nodiscard]] bool data_parallel() const { return method == "data_parallel"; }
@@ -94,11 +95,11 @@ struct OuterConfig {
 struct JoinConfig {
   std::string inner_state = "donor";
   void serialize(config::Archive& ar);
-  /// A newcomer takes the inner optimizer's moments from the members.
+  /// Whether a joining replica copies a member's inner optimizer moments.
   [[nodiscard]] bool moments() const { return inner_state == "donor"; }
 };
 
-/// A link that this machine does not have.
+/// An emulated link: rate, delay and loss added to this machine's traffic.
 struct EmulateConfig {
   config::Rate rate;
   config::Duration rtt, jitter;
@@ -106,12 +107,12 @@ struct EmulateConfig {
   void serialize(config::Archive& ar);
 };
 
-/// Throws Error(config) for a text that is no network.rate.
+/// Parses a value of network.rate. Throws Error(config) if it is invalid.
 [[nodiscard]] config::Rate rate_of(const std::string& text);
 
 struct NetworkConfig {
   std::string coordinator = "127.0.0.1:0";
-  static constexpr auto no_port = "none";  ///< as `listen`
+  static constexpr auto no_port = "none";  ///< value of `listen`: open no port
   std::string listen = "127.0.0.1:0";
   std::string advertise;
   std::string certs;
@@ -126,13 +127,13 @@ struct NetworkConfig {
   std::string congestion = "bbr";
   EmulateConfig emulate;
   void serialize(config::Archive& ar);
-  /// Throws Error(config) for a detect_timeout that is too short for the heartbeat, for an address to be
-  /// dialled at where no port is open, and for one that others can reach where nothing keeps strangers out.
+  /// Throws Error(config) if detect_timeout is too short for the heartbeat, if `advertise` is set although no
+  /// port is open, or if other machines can reach an address without certificates and `insecure` is off.
   void check() const;
-  void check_ports() const;  ///< the second of these alone
-  /// Whether there is a port that peers can dial.
+  void check_ports() const;  ///< the second of these checks alone
+  /// Whether this process opens a port for peers.
   [[nodiscard]] bool listens() const { return listen != no_port; }
-  /// The first address that other machines can reach, with its key; empty if there is none.
+  /// Names the first address that other machines can reach, with its key; empty if all are loopback.
   [[nodiscard]] std::string reachable() const;
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
-// The outer settings over the steps of a run: those of its config, and from each change in mid-run on
-// (protocol/settings.h) those that hold then. A round has the settings of the step that it is sent at.
+// The outer settings over the steps of a run: those of the config, then those of each live change from its
+// step on (protocol/settings.h). A round uses the settings of the step at which it is sent.
 
 #include <cstdint>
 #include <vector>
@@ -13,19 +13,18 @@ namespace isthmus::outer_sync {
 
 class SettingsTimeline {
  public:
-  /// `base` must be resolved. Keys that are not outer's are passed over. Throws Error(config) for values that
-  /// cannot be.
+  /// `base` must be resolved. Keys outside `outer.*` are ignored. Throws Error(config) for invalid values.
   explicit SettingsTimeline(const OuterConfig& base, const protocol::Settings& settings = {});
 
-  /// At that step, counted from 1.
+  /// Settings at this step; steps count from 1.
   [[nodiscard]] const OuterConfig& at(std::uint64_t step) const;
   [[nodiscard]] const OuterConfig& newest() const { return timeline_.back().config; }
-  /// When fragments are sent: a change of H or of the delay begins a phase.
+  /// Phases of the send schedule: a change of H or of the delay begins a new one.
   [[nodiscard]] const std::vector<SyncPhase>& phases() const { return phases_; }
 
  private:
   struct Era {
-    std::uint64_t begin = 0;  ///< from the step after this one on
+    std::uint64_t begin = 0;  ///< in force from the step after this one
     OuterConfig config;
   };
   void begin_phase(const Era& era, bool every_changes);
@@ -34,8 +33,8 @@ class SettingsTimeline {
   std::vector<SyncPhase> phases_;
 };
 
-/// Why these values cannot be set in mid-run, beside what was before, naming the key; empty if they can. Of
-/// the outer keys: which those are says their class, and a method that sets a key itself.
+/// Why these outer values cannot be set during a run, after the changes `before`; the text names the key.
+/// Empty if they can. Does not check whether a key is live, nor keys outside `outer.*`.
 [[nodiscard]] std::string problem_of_change(const OuterConfig& base, const protocol::Settings& before,
                                             const config::SharedItems& items);
 

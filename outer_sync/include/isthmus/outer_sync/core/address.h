@@ -1,5 +1,5 @@
 #pragma once
-// HOST:PORT as people write it: "127.0.0.1:7000", "[::1]:7000", "coordinator.example:7000".
+// Network addresses in text form: "127.0.0.1:7000", "[::1]:7000", "coordinator.example:7000".
 
 #include <cstdint>
 #include <optional>
@@ -13,18 +13,18 @@ struct Address {
   std::string host;
   std::uint16_t port = 0;
   [[nodiscard]] std::string to_string() const;  ///< IPv6 in brackets
-  /// No other machine can reach it. Names other than localhost count as reachable.
+  /// True if no other machine can reach the address. Host names other than localhost count as reachable.
   [[nodiscard]] bool is_loopback() const;
 };
 
-/// Nothing for a text that is no address.
+/// Returns nullopt if the text is not an address.
 [[nodiscard]] std::optional<Address> address_in(std::string_view text);
 
-/// Throws Error(config) naming `what` (a key or flag), the text and the form expected.
+/// Throws Error(config) that names `what` (a key or flag), the text and the expected form.
 [[nodiscard]] Address parse_address(std::string_view text, std::string_view what);
 
-/// One or more, with commas between them, and spaces where one likes. Throws like `parse_address`, with the
-/// text of the one that is none.
+/// Parses one or more addresses separated by commas; spaces around them are allowed. Throws like
+/// `parse_address`, with the text of the invalid address.
 [[nodiscard]] std::vector<Address> parse_addresses(std::string_view text, std::string_view what);
 
 }  // namespace isthmus::outer_sync

@@ -1,6 +1,6 @@
 #pragma once
-// Memory for chunks that is used again: in steady state the outer loop takes none from the system. A buffer
-// goes back to its pool when its last user lets go, on whatever thread that is.
+// Pools of reusable chunk buffers: in steady state the outer loop allocates no memory. A buffer returns to
+// its pool when its last user releases it, on any thread.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,20 +19,20 @@ class Pool {
  public:
   using Buffer = AlignedVector<T>;
 
-  /// Every buffer has room for `largest` elements, so that each serves every request; of those that nobody
-  /// uses at most `max_idle` are kept.
+  /// Every buffer has room for `largest` elements, so any buffer can serve any request. At most `max_idle`
+  /// unused buffers are kept.
   Pool(std::size_t largest, std::size_t max_idle) : shelf_(std::make_shared<Shelf>(largest, max_idle)) {}
 
-  /// A buffer of `size` elements of no particular value. Safe from any thread.
+  /// Returns a buffer of `size` elements with unspecified values. Safe from any thread.
   [[nodiscard]] std::shared_ptr<Buffer> take(std::size_t size) const {
     auto buffer = shelf_->take();
     buffer->resize(size);
     return {buffer.release(), [shelf = shelf_](Buffer* used) { shelf->put(std::unique_ptr<Buffer>(used)); }};
   }
-  /// Gives the memory that nobody uses back to the system.
+  /// Returns the memory of unused buffers to the system.
   void trim() const { shelf_->trim(); }
 
-  [[nodiscard]] std::size_t made() const { return shelf_->made(); }  ///< buffers taken from the system so far
+  [[nodiscard]] std::size_t made() const { return shelf_->made(); }  ///< buffers allocated so far
   [[nodiscard]] std::size_t idle() const { return shelf_->idle(); }
   [[nodiscard]] std::size_t in_use() const { return shelf_->in_use(); }
 
@@ -51,7 +51,7 @@ class Pool {
           return buffer;
         }
         ++made_;
-        // Room for it now, since putting it back must not fail.
+        // Reserve the entry now, because put() must not fail.
         if (idle_.capacity() < std::min(in_use_, max_idle_)) idle_.reserve(2 * in_use_);
       }
       auto buffer = std::make_unique<Buffer>();
@@ -62,7 +62,7 @@ class Pool {
     void put(std::unique_ptr<Buffer> buffer) noexcept {
       const std::lock_guard lock(mutex_);
       --in_use_;
-      // One that has grown beyond what this pool is for is not kept.
+      // A buffer that has grown beyond `largest_` is freed.
       if (idle_.size() < std::min(max_idle_, idle_.capacity()) && buffer->capacity() <= largest_)
         idle_.push_back(std::move(buffer));
     }
@@ -87,13 +87,13 @@ class Pool {
    private:
     mutable std::mutex mutex_;
     const std::size_t largest_, max_idle_;
-    std::vector<std::unique_ptr<Buffer>> idle_;  ///< the last one used at the end: it may still be in a cache
+    std::vector<std::unique_ptr<Buffer>> idle_;  ///< most recently used last: it may still be in a cache
     std::size_t in_use_ = 0, made_ = 0;
   };
 
   std::shared_ptr<Shelf> shelf_;
 };
 
-using BufferPool = Pool<std::byte>;  ///< of encoded chunks
+using BufferPool = Pool<std::byte>;  ///< for encoded chunks
 
 }  // namespace isthmus::outer_sync

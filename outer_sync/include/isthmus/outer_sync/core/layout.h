@@ -1,6 +1,7 @@
 #pragma once
-// How the flat parameter buffer is cut: fragments (the unit of synchronisation) and chunks (the unit of
-// ownership, transfer, retry and reduction). Cut once, never changed during a run; the same on all members.
+// How the flat parameter buffer is divided into fragments (the unit of synchronisation) and chunks (the unit
+// of ownership, transfer, retry and reduction). The division is the same on all members and never changes
+// during a run.
 
 #include <cstdint>
 #include <span>
@@ -21,15 +22,15 @@ struct Range {
 };
 
 using FragmentId = std::uint32_t;
-using ChunkId = std::uint32_t;  ///< counts through all fragments in order
+using ChunkId = std::uint32_t;  ///< numbered through all fragments in order
 
-/// Fragments in buffer order, without overlap; gaps between them are alignment padding that stays zero.
+/// Fragments in buffer order, without overlap; gaps between them are alignment padding and stay zero.
 class FragmentLayout {
  public:
   FragmentLayout() = default;
-  /// `chunk_elements` is rounded by nobody: it must be a multiple of the codec's block, so that cutting a
-  /// fragment into chunks never splits a block. Throws Error(config) for empty or overlapping fragments or a
-  /// zero chunk.
+  /// `chunk_elements` must be a multiple of the codec's block size, so that no chunk boundary splits a block;
+  /// it is not rounded here. Throws Error(config) for an empty fragment, overlapping fragments or a zero
+  /// `chunk_elements`.
   FragmentLayout(std::vector<Range> fragments, std::uint64_t chunk_elements);
 
   [[nodiscard]] std::span<const Range> fragments() const { return fragments_; }
@@ -46,7 +47,7 @@ class FragmentLayout {
     return {first_chunk_.at(p), first_chunk_.at(p + 1)};
   }
   [[nodiscard]] FragmentId fragment_of(ChunkId k) const { return fragment_of_.at(k); }
-  /// First element of a chunk, counted from its fragment's.
+  /// Offset of a chunk's first element in its fragment.
   [[nodiscard]] std::uint64_t place_in_fragment(ChunkId k) const {
     return chunk(k).begin - fragment(fragment_of(k)).begin;
   }

@@ -1,6 +1,7 @@
 #pragma once
-// The outer state in the memory of a device (a GPU), whose passes run there beside what the model computes:
-// parameters never come to the host but for a checkpoint, an evaluation or a newcomer; encoded bytes do.
+// The outer state in the memory of a device (a GPU). Its passes run there, concurrently with the model's
+// computation. Parameters come to the host only for checkpoints, evaluations and state transfers; encoded
+// bytes come in every round.
 
 #include <cstddef>
 #include <deque>
@@ -15,99 +16,100 @@
 
 namespace isthmus::outer_sync {
 
-/// A device's memory, and the passes of quant/passes.h over it. Everything is queued, in the order of the
-/// calls, and runs beside the queue in which the model computes. One thread calls; another one may wait for
-/// marks. Throws Error(data) when the device reports a fault.
+/// A device's memory and the passes of quant/passes.h on it. Calls are queued in order and run concurrently
+/// with the queue in which the model computes. One thread makes all calls; another may wait for marks. Throws
+/// Error(data) when the device reports a fault.
 class DevicePasses {
  public:
   virtual ~DevicePasses() = default;
 
-  /// Memory for `bytes`, aligned for every pass, of no particular value; freed with the last handle, when
-  /// nothing that was queued uses it any more.
+  /// Allocates `bytes` aligned for every pass, with unspecified content. Freed with the last handle, once no
+  /// queued operation uses the memory.
   [[nodiscard]] virtual std::shared_ptr<std::byte> device_memory(std::size_t bytes) = 0;
-  /// The host's, from and to which copies run by themselves.
+  /// Allocates host memory from and to which copies run asynchronously.
   [[nodiscard]] virtual std::shared_ptr<std::byte> host_memory(std::size_t bytes) = 0;
 
   /// A point in the queue. It must not outlive the passes.
   class Mark {
    public:
     virtual ~Mark() = default;
-    /// Waits for everything before it. Of an encoder: the first element that cannot be encoded, as in
-    /// quant/passes.h.
+    /// Waits for everything queued before the mark. For an encoder's mark, returns the first element that
+    /// cannot be encoded, as in quant/passes.h.
     virtual std::optional<std::size_t> wait() = 0;
   };
-  static constexpr std::size_t marks = 1024;  ///< that there may be at a time
+  static constexpr std::size_t marks = 1024;  ///< maximum number of marks at a time
 
-  /// Between any two memories; both must stay until it is done.
+  /// Copies between any two memories; both must stay valid until the copy is done.
   virtual void copy(const void* from, void* to, std::size_t bytes) = 0;
   virtual void clear(std::span<float> values) = 0;
   [[nodiscard]] virtual std::unique_ptr<Mark> encode_difference(
       const quant::CodecSpec& spec, std::span<const float> minuend, std::span<const float> subtrahend,
       quant::Feedback feedback, const quant::Noise& noise, std::span<std::byte> out) = 0;
-  // Bytes that are decoded must have been found valid on the host.
+  // The bytes to decode must have been validated on the host.
   virtual void decode_accumulate(const quant::CodecSpec& spec, std::span<const std::byte> in, float weight,
                                  std::span<float> sum) = 0;
   virtual void decode_apply(const quant::CodecSpec& spec, std::span<const std::byte> in,
                             const quant::OuterStep& step, std::span<float> theta, std::span<float> velocity,
                             std::span<float> local) = 0;
-  /// The products of each tile of two vectors (quant/passes.h), in the device's memory.
+  /// Writes the products of each tile of two vectors (quant/passes.h) to device memory.
   virtual void products(std::span<const float> x, std::span<const float> y,
                         std::span<quant::Products> tiles) = 0;
-  /// Waits, and returns outer_sync::digest_of the values (audit.h).
+  /// Waits, and returns outer_sync::digest_of(values) (audit.h).
   [[nodiscard]] virtual std::uint64_t digest(std::span<const float> values) = 0;
   [[nodiscard]] virtual std::unique_ptr<Mark> mark() = 0;
 
-  /// What is queued from now on runs after all that the model computes so far.
+  /// Passes queued from now on run after everything that the model has queued so far.
   virtual void after_model() = 0;
-  /// What the model computes from now on runs after all that is queued so far.
+  /// Everything that the model queues from now on runs after all passes queued so far.
   virtual void before_model() = 0;
 };
 
-/// Local parameters that lie on the device.
+/// Local parameters in device memory.
 class DeviceParameters : public LocalParameters {
  public:
-  /// All of them, flat; the address never changes.
+  /// All parameters, flat; the address never changes.
   [[nodiscard]] virtual std::span<float> device_values() = 0;
-  /// They were changed there, before what the model computes from now on: makes it visible to the model (bf16
-  /// twin).
+  /// Call after changing this range on the device: makes the change visible to the model (bf16 twin). The
+  /// change must be ordered before the model's next computation.
   virtual void modified_on_device(Range range) = 0;
 };
 
-/// Limits of the memory through which encoded chunks go to the host and come from it. Chunks are encoded and
-/// decoded in batches: a pass over few elements takes less time than queueing it does.
+/// Limits of the buffers through which encoded chunks pass between device and host. Chunks are encoded and
+/// decoded in batches, because a pass over few elements takes less time than queueing it.
 struct Staging {
   std::uint64_t batch_elements = 1 << 20;
-  std::size_t outgoing = 256 << 20;  ///< bytes, unless two batches need more
-  std::size_t incoming = 32 << 20;   ///< as well
+  std::size_t outgoing = 256 << 20;  ///< bytes; exceeded only if two batches need more
+  std::size_t incoming = 32 << 20;   ///< likewise
 };
 
-/// Consecutive chunks of one fragment that one pass takes: their encodings join to one.
+/// Consecutive chunks of one fragment that one pass processes together: their encodings are joined.
 struct ChunkBatch {
   ChunkId first, last;
   Range range;  ///< in the flat buffer
 };
 
-/// What the batches of a layout need, by these limits.
+/// Buffer sizes for the batches of a layout, within these limits.
 struct StagingRoom {
   StagingRoom(const FragmentLayout& layout, const quant::CodecSpec& codec, const Staging& staging = {});
 
-  std::size_t slot = 0;                    ///< bytes of the longest batch encoded, aligned
-  std::size_t outgoing = 0, incoming = 0;  ///< slots
-  std::size_t decoded = 0, tiles = 0;  ///< bytes: of the longest batch in fp32, and of a fragment's products
+  std::size_t slot = 0;                    ///< bytes of the longest encoded batch, aligned
+  std::size_t outgoing = 0, incoming = 0;  ///< number of slots
+  std::size_t decoded = 0, tiles = 0;  ///< bytes of the longest batch in fp32, and of a fragment's products
   [[nodiscard]] std::size_t on_device() const { return (outgoing + incoming) * slot + decoded + tiles; }
   [[nodiscard]] std::size_t on_host() const { return (outgoing + incoming) * slot + tiles; }
 };
 
-/// The same bits as HostOuterState. It has no passes for eager and co2.
+/// Computes the same bits as HostOuterState. It does not support eager and co2.
 class DeviceOuterState : public OuterState {
  public:
-  /// As HostOuterState; `codecs` are the run's. All memory is taken here.
+  /// As HostOuterState; `codecs` are the run's. Allocates all its memory.
   DeviceOuterState(const FragmentLayout& layout, const protocol::CodecPlan& codecs, DeviceParameters& local,
                    std::unique_ptr<DevicePasses> passes, const Staging& staging = {});
   ~DeviceOuterState() override;
 
-  /// Queues the passes and returns; `leave` is called on another thread. Where a fragment needs more than
-  /// Staging::outgoing, or has more than marks / 4 batches, the first ones are handed over before it returns.
+  /// Queues the passes and returns; another thread calls `leave`. If a fragment needs more than
+  /// Staging::outgoing or has more than marks / 4 batches, its first batches are handed over before the call
+  /// returns.
   [[nodiscard]] HandOver encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
                                 Leave leave) override;
   [[nodiscard]] std::optional<quant::Products> products(
@@ -135,18 +137,18 @@ class DeviceOuterState : public OuterState {
 
  private:
   using Mark = std::unique_ptr<DevicePasses::Mark>;
-  /// As many floats on the device as the flat buffer has.
+  /// A device vector as long as the flat buffer.
   struct Flat {
     std::shared_ptr<std::byte> memory;
     std::span<float> values;
     [[nodiscard]] std::span<float> part(Range range) const { return values.subspan(range.begin, range.size); }
   };
-  /// Room for an encoded batch, on the device and on the host.
+  /// Space for one encoded batch on the device and on the host.
   struct Slot {
     std::span<std::byte> device, host;
-    Mark busy;  ///< behind the last pass or copy that uses it
+    Mark busy;  ///< after the last pass or copy that uses the slot
   };
-  /// Slots that are used in turn.
+  /// Slots used in rotation.
   struct Slots {
     std::shared_ptr<std::byte> device, host;
     std::vector<Slot> slots;
@@ -180,13 +182,13 @@ class DeviceOuterState : public OuterState {
   const bool error_feedback_;
   const Staging staging_;
   std::unique_ptr<DevicePasses> passes_;
-  Flat global_, velocity_, residual_;  ///< the last one only with error feedback
+  Flat global_, velocity_, residual_;  ///< residual_ only with error feedback
   Slots outgoing_, incoming_;
   std::deque<Leaving> leaving_;           ///< owned by the other thread during a hand-over
-  std::shared_future<void> handed_over_;  ///< of the last fragment sent; invalid before the first
-  /// One decoded batch; the products of a fragment's tiles, on the device and on the host.
+  std::shared_future<void> handed_over_;  ///< end of the last hand-over; invalid before the first
+  /// One decoded batch, and the products of a fragment's tiles on the device and on the host.
   std::shared_ptr<std::byte> decoded_, device_tiles_, host_tiles_;
-  AlignedVector<float> host_global_, host_velocity_;  ///< what was given out last
+  AlignedVector<float> host_global_, host_velocity_;  ///< values last returned by global() and velocity()
 };
 
 }  // namespace isthmus::outer_sync

@@ -1,5 +1,5 @@
 #pragma once
-// One fragment's agreed state, as members give it to a replica that joins or catches up.
+// One fragment's agreed state, as members send it to a replica that joins or catches up.
 
 #include <cstdint>
 #include <memory>
@@ -15,9 +15,9 @@ struct FragmentSnapshot {
   FragmentId fragment = 0;
   protocol::FragmentState state;
   std::shared_ptr<const AlignedVector<float>> theta, velocity;
-  /// The giver's inner optimizer at that moment (inner_moments.h), if it was asked for; else null.
+  /// The donor's inner optimizer moments at that time (inner_moments.h), if requested; otherwise null.
   std::shared_ptr<const AlignedVector<float>> first_moment{}, second_moment{};
-  std::uint64_t inner_steps = 0;  ///< behind these moments
+  std::uint64_t inner_steps = 0;  ///< steps behind these moments
 };
 
 }  // namespace isthmus::outer_sync

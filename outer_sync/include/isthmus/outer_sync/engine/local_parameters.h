@@ -1,7 +1,6 @@
 #pragma once
-// Where a replica's local parameters live, as the outer loop sees them: one flat fp32 buffer, in fragment
-// order. On a CPU `read` and `modify` are the storage itself; a device copies the range through pinned
-// memory.
+// Interface to a replica's local parameters: one flat fp32 buffer, in fragment order. On a CPU, `read` and
+// `modify` return the storage itself; a device copies the range through pinned memory.
 
 #include <span>
 
@@ -14,8 +13,8 @@ class LocalParameters {
   virtual ~LocalParameters() = default;
   /// Current values of the range; valid until the next call.
   [[nodiscard]] virtual std::span<const float> read(Range range) = 0;
-  /// Current values of the range, to be changed in place; `modified` must follow before anything else is
-  /// called. It makes the change visible to the model (device copy, bf16 twin).
+  /// Current values of the range, to be changed in place. `modified` must be called next: it makes the change
+  /// visible to the model (device copy, bf16 twin).
   [[nodiscard]] virtual std::span<float> modify(Range range) = 0;
   virtual void modified(Range range) = 0;
 };

@@ -1,6 +1,6 @@
 #pragma once
-// How much memory the outer loop of one replica can take. It depends on the config and the view, never on how
-// long a peer stands still.
+// Upper bounds of the memory used by one replica's outer loop. They depend on the config and the view, never
+// on how long a peer stalls.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,22 +13,21 @@ namespace isthmus::outer_sync {
 
 /// In bytes.
 struct MemoryBound {
-  std::uint64_t state = 0;  ///< global parameters, momentum, residuals; on a GPU replica in its memory
-  std::uint64_t usual = 0;  ///< chunks, while everybody keeps up; kept for use again
-  std::uint64_t most = 0;   ///< chunks, whatever peers do or do not do
+  std::uint64_t state = 0;  ///< global parameters, momentum, residuals; on a GPU replica in GPU memory
+  std::uint64_t usual = 0;  ///< chunk buffers while all members keep up; kept for reuse
+  std::uint64_t most = 0;   ///< chunk buffers in any case, even if peers stall
 };
 
-/// Of a replica in this view, with the chunks that it owns there.
+/// For a replica in this view, with the chunks that it owns there.
 [[nodiscard]] MemoryBound memory_bound(const OuterConfig& config, const FragmentLayout& layout,
                                        const protocol::View& view, protocol::MemberIndex self);
 
-/// Chunk buffers that are kept for use again. What a round holds at once: of every chunk our contribution and
-/// the result, and contributions of M members to one chunk in M. Twice that, since two rounds of a fragment
-/// may be there.
+/// Chunk buffers kept for reuse. One round needs three per chunk: our contribution, the result, and M
+/// contributions to the one chunk in M that we own. Two rounds of a fragment may overlap, so twice that.
 [[nodiscard]] std::size_t usual_chunks(const FragmentLayout& layout);
 
-/// Bytes that may wait for one peer or be under way to it: somewhat more than all that the protocol may have
-/// to repeat when the peer is there again.
+/// Maximum bytes queued for or in flight to one peer: somewhat more than what the protocol may have to resend
+/// when the peer returns.
 [[nodiscard]] std::size_t max_queued(const FragmentLayout& layout, const protocol::CodecPlan& codecs);
 
 }  // namespace isthmus::outer_sync

@@ -1,5 +1,5 @@
 #pragma once
-// The arithmetic of the member that owns a chunk: it decodes the contributions, takes their mean, encodes it.
+// The arithmetic of a chunk owner: it decodes the contributions, computes their mean and encodes it.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,15 +16,15 @@
 
 namespace isthmus::outer_sync {
 
-/// Bytes of the largest chunk of a run.
+/// Bytes of a run's largest encoded chunk.
 [[nodiscard]] std::size_t largest_encoded_chunk(const FragmentLayout& layout,
                                                 const protocol::CodecPlan& codecs);
 
-/// Where stochastic rounding of a chunk takes its random numbers from.
+/// Source of the random numbers for stochastic rounding of a chunk.
 [[nodiscard]] quant::Noise noise_of(const FragmentLayout& layout, ChunkId chunk, std::uint64_t seed,
                                     protocol::Round round);
 
-/// A contribution that makes a result impossible. `contribution` is its index among those of the chunk.
+/// A contribution that makes a result impossible. `contribution` is its index in the chunk's contributions.
 class BadContribution : public Error {
  public:
   BadContribution(const std::string& message, std::size_t index)
@@ -32,40 +32,41 @@ class BadContribution : public Error {
   std::size_t contribution;
 };
 
-/// The result of a chunk's contributions.
+/// The result of reducing one chunk.
 struct Reduction {
-  protocol::SharedBytes bytes;  ///< of the result
+  protocol::SharedBytes bytes;  ///< the encoded mean
   protocol::Measured measured;
 };
 
 /// Reduces the chunks that this member owns: decodes contributions in member order, adds, divides, encodes.
-/// Several threads may call reduce(), each for other chunks; the rounds of one chunk come in order.
+/// Several threads may call reduce() for different chunks; the rounds of one chunk must come in order.
 class Reducer {
  public:
-  /// With error feedback the owner adds what encoding lost to the next round of the same chunk. What warm-up
-  /// rounds lost is dropped when they end, since gradients and outer gradients are different quantities.
+  /// With error feedback the owner adds what encoding lost to the next round of the same chunk. Losses of
+  /// warm-up rounds are dropped at the warm-up's end, because gradients and outer gradients are different
+  /// quantities.
   Reducer(const FragmentLayout& layout, protocol::CodecPlan codecs);
 
-  /// The encoded weighted mean sum w_i x_i / sum w_i, with w_i = weight_i / the largest weight: equal weights
-  /// become 1, so the result is the plain mean, bit for bit. `weights` has the tokens behind each
-  /// contribution; all zero counts as equal. A contribution that `reject` excludes adds neither value nor
-  /// weight. Throws BadContribution if bytes do not decode (it names the chunk) or the mean cannot be encoded
-  /// (it names the contribution of the largest norm).
+  /// Returns the encoded weighted mean sum w_i x_i / sum w_i, with w_i = weight_i / the largest weight: equal
+  /// weights become 1, so the result is the plain mean, bit for bit. `weights`: tokens behind each
+  /// contribution; all zero counts as equal. Contributions that `reject` excludes add neither value nor
+  /// weight. Throws BadContribution if bytes do not decode (naming the chunk) or the mean cannot be encoded
+  /// (naming the contribution with the largest norm).
   [[nodiscard]] Reduction reduce(ChunkId chunk, protocol::Round round,
                                  std::span<const protocol::SharedBytes> contributions,
                                  std::span<const std::uint64_t> weights,
                                  const protocol::RejectRule& reject = {});
-  /// The sum of squares of the decoded values, in fp64: element i goes into sum i mod 16, and the sixteen
-  /// sums are added in order. Infinity if the bytes do not decode.
+  /// Sum of squares of the decoded values, in fp64: element i is added to sum i mod 16, then the sixteen sums
+  /// are added in order. Infinity if the bytes do not decode.
   [[nodiscard]] double squares(ChunkId chunk, protocol::Round round, const Bytes& bytes) const;
 
-  /// Drops a chunk's residual: its result was dropped, or another member owns the chunk now.
+  /// Drops a chunk's residual, because its result was dropped or another member owns the chunk now.
   void forget(ChunkId chunk) { residuals_.at(chunk) = {}; }
 
-  /// Residuals by chunk, for checkpoints. Not to be called while reduce() runs.
+  /// Residuals by chunk, for checkpoints. Do not call while reduce() runs.
   using Residuals = std::vector<AlignedVector<float>>;
   [[nodiscard]] const Residuals& residuals() const { return residuals_; }
-  /// Throws Error(data) unless the shape is this layout's.
+  /// Throws Error(data) if the shape does not fit this layout.
   void restore(Residuals residuals);
 
   /// Memory for the encoded chunks of this run.

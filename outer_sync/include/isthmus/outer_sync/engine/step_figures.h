@@ -1,8 +1,8 @@
 #pragma once
-// Figures of an outer step, from the momentum v before it and the round's mean outer gradient g alone. With
-// c = <v, g> / |g|^2, DiLoCo's step (arXiv 2311.08105, Algorithm 1) moves along g by A |g| lr, where the gain
-// A is 1 + mu + mu^2 c (without Nesterov 1 + mu c). If outer gradients k rounds apart correlate as rho^k,
-// then c = rho + mu rho^2 + ... = rho / (1 - mu rho) on average, so rho = c / (1 + mu c).
+// Figures of an outer step, computed only from the momentum v before it and the round's mean outer gradient
+// g. With c = <v, g> / |g|^2, DiLoCo's step (arXiv 2311.08105, Algorithm 1) moves along g by A |g| lr, where
+// the gain A is 1 + mu + mu^2 c (without Nesterov 1 + mu c). If outer gradients k rounds apart correlate as
+// rho^k, then c = rho + mu rho^2 + ... = rho / (1 - mu rho) on average, so rho = c / (1 + mu c).
 
 #include <optional>
 
@@ -12,25 +12,25 @@
 
 namespace isthmus::outer_sync {
 
-/// The same on all replicas. They are for people to read: nothing in a run follows from them.
+/// The same on all replicas. For display only; nothing in a run depends on them.
 struct OuterStepFigures {
   double norm = 0;         ///< |g|
-  double gain = 0;         ///< A, limited to +-protocol::max_abs_gain; 1 where the round only averaged
+  double gain = 0;         ///< A, limited to +-protocol::max_abs_gain; 1 if the round only averaged
   double correlation = 0;  ///< rho, limited to [-1, 1]
   bool has_momentum = false;
   friend bool operator==(const OuterStepFigures&, const OuterStepFigures&) = default;
 };
 
-/// `products` are those of v (x) and g (y). Where mu is 0, v is the g of the round before, and rho their
-/// cosine. Nothing where g is 0 or not finite, and with CO2, whose momentum is clipped.
+/// `products`: those of v (x) and g (y). If mu is 0, v is the previous round's g and rho is their cosine.
+/// Returns nullopt if g is 0 or not finite, and for CO2, because it clips the momentum.
 [[nodiscard]] std::optional<OuterStepFigures> figures_of(const quant::Products& products,
                                                          const methods::OuterRule& rule);
 
-/// What is known of a fragment's newest audited round (protocol/audits.h).
+/// Figures of a fragment's newest audited round (protocol/audits.h).
 struct FragmentFigures {
   protocol::Round round = 0;
   std::optional<OuterStepFigures> step = {};
-  // |local - global| of this replica alone:
+  // |local - global| on this replica:
   std::optional<double> spread_at_send = {};   ///< before its contribution was encoded
   std::optional<double> spread_at_apply = {};  ///< after the result was applied
   friend bool operator==(const FragmentFigures&, const FragmentFigures&) = default;

@@ -9,8 +9,8 @@
 
 namespace isthmus::outer_sync::log {
 
-/// h_r = SHA-256(h_{r-1}, p, r, result bytes in chunk order), p and r as eight bytes little-endian. How the
-/// bytes are cut into runs makes no difference. h_0 is 32 zero bytes.
+/// h_r = SHA-256(h_{r-1}, p, r, result bytes in chunk order), with p and r as eight bytes little-endian. How
+/// `results` splits the bytes makes no difference. h_0 is 32 zero bytes.
 [[nodiscard]] Digest next_chain(const Digest& previous, FragmentId fragment, protocol::Round round,
                                 std::span<const std::span<const std::byte>> results);
 

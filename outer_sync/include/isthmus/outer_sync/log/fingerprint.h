@@ -1,5 +1,5 @@
 #pragma once
-// What two replicas must have in common for the flat buffer of one to fit the other.
+// Identifies a flat buffer's layout: two replicas with equal fingerprints can exchange their buffers.
 
 #include <span>
 
@@ -9,8 +9,8 @@
 
 namespace isthmus::outer_sync {
 
-/// Digest of the names, shapes and places of all tensors, in buffer order, and of the fragments: whoever
-/// trains them, and with what.
+/// Digest of the names, shapes and places of all tensors, in buffer order, and of the fragments. It does not
+/// depend on how they are trained.
 [[nodiscard]] Digest fingerprint_of(std::span<const log::LoggedTensor> tensors, const FragmentLayout& layout);
 
 }  // namespace isthmus::outer_sync

@@ -1,5 +1,5 @@
 #pragma once
-// What a log says once: everything that its records need to become a model again.
+// A log's header: everything that turns its records into a model again.
 //
 // The file "log.header", little-endian: 8 bytes magic "ISTHRLOG", u32 version, the fields of LogHeader in the
 // bounded archive (base/archive.h), 32 bytes SHA-256 of all of the above.
@@ -23,7 +23,7 @@ inline constexpr const char* header_name = "log.header";
 
 /// A named tensor's place in the flat parameter buffer.
 struct LoggedTensor {
-  std::string name;                 ///< 1 to 255 characters of printable ASCII, each name once
+  std::string name;                 ///< unique; 1 to 255 characters of printable ASCII
   std::vector<std::int64_t> shape;  ///< row-major; its product is range.size
   Range range;                      ///< elements of the flat buffer
   friend bool operator==(const LoggedTensor&, const LoggedTensor&) = default;
@@ -36,11 +36,11 @@ struct LoggedTensor {
 struct LogHeader {
   std::string run;
   std::uint32_t numerics = protocol::numerics_version;
-  Digest model;                  ///< fingerprint
+  Digest model;                  ///< the model's fingerprint
   std::vector<Range> fragments;  ///< as in FragmentLayout
   std::uint64_t chunk_elements = 0;
   quant::CodecSpec codec;             ///< of the rounds after the warm-up
-  protocol::Round warmup_rounds = 0;  ///< of each fragment; they are not in the log
+  protocol::Round warmup_rounds = 0;  ///< per fragment; they are not in the log
   std::vector<LoggedTensor> tensors;
   friend bool operator==(const LogHeader&, const LogHeader&) = default;
 
@@ -50,14 +50,12 @@ struct LogHeader {
   [[nodiscard]] std::uint64_t result_size(FragmentId fragment) const;
 };
 
-/// Why no log has this header; empty if one can. What has passed may be computed with: no sum or product of
-/// its numbers overflows.
+/// Why the header is invalid; empty if it is valid. No sum or product of a valid header's numbers overflows.
 [[nodiscard]] std::string problem_of(const LogHeader& header);
 
-/// The file's bytes.
+/// The bytes of the header file.
 [[nodiscard]] Bytes to_file(const LogHeader& header);
-/// Throws Error(data) naming `file` and the reason when the bytes are anything else than a header without a
-/// problem.
+/// Throws Error(data) naming `file` and the reason unless the bytes are a valid header.
 [[nodiscard]] LogHeader header_from(std::span<const std::byte> bytes, const std::filesystem::path& file);
 
 }  // namespace isthmus::outer_sync::log

@@ -1,5 +1,5 @@
 #pragma once
-// Global parameters from a log, bit for bit, every hash of its chains recomputed.
+// Rebuilds the global parameters from a log, bit for bit, and verifies every chain hash.
 
 #include <cstdint>
 #include <filesystem>
@@ -12,23 +12,22 @@
 namespace isthmus::outer_sync::log {
 
 struct ReplayedFragment {
-  protocol::Round first = 0;      ///< of the snapshot that it begins with
+  protocol::Round first = 0;      ///< round of the snapshot that it starts from
   protocol::FragmentState state;  ///< after the last round applied
-  bool torn = false;              ///< an incomplete record follows the last one: a crash, or a log in use
+  bool torn = false;  ///< an incomplete record follows the last one: after a crash, or in a log in use
 };
 
 struct Replayed {
   LogHeader header;
   AlignedVector<float> parameters;  ///< flat, whole buffer
   std::vector<ReplayedFragment> fragments;
-  Digest global_hash;  ///< of the parameters; the run's own if all fragments stand where they stood together
+  Digest global_hash;  ///< of the parameters; the run's own hash only if it held all these rounds at one time
   [[nodiscard]] std::uint64_t rounds() const;  ///< applied, all fragments
 };
 
-/// Applies the rounds in the log up to `until`, that one included, or all. Changes nothing in the folder.
-/// Throws Error(data) naming file, offset and reason for what is missing or damaged, or begins after `until`,
-/// and Error(divergence) naming fragment and round when results do not give the chain hash that stands with
-/// them.
+/// Applies the rounds in the log up to and including `until`, or all. Does not change the folder. Throws
+/// Error(data) naming file, offset and reason if something is missing, damaged or begins after `until`, and
+/// Error(divergence) naming fragment and round if results do not give the recorded chain hash.
 [[nodiscard]] Replayed replay(const std::filesystem::path& folder,
                               std::optional<protocol::Round> until = std::nullopt);
 

@@ -1,5 +1,5 @@
 #pragma once
-// How a round's result moves the global parameters: the one definition for training and for replaying a log.
+// How a round's result changes the global parameters: one definition for training and for replaying a log.
 
 #include <cstddef>
 #include <optional>
@@ -16,8 +16,8 @@ struct OuterRule {
   std::optional<Co2> co2 = {};
 };
 
-/// Decodes one chunk's result and takes the step. The spans are as long as the chunk. False, with nothing
-/// changed, for bytes that do not decode.
+/// Decodes one chunk's result and makes the outer step. The spans are as long as the chunk. If the bytes do
+/// not decode, returns false and changes nothing.
 [[nodiscard]] inline bool apply(const OuterRule& rule, const quant::CodecSpec& spec,
                                 std::span<const std::byte> in, std::span<float> theta,
                                 std::span<float> velocity, std::span<float> local) {

@@ -1,7 +1,7 @@
 #pragma once
-// How many inner steps a replica makes while the agreed clock goes through one sync interval, so that slow
-// and fast ones come to its end at the same time (dynamic local updates of asynchronous Local-SGD, arXiv
-// 2401.09135, with a clock that all share). No agreed state: each replica has its own.
+// How many inner steps a replica makes during one sync interval of agreed steps, so that slow and fast
+// replicas reach its end at the same time (dynamic local updates of asynchronous Local-SGD, arXiv 2401.09135,
+// here with agreed steps that all share). Not agreed state: each replica has its own.
 
 #include <cstdint>
 
@@ -10,29 +10,28 @@ namespace isthmus::outer_sync::methods {
 class Pace {
  public:
   static constexpr double slowest = 1.0 / 8, fastest = 8;
-  /// Speeds are measured: a ratio changes only when it is off by more than this part.
+  /// Speeds are measured, so the ratio changes only if it is off by more than this share.
   static constexpr double tolerance = 1.0 / 16;
 
   /// Begins an interval of `agreed` >= 1 agreed steps. `own` and `reference`: inner steps per second of this
-  /// replica and of the run. Where one of them is not known (not above 0, not finite) the ratio stays as it
-  /// was.
+  /// replica and of the run. If one of them is unknown (not above 0, not finite), the ratio does not change.
   void begin(std::uint64_t agreed, double own, double reference);
-  /// Counts one inner step; returns how many agreed steps it completes: `inner()` of them complete `agreed`.
-  /// Not when the interval is over.
+  /// Counts one inner step and returns how many agreed steps it completes: `inner()` inner steps complete
+  /// `agreed` ones. Requires !over().
   [[nodiscard]] std::uint64_t tick();
-  /// What the next `tick` returns.
+  /// The value that the next `tick` will return.
   [[nodiscard]] std::uint64_t next() const { return completed(made_ + 1) - completed(made_); }
-  /// The interval is over before its end: the clock was set.
+  /// Ends the interval early, because the agreed step was set.
   void cut_short() { made_ = inner_; }
-  /// All inner steps of the interval are made; so it is before the first one.
+  /// All inner steps of the interval are made; also true before the first interval.
   [[nodiscard]] bool over() const { return made_ == inner_; }
 
-  /// Inner steps in this interval (H_m); 0 before the first one.
+  /// Inner steps in this interval (H_m); 0 before the first interval.
   [[nodiscard]] std::uint64_t inner() const { return inner_; }
-  /// rho = H_m / H, but for the rounding of H_m.
+  /// rho: H_m / H, except that H_m is rounded.
   [[nodiscard]] double ratio() const { return ratio_; }
 
-  /// For what comes from a file: whether this state can be.
+  /// Whether this state, read from a file, is valid.
   [[nodiscard]] bool sound() const;
   template <class Archive>
   void serialize(Archive& ar) {

@@ -1,7 +1,7 @@
 #pragma once
-// Plans again while a run goes on: from what its members measure of their lines, whether other values of
-// sync_every and sync_delay are needed for the wanted utilisation. No clock, no sockets: readings go in, at
-// most a proposal comes out.
+// Plans again during a run: decides from what members measure of their links whether the wanted utilisation
+// needs other values of sync_every and sync_delay. No clock, no sockets: readings go in, at most one proposal
+// comes out.
 
 #include <cstdint>
 #include <deque>
@@ -13,76 +13,78 @@
 
 namespace isthmus::outer_sync::plan {
 
-/// What is known of a run's lines at one moment; 0 stands for what is not known.
+/// Measurements of a run's links at one time; 0: unknown.
 struct LineReadings {
   struct Member {
     std::string name;
-    double step_seconds = 0;  ///< of an inner step, without what it waited for
+    double step_seconds = 0;  ///< of an inner step, waits excluded
     double up = 0;            ///< bytes per second that it can send to all others together
     friend bool operator==(const Member&, const Member&) = default;
   };
-  /// From one member to another.
+  /// The path from one member to another.
   struct Way {
     double round_trip = 0;  ///< seconds
     double rate = 0;        ///< bytes per second
     friend bool operator==(const Way&, const Way&) = default;
   };
-  std::vector<Member> members;  ///< that train, in member order
+  std::vector<Member> members;  ///< the trainers, in member order
   std::vector<Way> ways;        ///< from member i to member j of M at [i M + j]
   friend bool operator==(const LineReadings&, const LineReadings&) = default;
 };
 
-/// How the run stands.
+/// The run's present state.
 struct Standing {
-  OuterConfig outer;  ///< resolved, as it is at present: of a sync_every by steps the last value counts
+  /// Resolved, with live changes. If sync_every changes with the step, its last value is used.
+  OuterConfig outer;
   FragmentLayout layout;
   std::uint64_t steps_left = 0;
-  bool uplinks_known = false;  ///< the coordinator deals the chunks by them
+  bool uplinks_known = false;  ///< the coordinator assigns the chunks by upload rates
   bool may_set_every = true, may_set_delay = true;
 };
 
 struct Proposal {
   std::int64_t every_before = 0, delay_before = 0, every = 0, delay = 0;
-  /// Predicted parts of the time computing, of what the steps themselves leave: who waits for a slower
-  /// replica does so whatever is set.
+  /// Predicted shares of the time spent computing. Waits for slower replicas do not count, because no setting
+  /// changes them.
   double before = 0, after = 0;
-  std::string cause;  ///< which line has changed, in words
+  std::string cause;  ///< which measurement has changed, in words
   friend bool operator==(const Proposal&, const Proposal&) = default;
 };
 
-/// "outer.sync_every 10 -> 40, outer.sync_delay 2 -> 5: what eu-1 sends is 2 MB/s in place of 8 MB/s; ..."
+/// "outer.sync_every 10 -> 40, outer.sync_delay 2 -> 5: the upload rate of eu-1 is 2 Mbit/s instead of 8
+/// Mbit/s; ..."
 [[nodiscard]] std::string to_string(const Proposal& proposal);
 
 struct ReplanRules {
-  double utilization = 0.99;   ///< that is wanted
-  double min_seconds = 60;     ///< between two proposals, and two sync intervals at least
-  std::size_t readings = 5;    ///< of which the median counts
-  double confirmed_for = 15;   ///< seconds for which each reading must lead to a proposal before it is made
-  std::int64_t longest = 100;  ///< interval, unless the run began with a longer one
+  double utilization = 0.99;   ///< the wanted utilisation
+  double min_seconds = 60;     ///< minimum time between two proposals; also at least two sync intervals
+  std::size_t readings = 5;    ///< number of newest readings, of which the median is used
+  double confirmed_for = 15;   ///< seconds for which every reading must lead to a proposal before it is made
+  std::int64_t longest = 100;  ///< maximum interval, unless the run began with a longer one
   std::int64_t longest_delay = 10;
 };
 
-/// Rules, so that it does not flap. Up, to a longer interval or delay: where the prediction falls short of
-/// what is wanted, to the cheapest (learning_cost) that reaches it with lines a tenth worse than they are;
-/// where none does, to the longest if that gains something. Down: no further than to what the run began with,
-/// to two thirds of the cost at most or half of the delay, and only to what does with lines a third worse
-/// than they are.
+/// Rules against flapping. Up, to a longer interval or delay: if the prediction falls short of the wanted
+/// utilisation, propose the cheapest values (learning_cost) that reach it with links a tenth worse than
+/// measured; if none do, the longest ones, provided they gain something. Down: never below the values that
+/// the run began with, only if the cost falls to two thirds or the delay to half, and only to values that
+/// suffice with links a third worse than measured.
 class Replanner {
  public:
-  /// `began` says what it never goes below, `expected` what lines the run was planned with: what is not known
-  /// of them counts as having no limit.
+  /// `began`: settings below which it never goes. `expected`: the links that the run was planned with;
+  /// unknown values of them count as unlimited.
   Replanner(const ReplanRules& rules, const OuterConfig& began, LineReadings expected = {});
 
-  /// `seconds` never fall. Nothing while a member's step time or all round trips are not known, as long as
-  /// that holds for most of the newest readings.
+  /// `seconds` must never decrease. Returns nullopt while a member's step time or all round trips are unknown
+  /// in most of the newest readings.
   [[nodiscard]] std::optional<Proposal> look(double seconds, const LineReadings& readings,
                                              const Standing& now);
-  /// How many of its looks were followed by a simulation.
+  /// Number of calls of `look` that ran a simulation.
   [[nodiscard]] std::uint64_t simulated() const { return simulated_; }
 
  private:
   struct Verdict {
-    LineReadings lines;  ///< of which it is
+    LineReadings lines;  ///< the links it was made for
     std::int64_t every = 0, delay = 0;
     std::optional<Proposal> proposal;
   };
@@ -98,12 +100,12 @@ class Replanner {
   ReplanRules rules_;
   std::int64_t min_sync_every_, min_sync_delay_;
   LineReadings expected_;  ///< before anything was measured
-  LineReadings planned_;   ///< with which the present settings were chosen
+  LineReadings planned_;   ///< the links for which the present settings were chosen
   std::deque<LineReadings> newest_;
   std::optional<Verdict> verdict_;  ///< of the last simulation
   std::int64_t every_ = 0, delay_ = 0;
   double quiet_until_ = 0;
-  std::optional<double> wanted_since_;  ///< a change in one direction
+  std::optional<double> wanted_since_;  ///< since when a change in one direction has been wanted
   bool wanted_up_ = false;
   std::uint64_t simulated_ = 0;
 };

@@ -1,6 +1,6 @@
 #pragma once
-// Finds the replica whose global parameters or momentum are not those of the others: a flipped bit in its
-// memory, or a program that computes otherwise. Chain hashes cover the bytes of results alone. Every member
+// Finds a replica with global parameters or momentum other than the others', because of a flipped bit in its
+// memory or a program that computes differently. Chain hashes cover only the bytes of results. Every trainer
 // reports a digest of a fragment after each audited round; the coordinator compares them here, on its thread.
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace isthmus::outer_sync::protocol {
 
-/// Every 16th round of each fragment, and not of all fragments at once.
+/// True for every 16th round of each fragment, at different rounds for different fragments.
 [[nodiscard]] constexpr bool is_audited(FragmentId fragment, Round round) {
   return (round + fragment) % 16 == 0;
 }
@@ -23,18 +23,19 @@ class Audits {
   struct Difference {
     FragmentId fragment = 0;
     Round round = 0;
-    std::set<std::string> odd;  ///< whose digest differs from that of more than half of the view; empty: no
-                                ///< digest is that of more than half
+    /// Members that differ from a digest shared by more than half of the view; empty: no digest has such a
+    /// majority.
+    std::set<std::string> odd;
   };
-  /// `by` has reported `audit`. `trainers` are those of the view in force; what others have reported does not
-  /// count. Nothing while all who have reported agree, or others may still decide.
+  /// Takes a report of member `by`. `trainers`: of the current view; reports of others do not count. Returns
+  /// nothing while all reports agree, or while missing reports may still give a majority.
   [[nodiscard]] std::optional<Difference> add(const std::string& by, const Audit& audit,
                                               const std::set<std::string>& trainers);
-  /// Rounds of an older view may be made anew.
+  /// Call when a view begins: rounds of older views may be repeated.
   void clear() { reports_.clear(); }
 
  private:
-  static constexpr std::size_t max_open_rounds = 4;  ///< audited rounds of one fragment that are remembered
+  static constexpr std::size_t max_open_rounds = 4;  ///< audited rounds remembered per fragment
   using Reports = std::map<std::string, std::uint64_t>;
   std::map<FragmentId, std::map<Round, Reports>> reports_;
 };

@@ -1,7 +1,7 @@
 #pragma once
-// How the contributions to a round compare: the norm of each and its cosine to the mean. Owners measure the
-// chunks that they reduce and add up those of a round; the coordinator adds the owners' sums, and names the
-// replica whose outer gradients are far larger than the others'. Nothing here is agreed state.
+// Compares the contributions to a round: the norm of each, and its cosine to the mean. Owners measure the
+// chunks that they reduce, and sum over the chunks of a round. The coordinator adds the owners' sums and
+// reports a replica with far larger outer gradients than the others. Nothing here is agreed state.
 
 #include <cstdint>
 #include <map>
@@ -15,24 +15,24 @@
 
 namespace isthmus::outer_sync::protocol {
 
-/// What an owner has measured while it reduced a chunk. Sums in fp64 in a fixed order (docs/numerics.md).
+/// An owner's measurements of one chunk. Sums in fp64, in a fixed order (docs/numerics.md).
 struct Measured {
-  std::vector<double> squares;  ///< by contribution, in member order; infinite for one that does not decode
-  std::vector<double> dots;     ///< by contribution, with the mean; 0 for one that does not decode
+  std::vector<double> squares;  ///< by contribution, in member order; infinite if it does not decode
+  std::vector<double> dots;     ///< by contribution, with the mean; 0 if it does not decode
   double mean_squares = 0;
 };
 
-/// An owner's part: what it has measured of each fragment's rounds in one view.
+/// Collects an owner's measurements in one view, by fragment and round.
 class OwnedHealth {
  public:
-  /// `owned`: by fragment, how many chunks.
+  /// `owned`: number of owned chunks by fragment.
   void begin(std::vector<std::uint32_t> owned);
-  /// A chunk of the fragment; `contributors` in the order of the measured.
+  /// Adds one chunk of the fragment; `contributors` in the order of the measurements.
   void add(FragmentId fragment, Round round, const std::vector<ReplicaId>& contributors,
            const Measured& measured);
-  /// At most one round of each fragment of which all chunks owned here are in, and none twice: of those that
-  /// there are the one whose number has most factors of two, so that owners who are asked at different times
-  /// name the same.
+  /// Returns each complete round (all chunks owned here measured) at most once, and at most one round per
+  /// fragment: the one with most factors of two in its number, so that owners asked at different times return
+  /// the same round.
   [[nodiscard]] std::vector<RoundHealth> take();
 
  private:
@@ -41,13 +41,13 @@ class OwnedHealth {
   std::map<FragmentId, RoundHealth> complete_;
 };
 
-/// Of one replica in one round. A norm that is not finite is infinity, and its cosine 0.
+/// One replica in one round. A non-finite norm is infinity, and its cosine 0.
 struct ReplicaHealth {
   std::string name;
-  double norm = 0;    ///< of its outer gradient of the fragment, as it decodes
+  double norm = 0;    ///< of its decoded outer gradient of the fragment
   double cosine = 0;  ///< to the mean
 };
-/// A round of which all owners have reported; replicas in member order, but those that were late for a part.
+/// A round reported by all owners. Replicas in member order, without replicas that were late for a chunk.
 struct RoundJudged {
   FragmentId fragment = 0;
   Round round = 0;
@@ -55,31 +55,31 @@ struct RoundJudged {
   std::vector<std::string> outliers;  ///< by name
 };
 
-/// The coordinator's part.
+/// Adds up and judges the owners' reports; owned by the coordinator.
 class RunHealth {
  public:
-  /// Parts of older views are void.
+  /// Drops reports of older views.
   void begin(const View& view, const FragmentLayout& layout);
-  /// What an owner says, which is checked: what does not fit the view is passed over. The round, once that
-  /// was the last part of it.
+  /// Adds an owner's report; ignores it if it does not fit the view. Returns the round when its last report
+  /// arrives.
   [[nodiscard]] std::optional<RoundJudged> add(ReplicaId owner, const RoundHealth& part);
-  /// Lines for people since the last call: when a replica becomes an outlier, every `say_every` rounds while
-  /// it is one, and when it has not been one for as many rounds as there are fragments.
+  /// Log lines since the last call: when a replica becomes an outlier, every `say_every` rounds while it is
+  /// one, and when it has recovered: when as many rounds as there are fragments were normal.
   [[nodiscard]] std::vector<std::string> take_lines() { return std::exchange(lines_, {}); }
 
-  /// A norm that many times the median is an outlier's. Healthy replicas differ by far less: they train the
-  /// same model for about as many tokens.
+  /// A replica is an outlier above this multiple of the median norm. Healthy replicas differ far less, since
+  /// they train the same model on about the same number of tokens.
   static constexpr double outlier_factor = 4;
   static constexpr std::uint64_t say_every = 100;
 
  private:
   struct Open {
     RoundHealth sum;
-    std::set<ReplicaId> owners;  ///< that have reported
+    std::set<ReplicaId> owners;  ///< owners that have reported
   };
   struct Record {
-    std::uint64_t rounds = 0;  ///< as an outlier, without recovery; 0: it is none
-    std::uint64_t clean = 0;   ///< since then, in a row
+    std::uint64_t rounds = 0;  ///< rounds as an outlier; 0: not an outlier
+    std::uint64_t clean = 0;   ///< rounds since the last outlying one
   };
 
   [[nodiscard]] bool fits(ReplicaId owner, const RoundHealth& part) const;

@@ -1,7 +1,7 @@
 #pragma once
-// Which training sequences are in the run's global parameters. What a contribution was trained on travels
-// with it and stands in the round's result, so every member that applies the same rounds has the same ledger,
-// and none of it is anybody's word (docs/protocol.md, "The ledger").
+// Which training sequences are in the run's global parameters. A contribution carries its sequences, and the
+// round's result lists them, so all members that apply the same rounds have the same ledger, and none of it
+// rests on one member's word (docs/protocol.md, "The ledger").
 
 #include <cstdint>
 #include <vector>
@@ -10,33 +10,33 @@
 
 namespace isthmus::outer_sync::protocol {
 
-/// What the rounds of one fragment were made of, up to one of them.
+/// Contents of one fragment's rounds, up to a certain round.
 class FragmentLedger {
  public:
-  /// Rounds whose samples are kept apart, so that the ledger can be told as it was a few rounds ago: for
-  /// newcomers, who stand there.
+  /// The samples of this many newest rounds are stored separately, so that the ledger of a few rounds ago can
+  /// be restored: newcomers may be at one of these.
   static constexpr std::size_t max_pending_ranges = 8;
 
   FragmentLedger() = default;
-  /// Of a fragment at `round`, of whose rounds nothing is known.
+  /// A fragment at `round` with unknown contents.
   explicit FragmentLedger(std::uint64_t round) : base_(round), unknown_(round) {}
 
-  /// The newest round that it knows of.
+  /// Newest round included.
   [[nodiscard]] std::uint64_t round() const { return base_ + later_.size(); }
-  /// The round after that one was made of these, each contributor's behind one another.
+  /// Appends a round with these samples, listed contributor by contributor.
   void add(std::vector<SampleRange> samples);
-  /// It is not known what that round was made of: of one that takes the state from others, before its first
-  /// view tells it.
+  /// Appends a round with unknown contents. Used by a member that copies the state, until its first view
+  /// brings the contents.
   void skip();
-  /// Rounds of which that is so.
+  /// Number of rounds with unknown contents.
   [[nodiscard]] std::uint64_t unknown() const { return unknown_; }
-  /// Goes back to an earlier round; false, and nothing is changed, if that is too long ago.
+  /// Returns to an earlier round. False, without a change, if that round is too long ago.
   [[nodiscard]] bool cut(std::uint64_t round);
 
-  /// In a round; and in more than one, or twice in one.
+  /// Samples in at least one round (`done`), and samples that are there more than once (`twice`).
   [[nodiscard]] SampleSet done() const;
   [[nodiscard]] SampleSet twice() const;
-  /// Whether it can be one, as it came from elsewhere.
+  /// Whether a received ledger is valid.
   [[nodiscard]] bool sound() const;
 
   friend bool operator==(const FragmentLedger& a, const FragmentLedger& b) {
@@ -51,22 +51,22 @@ class FragmentLedger {
  private:
   void fold_first();
 
-  std::uint64_t base_ = 0;  ///< the round that `done_` and `twice_` are of
+  std::uint64_t base_ = 0;  ///< the last round included in `done_` and `twice_`
   std::uint64_t unknown_ = 0;
   SampleSet done_, twice_;
-  std::vector<std::vector<SampleRange>> later_;  ///< of the rounds after it
+  std::vector<std::vector<SampleRange>> later_;  ///< samples of the rounds after it
 };
 
 /// By fragment.
 using Ledger = std::vector<FragmentLedger>;
 
-/// In a round of every fragment: all of the model has been trained on it.
+/// Samples in a round of every fragment: all of the model has been trained on them.
 [[nodiscard]] SampleSet done_everywhere(const Ledger& ledger);
-/// In a round of any fragment.
+/// Samples in a round of any fragment.
 [[nodiscard]] SampleSet done_anywhere(const Ledger& ledger);
-/// More than once in rounds of one fragment.
+/// Samples that are more than once in the rounds of one fragment.
 [[nodiscard]] SampleSet done_twice(const Ledger& ledger);
-/// Rounds of which it is not known what they were made of, all fragments together.
+/// Rounds with unknown contents, summed over the fragments.
 [[nodiscard]] std::uint64_t unknown_rounds(const Ledger& ledger);
 
 }  // namespace isthmus::outer_sync::protocol

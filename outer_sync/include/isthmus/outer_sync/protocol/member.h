@@ -1,7 +1,7 @@
 #pragma once
-// One member's side of the rounds and of view changes, as a pure state machine: calls go in, actions come out
-// of `take_actions`. It opens no socket, reads no clock and does no arithmetic on parameters; whoever drives
-// it sends, reduces and delivers. docs/protocol.md has the rules and their reasons.
+// A member's rounds and view changes as a pure state machine: calls go in, actions come out of
+// `take_actions`. It opens no socket, reads no clock and does no arithmetic on parameters; its caller sends,
+// reduces and delivers. Rules and reasons: docs/protocol.md.
 
 #include <chrono>
 #include <cstdint>
@@ -20,17 +20,17 @@
 
 namespace isthmus::outer_sync::protocol {
 
-using Time = std::chrono::microseconds;  ///< since any fixed moment; of one clock that never stands still
+using Time = std::chrono::microseconds;  ///< since any fixed moment, of a clock that never stands still
 
-/// How the chunks of a round are encoded: the first `warmup_rounds` of every fragment carry gradients.
+/// How the chunks of a round are encoded. The first `warmup_rounds` rounds of every fragment carry gradients.
 struct CodecPlan {
   quant::CodecSpec codec;
   quant::CodecSpec warmup_codec;
   Round warmup_rounds = 0;
   bool error_feedback = false;   ///< after the warm-up, which always has it
-  bool sender_feedback = false;  ///< at the sender too; not with the carry merge, which keeps it anyway
-  float feedback_decay = 1;      ///< what the owner carries of the residual; all of it in the warm-up
-  std::uint64_t seed = 0;  ///< of the results' stochastic rounding; contributions have their sender's own
+  bool sender_feedback = false;  ///< at the sender too; not used with merge: carry, which keeps the residual
+  float feedback_decay = 1;      ///< factor on the owner's residual; 1 in the warm-up
+  std::uint64_t seed = 0;  ///< of the results' stochastic rounding; contributions use their sender's seed
   [[nodiscard]] const quant::CodecSpec& of(Round round) const {
     return round <= warmup_rounds ? warmup_codec : codec;
   }
@@ -38,14 +38,14 @@ struct CodecPlan {
 
 /// When an owner may close a chunk.
 struct ClosingRule {
-  std::size_t least = 1;  ///< contributions, always
-  std::size_t quorum =
-      0;  ///< contributions that are enough after `grace`; 0: only all of the view's trainers
+  std::size_t least = 1;  ///< minimum contributions
+  /// Contributions that suffice after `grace`; 0: all trainers of the view are needed.
+  std::size_t quorum = 0;
   Time grace{};
-  double reject = 0;  ///< factor of the RejectRule that a closed chunk is made by; 0: of all that is there
+  double reject = 0;  ///< factor of the RejectRule for a closed chunk; 0: rejects nothing
 };
 
-/// Send to `peer`, and again whenever `repeat_to` asks for it, until it is acknowledged.
+/// Send to `peer`. Repeat whenever `repeat_to` asks for it, until the peer acknowledges it.
 struct SendChunk {
   MemberIndex peer;
   ChunkMessage message;
@@ -55,12 +55,12 @@ struct SendAck {
   ViewNumber view;
   ChunkKey key;
 };
-/// Tell the peer that this view has begun here, so that it repeats what came before that.
+/// Send the peer `begun`: this view has begun here, so that it repeats what it sent before that.
 struct SendBegun {
   MemberIndex peer;
   ViewNumber view;
 };
-/// Contributions are here, in member order: decode, add by weight, divide, encode; answer with `reduced`.
+/// All contributions, in member order: decode, add by weight, divide, encode; answer with `reduced`.
 struct Reduce {
   ViewNumber view;
   ChunkId chunk;
@@ -68,23 +68,23 @@ struct Reduce {
   std::vector<SharedBytes> contributions;
   std::vector<std::uint64_t> weights;
   RejectRule reject;
-  std::vector<MemberIndex> members;  ///< whose contributions these are
+  std::vector<MemberIndex> members;  ///< senders of the contributions
 };
-/// What the owner carries of this chunk's encoding is void: a result of it was dropped, or another owns it.
+/// Clear the owner's residual of this chunk: a result was dropped, or another member owns the chunk now.
 struct ForgetResidual {
   ChunkId chunk;
 };
-/// All results of a round are here, in chunk order.
+/// A round is complete: its results in chunk order.
 struct Deliver {
   FragmentId fragment;
   Round round;
   std::vector<SharedBytes> results;
-  std::vector<bool> included;   ///< by chunk: whether this member's contribution is in it
-  std::vector<bool> rejected;   ///< by chunk: whether it was left out for its norm, and does not come back
-  std::size_t contributed = 0;  ///< trainers in the chunk that has the fewest
-  std::vector<SampleRange> samples;  ///< that contributors were trained on who are in all chunks
+  std::vector<bool> included;        ///< by chunk: whether this member's contribution is in it
+  std::vector<bool> rejected;        ///< by chunk: rejected for its norm; its values do not return
+  std::size_t contributed = 0;       ///< contributors of the chunk that has the fewest
+  std::vector<SampleRange> samples;  ///< samples of the contributors that are in all chunks
 };
-/// A round that was delivered and has not been applied is void.
+/// Withdraw a delivered round that has not been applied.
 struct Retract {
   FragmentId fragment;
   Round round;
@@ -93,71 +93,70 @@ using MemberAction = std::variant<SendChunk, SendAck, SendBegun, Reduce, ForgetR
 
 class Member {
  public:
-  /// `fragments`: where this replica stands; `settings`: of its checkpoint; `ledger`: up to there, empty
-  /// where it is not known (of one that has taken the state from others the first view tells more). The
-  /// layout must outlive the member.
+  /// `fragments`: current round and chain; `settings`: of the checkpoint; `ledger`: up to these rounds, empty
+  /// if not known (then the first view brings more). The layout must outlive the member.
   Member(const FragmentLayout& layout, CodecPlan codecs, ClosingRule closing,
          std::vector<FragmentState> fragments, Ledger ledger = {}, Settings settings = {});
 
   // ---- views ----
 
-  /// Promises to know no view before this one. Empty if a higher one has been sealed already.
+  /// Accepts nothing of older views from now on. Empty if a higher view was sealed before.
   [[nodiscard]] std::optional<Sealed> seal(ViewNumber view);
-  /// Before its first view: the connection that it was promised on is gone, and with it the answer.
+  /// Before the first view: forgets the seal, because the connection that carried it, and so the answer, is
+  /// lost.
   void forget_seal();
   /// Highest view sealed.
   [[nodiscard]] ViewNumber sealed() const { return sealed_; }
   enum class Entry {
     begun,
-    evicted,  ///< this member's rounds are not those of the run: it must take the state from others
-    ignored   ///< it has sealed another view since
+    evicted,  ///< this member's rounds are not the run's: it must copy the state from others
+    ignored   ///< another view was sealed since
   };
-  /// Begins a view. Requires `fits(view)`, and that nothing that was delivered is being applied meanwhile.
-  /// One that only reduces has no parameters that could be wrong: where it was not in the view of reference
-  /// it begins at the newest round of the run's history.
+  /// Begins a view. Requires `fits(view)`, and that no delivered round is being applied. A reducer that was
+  /// not in the reference begins at the newest round of the run's history: it has no parameters that could be
+  /// wrong.
   [[nodiscard]] Entry activate(const NewView& message, MemberIndex self);
-  /// Whether this member's rounds are among those that the view goes on from. (One that only reduces has none
-  /// before its first view.)
+  /// Whether this member was in the reference, the view that the new one continues. (A reducer without a view
+  /// was not.)
   [[nodiscard]] bool is_of_reference(const NewView& message, MemberIndex self) const {
     return view_.number == message.reference && (view_.number > 0 || trains(message.view.members.at(self)));
   }
-  /// Whether a message from the network is a view of this layout with `self` in it.
+  /// Whether a received view fits this layout and contains `self`.
   [[nodiscard]] bool fits(const NewView& message, MemberIndex self) const;
   [[nodiscard]] const View& view() const { return view_; }
-  /// In force since the view has begun.
+  /// In force since the view began.
   [[nodiscard]] const Settings& settings() const { return settings_; }
   [[nodiscard]] MemberIndex self() const { return self_; }
-  /// Between a seal and the view it was for nothing is produced and nothing accepted.
+  /// False between a seal and its view: then this member produces and accepts nothing.
   [[nodiscard]] bool in_view() const { return view_.number > 0 && view_.number == sealed_; }
 
   // ---- rounds ----
 
-  /// This member's own encoded chunk, once per round, also between views. `weight`: tokens behind it.
-  /// `squares`, where outer.reject is on: the sum of the squares of what it decodes to. `samples`, with a
-  /// fragment's first chunk: what it was trained on, at most `max_trained_on` ranges.
+  /// Enters this member's encoded chunk, once per round, also between views. `weight`: its tokens. `squares`,
+  /// if outer.reject is on: sum of squares of the decoded values. `samples`, with a fragment's first chunk:
+  /// what it was trained on, at most `max_trained_on` ranges.
   void contribute(ChunkId chunk, Round round, const SharedBytes& bytes, std::uint64_t weight,
                   double squares = 0, const SampleSet& samples = {});
-  /// The answer to a Reduce. What was measured may be empty where outer.reject is off.
+  /// Answers a Reduce. `measured` may be empty if outer.reject is off.
   void reduced(ViewNumber view, ChunkId chunk, Round round, const SharedBytes& bytes,
                const Measured& measured = {});
-  /// What the contributions to rounds that are complete here are like; each round once (OwnedHealth::take).
+  /// Measurements of the rounds completed here, each round once (OwnedHealth::take).
   [[nodiscard]] std::vector<RoundHealth> take_health() { return health_.take(); }
-  /// The round is in the global parameters here; `samples` as it was delivered with them.
+  /// Call when the global parameters here include the round; `samples` as delivered.
   void applied(FragmentId fragment, Round round, const Digest& chain, std::vector<SampleRange> samples = {});
   [[nodiscard]] const std::vector<FragmentState>& fragments() const { return applied_; }
-  /// Up to these.
+  /// Ends at `fragments()`.
   [[nodiscard]] const Ledger& ledger() const { return ledger_; }
-  /// Results of a round as far as they are here and remembered, null where not.
+  /// Results of a round, by chunk; null if not held here.
   [[nodiscard]] std::vector<SharedBytes> held(FragmentId fragment, Round round) const;
 
-  /// A chunk from a peer of the view. Returns why the peer breaks the protocol, in which case nothing was
-  /// changed. What belongs to another view is dropped without a word.
+  /// Takes a chunk from a peer of the view. Returns why it breaks the protocol (then nothing has changed).
+  /// Silently drops chunks of other views.
   [[nodiscard]] std::optional<std::string> receive(MemberIndex from, const ChunkMessage& message);
   void acknowledged(MemberIndex from, ViewNumber view, const ChunkKey& key);
-  /// The peer's view has begun: what was sent before that, it dropped.
+  /// The peer's view has begun: it has dropped everything sent before.
   void peer_begun(MemberIndex from, ViewNumber view);
-  /// A new connection to the peer: repeats what it has not acknowledged and `mine` selects (all of it by
-  /// default).
+  /// On a new connection to the peer: repeats what it has not acknowledged and `mine` selects.
   template <class Selects>
   void repeat_to(MemberIndex peer, Selects mine) {
     for (const auto& [key, message] : unacknowledged_.at(peer)) {
@@ -165,39 +164,41 @@ class Member {
     }
   }
 
-  // ---- time, and what the coordinator says of the others ----
+  // ---- time, and progress of the other members ----
 
-  /// Closes chunks that have a quorum and whose grace is over, if there is a lease. Nothing else closes by
-  /// quorum: only here it is known what time it is.
+  /// Closes chunks that have had a quorum for the time `grace`, if there is a lease. Only this call closes by
+  /// quorum, because only here the time is known.
   void tick(Time now);
   void lease_until(Time end) { lease_end_ = end; }
-  /// By fragment: rounds that all members of the view have applied.
+  /// `lowest`: by fragment, the last round that all members of the view have applied.
   void lowest_applied(const std::vector<Round>& lowest);
 
   [[nodiscard]] std::vector<MemberAction> take_actions() { return std::exchange(actions_, {}); }
-  /// Chunks sent and not yet acknowledged, all peers.
+  /// Chunks sent and not yet acknowledged, over all peers.
   [[nodiscard]] std::size_t unacknowledged() const;
-  /// Encoded chunks in memory here: own, others' and results.
+  /// Encoded chunks in memory: own, received and results.
   [[nodiscard]] std::size_t chunks_held() const;
-  /// A member of the view that lags further than this is taken out of it.
+  /// A member that lags by more rounds is evicted.
   static constexpr Round max_lag = 2;
-  /// Rounds after the last applied one of which chunks are taken. A member has one of a fragment in flight,
-  /// with whole-round overlap (methods/co2.h) two, so its own are always among them. Whoever is a round ahead
-  /// of us may send a later one; we lag then, and it is dropped and asked for again.
+  /// Chunks are accepted for this many rounds after the last applied one. A member has one round of a
+  /// fragment in flight, or two with whole-round overlap (methods/co2.h), so its own are always accepted. A
+  /// peer further ahead may send later rounds, which are dropped and requested again when this member has
+  /// caught up.
   static constexpr Round window = max_lag + 1;
-  /// Applied rounds whose results are kept in any case: for those who come back after a short absence.
+  /// Results of the last applied rounds that are always kept, for members that come back after a short
+  /// absence.
   static constexpr Round always_kept = 2;
   static constexpr Round max_kept = always_kept + max_lag;
-  /// Between a seal and its view nothing is forgotten, and what was delivered may still be applied.
+  /// Between a seal and its view no results are dropped, and delivered ones may still be applied.
   static constexpr Round max_held = max_kept + window;
-  /// Chain hashes of so many rounds of each fragment are remembered.
+  /// Chain hashes remembered per fragment.
   static constexpr std::size_t history_length = 16;
 
  private:
   struct Contribution {
     SharedBytes bytes;
     std::uint64_t weight = 0;
-    double squares = 0;  ///< of this member's own
+    double squares = 0;  ///< of this member's own contribution
     std::vector<TrainedOn> trained_on;
   };
   struct Gathering {
@@ -252,24 +253,25 @@ class Member {
   CodecPlan codecs_;
   ClosingRule closing_;
   std::vector<FragmentState> applied_;
-  std::vector<std::vector<FragmentState>> history_;  ///< by fragment, oldest first, the last applied excluded
+  std::vector<std::vector<FragmentState>>
+      history_;  ///< by fragment, oldest first, without the last applied round
   Ledger ledger_;
   ViewNumber sealed_ = 0;
   View view_;
   Settings settings_;
   std::vector<ReplicaId> ids_;       ///< of the view's members
-  std::vector<ReplicaId> trainers_;  ///< of those of them that contribute, in the same order
+  std::vector<ReplicaId> trainers_;  ///< the contributing ones, in the same order
   MemberIndex self_ = 0;
   std::optional<Time> lease_end_;
   OwnedHealth health_;
-  std::vector<Round> lowest_;             ///< by fragment, of all members of the view
+  std::vector<Round> lowest_;             ///< by fragment, over all members of the view
   std::set<Place> fixed_;                 ///< decided before this view began
-  std::map<Place, Contribution> own_;     ///< of rounds not yet applied here
-  std::map<Place, Gathering> gathering_;  ///< of chunks owned here
-  std::map<std::pair<Round, FragmentId>, Results>
-      results_;  ///< of rounds not applied, and the last ones that are
+  std::map<Place, Contribution> own_;     ///< until their round is applied here
+  std::map<Place, Gathering> gathering_;  ///< contributions to chunks owned here
+  /// Of rounds not yet applied, and of the last applied ones.
+  std::map<std::pair<Round, FragmentId>, Results> results_;
   std::vector<std::map<ChunkKey, ChunkMessage>> unacknowledged_;  ///< by peer
-  std::vector<bool> dropped_early_;  ///< by peer: sent chunks of rounds too far ahead, to be sent again
+  std::vector<bool> dropped_early_;  ///< by peer: it sent chunks of too distant rounds, to be requested again
   std::vector<MemberAction> actions_;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// What members and the coordinator say to each other (docs/protocol.md). Control messages go through the
+// Messages between members and the coordinator (docs/protocol.md). Control messages are serialized by the
 // bounded archive; chunk messages are a fixed header and codec bytes.
 
 #include <cstdint>
@@ -21,35 +21,35 @@
 
 namespace isthmus::outer_sync::protocol {
 
-/// Grows whenever a message changes its form or meaning.
+/// Raise it whenever a message changes its form or meaning.
 inline constexpr std::uint32_t protocol_version = 10;
-/// The oldest one that this build still speaks. Two builds work together where each one's newest is no older
-/// than the other's oldest; all others are refused by name. Builds that differ in no more are noted.
+/// The oldest protocol that this build still speaks. Two builds work together if the protocol of each is no
+/// older than the other's oldest; others are refused by version and build.
 inline constexpr std::uint32_t oldest_protocol = 10;
-/// Grows whenever encoded bytes or agreed arithmetic change their bits.
+/// Raise it whenever encoded bytes or agreed arithmetic change their bits.
 inline constexpr std::uint32_t numerics_version = 2;
 
-using Round = std::uint64_t;        ///< of one fragment, from 1; 0 is the initial state
+using Round = std::uint64_t;        ///< of one fragment, counted from 1; 0 is the initial state
 using MemberIndex = std::uint16_t;  ///< position in the view's member list
 using ViewNumber = std::uint64_t;
 using SharedBytes = std::shared_ptr<const Bytes>;
-/// Who somebody is over all views: a replica that comes back after a crash is another one.
+/// Identifies a replica across views. A replica that restarts after a crash gets another id.
 using ReplicaId = std::uint64_t;
 
 // ---- views ----
 
-/// What a process is to the run. The order is the wire's: append only.
+/// Role of a process in the run. The order is that of the wire format: append only.
 enum class MemberKind : std::uint8_t {
   trainer,   ///< trains, and owns chunks
-  reducer,   ///< owns chunks and trains nothing: it has no parameters
-  observer,  ///< follows the rounds; never a member of a view
+  reducer,   ///< owns chunks; has no parameters
+  observer,  ///< follows the rounds; never in a view
 };
 
 struct MemberInfo {
   std::string name;
-  std::uint64_t incarnation = 0;  ///< grows at every start of this replica
-  std::string address;            ///< HOST:PORT that peers dial; empty: it has no port, and dials them
-  std::uint16_t slot = 0;         ///< its share of the training data; stays with the name for the whole run
+  std::uint64_t incarnation = 0;  ///< rises with every start of this replica
+  std::string address;            ///< HOST:PORT that peers dial; empty: it opens no port, and dials its peers
+  std::uint16_t slot = 0;         ///< its share of the training data; belongs to the name for the whole run
   MemberKind kind = MemberKind::trainer;
   template <class Archive>
   void serialize(Archive& ar) {
@@ -58,7 +58,7 @@ struct MemberInfo {
 };
 [[nodiscard]] inline bool trains(const MemberInfo& member) { return member.kind == MemberKind::trainer; }
 [[nodiscard]] inline bool can_be_dialled(const MemberInfo& member) { return !member.address.empty(); }
-/// First 8 bytes of a digest, little-endian: enough to tell two apart that should be equal.
+/// First 8 bytes of a digest, little-endian: enough to detect that two digests differ.
 [[nodiscard]] std::uint64_t prefix_of(const Digest& digest);
 /// The prefix of SHA-256(name, a zero byte, incarnation).
 [[nodiscard]] ReplicaId id_of(const MemberInfo& member);
@@ -73,9 +73,9 @@ struct View {
   }
 };
 
-/// A view has no more members than this.
+/// Maximum number of members of a view.
 inline constexpr std::size_t max_members = 1024;
-/// No view has a higher number; who claims one would leave none for those to come.
+/// Highest view number. A member that claimed a higher one would leave no numbers for later views.
 inline constexpr ViewNumber highest_view = ViewNumber{1} << 62;
 
 // ---- bulk ----
@@ -90,14 +90,14 @@ struct ChunkKey {
   friend auto operator<=>(const ChunkKey&, const ChunkKey&) = default;
 };
 
-/// Of one contribution to a chunk: the sum of the squares of what it decodes to, infinity where it does not.
+/// One contribution to a chunk: the sum of squares of its decoded values, infinity if it does not decode.
 struct SquaredNorm {
   ReplicaId replica = 0;
   double value = 0;
   friend bool operator==(const SquaredNorm&, const SquaredNorm&) = default;
 };
 
-/// A replica was trained on these sequences for what it contributes.
+/// Training sequences behind one replica's contribution.
 struct TrainedOn {
   ReplicaId replica = 0;
   SampleRange samples;
@@ -107,14 +107,14 @@ struct TrainedOn {
     ar(replica, samples);
   }
 };
-/// Ranges of one replica in one contribution; where there are more, the rest comes with the next one.
+/// Ranges of one replica in one contribution; further ranges are sent with the next one.
 inline constexpr std::size_t max_trained_on = 16;
-/// Whether rows from the network can be those of at most `replicas` replicas.
+/// Whether rows received from the network are valid for at most `replicas` replicas.
 [[nodiscard]] bool are_sound(std::span<const TrainedOn> rows, std::size_t replicas);
-/// Keeps of `in_all`, the contributors to all chunks so far, those who contributed to one more; of nothing,
-/// all.
+/// Removes from `in_all`, the contributors to all chunks so far, the replicas that did not contribute to one
+/// more chunk. An empty optional becomes `contributors`.
 void keep_common(std::optional<std::vector<ReplicaId>>& in_all, const std::vector<ReplicaId>& contributors);
-/// The samples that a round counts: those of the replicas that contributed to all of its chunks.
+/// The samples of the replicas that contributed to all chunks of a round: these count for the ledger.
 [[nodiscard]] std::vector<SampleRange> samples_of(std::span<const TrainedOn> rows,
                                                   std::span<const ReplicaId> in_all_chunks);
 
@@ -122,12 +122,12 @@ struct ChunkMessage {
   ViewNumber view = 0;
   ChunkKey key;
   SharedBytes bytes;
-  std::uint64_t weight = 0;               ///< of a contribution: the tokens behind it
-  std::vector<ReplicaId> contributors{};  ///< of a result; empty: all members of the view
-  /// Of a result, where outer.reject is on: of all contributions that its owner had, in member order.
+  std::uint64_t weight = 0;               ///< of a contribution: its tokens
+  std::vector<ReplicaId> contributors{};  ///< of a result; empty: all trainers of the view
+  /// Result, if outer.reject is on: norms of all contributions that its owner received, in member order.
   std::vector<SquaredNorm> norms{};
-  /// Of a fragment's first chunk: of a contribution what it was trained on since the fragment's last one; of
-  /// a result that of all contributions its owner had, in member order.
+  /// With a fragment's first chunk. Contribution: samples since the fragment's last one. Result: samples of
+  /// all contributions that its owner received, in member order.
   std::vector<TrainedOn> trained_on{};
 };
 
@@ -145,13 +145,13 @@ struct FragmentState {
   }
 };
 
-/// Which chunks of a fragment: one bit for each, from the lowest.
+/// A set of a fragment's chunks: one bit each, lowest first.
 class ChunkSet {
  public:
   ChunkSet() = default;
   explicit ChunkSet(std::size_t chunks) : bits_((chunks + 7) / 8, 0) {}
   void add(std::size_t i) { bits_.at(i / 8) |= static_cast<std::uint8_t>(1U << (i % 8)); }
-  /// Also false for a chunk that the set, as it came from the network, has no bit for.
+  /// False also for a chunk outside the received bits.
   [[nodiscard]] bool has(std::size_t i) const {
     return i / 8 < bits_.size() && ((bits_[i / 8] >> (i % 8)) & 1U) != 0;
   }
@@ -165,22 +165,22 @@ class ChunkSet {
   std::vector<std::uint8_t> bits_;
 };
 
-/// Results of one round that a member has. Of a round that it has not applied yet it also says what the round
-/// was made of, as far as these chunks tell: the ledger of who has applied it does not have that yet.
+/// Results of one round that a member holds. For a round that is not applied yet they include its contents,
+/// as far as these chunks show them, because no ledger has that round.
 struct HeldResults {
   FragmentId fragment = 0;
   Round round = 0;
   ChunkSet chunks;
-  std::vector<TrainedOn> trained_on{};    ///< beside the result of the first chunk; empty without that chunk
-  std::vector<ReplicaId> contributors{};  ///< to all of these chunks
+  std::vector<TrainedOn> trained_on{};    ///< from the result of the first chunk; empty without that chunk
+  std::vector<ReplicaId> contributors{};  ///< replicas that contributed to all of these chunks
   template <class Archive>
   void serialize(Archive& ar) {
     ar(fragment, round, chunks, trained_on, contributors);
   }
 };
 
-/// A complete checkpoint. Two of one step are the same only if they hold the same agreed state: a replica may
-/// have written one on a branch of the history that the others then made anew.
+/// A complete checkpoint. Two checkpoints of one step are equal only if they hold the same agreed state: a
+/// replica may have written one on rounds that were later repeated.
 struct CheckpointId {
   std::uint64_t step = 0;
   std::uint64_t content = 0;  ///< first 8 bytes of the digest of its agreed state
@@ -191,7 +191,7 @@ struct CheckpointId {
   }
 };
 
-/// A fragment's global parameters and momentum after an audited round (protocol/audits.h).
+/// Digest of a fragment's global parameters and momentum after an audited round (protocol/audits.h).
 struct Audit {
   FragmentId fragment = 0;
   Round round = 0;
@@ -203,11 +203,11 @@ struct Audit {
   }
 };
 
-/// A heartbeat has no more of them.
+/// Maximum number of audits in a heartbeat.
 inline constexpr std::size_t max_audits = 1024;
 
-/// member -> coordinator, first message, and again on every new connection. Of one of a newer protocol the
-/// first fields are read, which stay as they are for ever, so that it can be told what differs.
+/// member -> coordinator: first message on every connection. Its first fields never change, so that a newer
+/// protocol can be reported.
 struct Hello {
   std::uint32_t protocol = protocol_version;
   std::uint32_t oldest = oldest_protocol;
@@ -216,19 +216,19 @@ struct Hello {
   MemberInfo member;
   std::string build;
   ConfigItems config;
-  Digest model;      ///< names, shapes and fragments of all tensors; of trainers alone, like the tokenizer
+  Digest model;      ///< names, shapes and fragments of all tensors; trainers only, like the tokenizer
   Digest tokenizer;  ///< vocabulary
   bool resume = false;
-  std::vector<CheckpointId> checkpoints;  ///< that this member could resume from; to resume without any is
-                                          ///< to take the state from those who have
-  ViewNumber sealed = 0;                  ///< highest view that this member has sealed
-  ViewNumber activated = 0;               ///< highest view that has begun for it; 0: it is fresh
-  Digest token;                           ///< of the run, where it has been in one
-  bool done = false;  ///< it has reached the last step; its Done follows, also where it was said before
-  std::uint64_t uplink = 0;  ///< bytes per second that its line carries outwards; 0: not known (yet)
-  /// It has just been started: its parameters are those that a run begins with, and nothing of a run's state.
+  /// Checkpoints from which this member could resume. A member that resumes without any copies the state.
+  std::vector<CheckpointId> checkpoints;
+  ViewNumber sealed = 0;     ///< highest view that this member has sealed
+  ViewNumber activated = 0;  ///< highest view that has begun for it; 0: none
+  Digest token;              ///< of the run; empty if it was in none
+  bool done = false;         ///< it has reached the last step; its Done follows, even if it was sent before
+  std::uint64_t uplink = 0;  ///< bytes per second, outgoing; 0: not known (yet)
+  /// Just started: it has the run's initial parameters and none of the run's state.
   bool fresh = true;
-  std::string site;     ///< where it stands, for people; may be empty
+  std::string site;     ///< where it runs; human-readable, may be empty
   Settings settings{};  ///< of the view `activated`
   template <class Archive>
   void serialize(Archive& ar) {
@@ -238,10 +238,10 @@ struct Hello {
   }
 };
 
-/// Whether the protocols of this build and of whoever says that have one in common.
+/// Whether this build and the sender's have a protocol in common.
 [[nodiscard]] bool speaks_with(const Hello& hello);
 
-/// coordinator -> member: not with this run; `reason` is for people.
+/// coordinator -> member: you cannot take part in this run. `reason` is human-readable.
 struct Refused {
   std::string reason;
   template <class Archive>
@@ -250,8 +250,8 @@ struct Refused {
   }
 };
 
-/// coordinator -> member: forget older views; start from the checkpoint of `resume_step` (0: from the
-/// beginning).
+/// coordinator -> member: accept nothing of older views; start from the checkpoint of `resume_step` (0: from
+/// the beginning).
 struct Seal {
   ViewNumber view = 0;
   std::uint64_t resume_step = 0;
@@ -261,27 +261,28 @@ struct Seal {
   }
 };
 
-/// member -> coordinator: from here on I know no view before `view`. Where this member stands; one that only
-/// reduces and has been in no view yet says nothing of it, since it does not know the layout.
+/// member -> coordinator: from now on I accept nothing of views before `view`; this is my state. A reducer
+/// that has been in no view sends none, since it does not know the layout.
 struct Sealed {
   ViewNumber view = 0;
   ViewNumber activated = 0;   ///< highest view that has begun here; 0: none yet
   std::vector<Range> layout;  ///< fragments of the flat buffer
   std::uint64_t chunk_elements = 0;
   std::vector<FragmentState> fragments;
-  /// By fragment: the rounds before the last applied one, oldest first, as far as they are remembered.
+  /// By fragment: the remembered rounds before the last applied one, oldest first.
   std::vector<std::vector<FragmentState>> history;
   std::vector<HeldResults> held;
   std::uint64_t step = 0;  ///< agreed step
-  Digest parameters;       ///< of the global parameters; before the first view only
+  Digest parameters;       ///< of the global parameters; only before the first view
   Ledger ledger{};         ///< up to `fragments`
-  SampleSet taken{};       ///< that it was given to train on and that are not done
-  SampleSet reserved{};    ///< that it may be given of its own track until the view begins
-  Settings settings{};     ///< of the view that has begun here; before the first one, of its checkpoint
-  /// Its agreed step goes no further than this until the view begins: there the result of a round is due
-  /// that it sends after this. 0 of one that has no steps.
+  SampleSet taken{};       ///< training samples that it was given and that are not done
+  SampleSet reserved{};    ///< samples of its own track that it may be given until the view begins
+  Settings settings{};     ///< of the view that has begun here; before the first view, of its checkpoint
+  /// The agreed step does not pass this one until the view begins: at this step the result of a round is due
+  /// that will be sent after this message. 0 for a reducer, which has no steps.
   std::uint64_t reach = 0;
-  /// Of the view that has begun here: a coordinator without a memory learns from it who is missing.
+  /// Members of the view that has begun here. A recovering coordinator learns from it which members are
+  /// missing.
   std::vector<MemberInfo> members{};
   template <class Archive>
   void serialize(Archive& ar) {
@@ -290,7 +291,7 @@ struct Sealed {
   }
 };
 
-/// Results of one round that are decided, and who of the view's members has them.
+/// Decided results of one round, and the view's members that hold them.
 struct FixedRound {
   FragmentId fragment = 0;
   Round round = 0;
@@ -304,21 +305,22 @@ struct FixedRound {
 /// coordinator -> member: the view begins.
 struct NewView {
   View view;
-  Digest token;               ///< what members of this run show each other on bulk connections
-  std::vector<Range> layout;  ///< of the run, for those who have no parameters to know it from
+  Digest token;               ///< members present it to each other on bulk connections
+  std::vector<Range> layout;  ///< of the run, for members without parameters
   std::uint64_t chunk_elements = 0;
-  ViewNumber reference = 0;  ///< the view whose members' chains are the run's history
-  std::uint64_t step = 0;    ///< agreed step of the foremost of them
-  /// By fragment: the newest round that any of them has applied, and rounds before it, oldest first.
+  ViewNumber reference = 0;  ///< the view that this one continues: its members' chains are the run's history
+  std::uint64_t step = 0;    ///< agreed step of the foremost of these members
+  /// By fragment: the newest round that any of these members has applied, and the rounds before it, oldest
+  /// first.
   std::vector<std::vector<FragmentState>> chains;
   std::vector<FixedRound> fixed;
-  /// By member, then fragment: last applied round, as it was when the member sealed.
+  /// By member, then fragment: the last round applied when the member sealed.
   std::vector<std::vector<Round>> applied;
   Ledger ledger{};                    ///< up to the newest rounds of `chains`
-  SampleSet taken{};                  ///< by any of the members, or decided and in no ledger yet
+  SampleSet taken{};                  ///< by any member, or decided and in no ledger yet
   std::vector<SampleSet> reserved{};  ///< by member
-  std::uint64_t tracks = 0;  ///< of the training data that the run goes through: the planned replicas'
-  Settings settings{};       ///< in force from now on, in place of all that was known
+  std::uint64_t tracks = 0;           ///< of the training data: the number of planned replicas
+  Settings settings{};                ///< in force from now on; replace all earlier settings
   template <class Archive>
   void serialize(Archive& ar) {
     ar(view, token, layout, chunk_elements, reference, step, chains, fixed, applied, ledger, taken, reserved,
@@ -326,11 +328,11 @@ struct NewView {
   }
 };
 
-/// A contributor's part of one round, over the chunks of one owner that it is in (health.h).
+/// One contributor's share of a round, over the chunks of one owner that include it (health.h).
 struct ContributorHealth {
   ReplicaId replica = 0;
   std::uint32_t chunks = 0;
-  double squares = 0;  ///< of what it contributed; infinite where it does not decode
+  double squares = 0;  ///< of its contributions; infinite if one does not decode
   double dot = 0;      ///< with the mean
   template <class Archive>
   void serialize(Archive& ar) {
@@ -340,7 +342,7 @@ struct ContributorHealth {
 struct RoundHealth {
   FragmentId fragment = 0;
   Round round = 0;
-  std::uint32_t chunks = 0;  ///< all of the fragment that the sender owns
+  std::uint32_t chunks = 0;  ///< of the fragment, all that the sender owns
   double mean_squares = 0;
   std::vector<ContributorHealth> contributors;
   template <class Archive>
@@ -349,45 +351,46 @@ struct RoundHealth {
   }
 };
 
-/// A member's path to another one of its view, over all its lanes (paths.h).
+/// A member's path to another member of its view, over all its lanes (paths.h).
 struct PathReport {
   ReplicaId peer = 0;
-  std::uint32_t round_trip = 0, shortest = 0;  ///< microseconds, by TCP: the mean at present; the shortest
-  std::uint64_t bytes_per_second = 0;  ///< that it has delivered lately when it was full; 0: not known
+  std::uint32_t round_trip = 0,
+                shortest = 0;          ///< microseconds by TCP: present mean; shortest
+  std::uint64_t bytes_per_second = 0;  ///< recently delivered while it was full; 0: not known
   template <class Archive>
   void serialize(Archive& ar) {
     ar(peer, round_trip, shortest, bytes_per_second);
   }
 };
 
-/// The largest magnitude of a gain (step_figures.h): a small gradient after large ones has any.
+/// Largest magnitude of a gain (step_figures.h). A small gradient after large ones would make it arbitrarily
+/// large.
 inline constexpr double max_abs_gain = 1e6;
 
-/// member -> coordinator, every `network.heartbeat` from its hello on, so that silence is noticed while
-/// members join and load too.
+/// member -> coordinator: every `network.heartbeat` from the hello on, so that silence is noticed while
+/// members join and load, too.
 struct Heartbeat {
-  std::uint64_t number = 0;           ///< comes back in the reply
-  ViewNumber view = 0;                ///< highest that has begun here
+  std::uint64_t number = 0;           ///< returned in the reply
+  ViewNumber view = 0;                ///< highest view that has begun here
   std::uint64_t step = 0;             ///< agreed step
-  std::uint16_t contributed = 0;      ///< members that are in the round applied last
-  std::vector<ReplicaId> lost;        ///< members of the view who cannot be reached, by a relay neither
+  std::uint16_t contributed = 0;      ///< trainers in the round applied last
+  std::vector<ReplicaId> lost;        ///< members of the view that it cannot reach, not even through a relay
   double loss = 0;                    ///< nats per token, last step
   double tokens_per_second = 0;       ///< since the last heartbeat
-  double utilization = 0;             ///< 0..1 since the start
+  double utilization = 0;             ///< 0 to 1, since the start
   std::uint64_t bytes_sent = 0;       ///< since the start, headers and control included
-  std::uint64_t uplink = 0;           ///< as in the hello, or as it was measured meanwhile
-  double inner_steps_per_second = 0;  ///< without what was waited for; 0: not known yet
-  /// Last applied round, first 8 bytes of its chain hash; empty before Sealed.
+  std::uint64_t uplink = 0;           ///< bytes per second: from the hello, or measured since; 0: not known
+  double inner_steps_per_second = 0;  ///< without waits; 0: not known yet
+  /// Last applied round and first 8 bytes of its chain hash; empty before Sealed.
   std::vector<std::pair<Round, std::uint64_t>> fragments;
-  std::vector<RoundHealth> health{};  ///< at most one round of each fragment, each once
-  std::vector<PathReport> paths{};    ///< to the members of the view that are connected, each once
-  std::uint64_t relays = 0;           ///< Relays::number of those in force here
-  std::vector<ReplicaId>
-      relayed{};  ///< members to whom there is no connection, and for whom there is a relay
-  std::vector<CheckpointId> checkpoints{};  ///< the newest that are complete here
-  std::uint64_t disk_free = 0;              ///< bytes, where its run folder is; 0: not known
-  std::vector<Audit> audits{};              ///< made since the last heartbeat
-  /// Of the newest outer steps (step_figures.h), means over the fragments; a gain of 0: not known.
+  std::vector<RoundHealth> health{};        ///< at most one round of each fragment
+  std::vector<PathReport> paths{};          ///< to the connected members of the view, each once
+  std::uint64_t relays = 0;                 ///< Relays::number of the list in force here
+  std::vector<ReplicaId> relayed{};         ///< members that it reaches only through a relay
+  std::vector<CheckpointId> checkpoints{};  ///< the newest complete ones here
+  std::uint64_t disk_free = 0;              ///< bytes, in its run folder; 0: not known
+  std::vector<Audit> audits{};              ///< since the last heartbeat
+  /// Newest outer steps (step_figures.h), mean over the fragments; a gain of 0: not known.
   double outer_gain = 0, outer_correlation = 0;
   template <class Archive>
   void serialize(Archive& ar) {
@@ -397,17 +400,17 @@ struct Heartbeat {
   }
 };
 
-/// coordinator -> member: heard you. If `view` is the one that the member is in, it holds a lease, counted
-/// from when it sent that heartbeat: until that ends no other view begins without it. How long that is the
-/// coordinator alone says, since it is what waits for the end.
+/// coordinator -> member: heartbeat received. If `view` is the member's view, this grants a lease, counted
+/// from when the heartbeat was sent: until it ends, no other view begins without this member. The coordinator
+/// sets its length, because the coordinator waits for its end.
 struct HeartbeatReply {
-  ViewNumber view = 0;  ///< 0: none is in force
+  ViewNumber view = 0;  ///< 0: no view is in force
   std::uint64_t number = 0;
   std::vector<Round> lowest;          ///< by fragment: applied by all members of the view
   std::vector<Round> newest;          ///< by fragment: applied by any of them
-  std::uint64_t lease = 0;            ///< in microseconds; 0: none
+  std::uint64_t lease = 0;            ///< microseconds; 0: no lease
   double inner_steps_per_second = 0;  ///< the median of the view's members; 0: not known
-  std::uint64_t checkpoint = 0;  ///< newest step of which all trainers of the view have one; 0: none known
+  std::uint64_t checkpoint = 0;       ///< newest step checkpointed by all its trainers; 0: none
   template <class Archive>
   void serialize(Archive& ar) {
     ar(view, number, lowest, newest, lease, inner_steps_per_second, checkpoint);
@@ -425,7 +428,7 @@ struct EvalReport {
   }
 };
 
-/// member -> coordinator -> every member: a line that all need before the first step (an address, say).
+/// member -> coordinator -> all members: a line that all need before the first step, such as an address.
 struct Announce {
   std::string text;
   template <class Archive>
@@ -434,7 +437,7 @@ struct Announce {
   }
 };
 
-/// member -> coordinator: please end the run; `reason` is for people.
+/// member -> coordinator: end the run. `reason` is human-readable.
 struct StopRequest {
   std::string reason;
   template <class Archive>
@@ -443,23 +446,23 @@ struct StopRequest {
   }
 };
 
-/// member -> coordinator: let all write a checkpoint soon: I have to leave, or was past the step of the last
-/// one. What an operator's `checkpoint` does, unless one is to come.
+/// member -> coordinator: order a checkpoint of all trainers, because I have to leave or was past the step of
+/// the last one. Ignored while one is pending.
 struct CheckpointRequest {
-  std::string reason;  ///< for people
+  std::string reason;  ///< human-readable
   template <class Archive>
   void serialize(Archive& ar) {
     ar(reason);
   }
 };
 
-/// coordinator -> member: begin no further step, and say which one you are in.
+/// coordinator -> member: begin no further step, and report the current one.
 struct Hold {
   template <class Archive>
   void serialize(Archive&) {}
 };
 
-/// member -> coordinator: I hold when this step is done.
+/// member -> coordinator: I stop after this step.
 struct Held {
   std::uint64_t step = 0;
   template <class Archive>
@@ -468,8 +471,8 @@ struct Held {
   }
 };
 
-/// coordinator -> member: go on to the end of this step and stop there; all trainers stop at the same one.
-/// To one that only reduces: all of them are done, say so too.
+/// coordinator -> member: continue to the end of this step and stop there, like all trainers. To a reducer:
+/// all trainers are done; finish.
 struct StopAt {
   std::uint64_t step = 0;
   template <class Archive>
@@ -478,8 +481,8 @@ struct StopAt {
   }
 };
 
-/// member -> coordinator: finished; `summary` is a JSON object. The hash is a trainer's: who only reduces has
-/// no parameters.
+/// member -> coordinator: finished. `summary` is a JSON object. A reducer sends no hash, since it has no
+/// parameters.
 struct Done {
   std::string summary;
   Digest global_hash;
@@ -489,17 +492,17 @@ struct Done {
   }
 };
 
-/// coordinator -> member: all are done; `problem` is empty, or what is wrong with the run's result.
+/// coordinator -> member: all are done. `problem` is empty, or says what is wrong with the result of the run.
 struct Finished {
   std::string problem;
-  Digest global_hash{};  ///< that all have ended with
+  Digest global_hash{};  ///< final hash of all trainers
   template <class Archive>
   void serialize(Archive& ar) {
     ar(problem, global_hash);
   }
 };
 
-/// member -> coordinator: I cannot go on.
+/// member -> coordinator: I cannot continue.
 struct Leave {
   std::string reason;
   template <class Archive>
@@ -508,7 +511,7 @@ struct Leave {
   }
 };
 
-/// coordinator -> member: the run cannot go on.
+/// coordinator -> member: the run cannot continue.
 struct Abort {
   std::string reason;
   template <class Archive>
@@ -517,26 +520,26 @@ struct Abort {
   }
 };
 
-/// coordinator -> one that has no state of this run: take it from these members; say Ready when you have it
-/// (an observer never does, and is told anew who they are whenever a view begins).
+/// coordinator -> joining member: copy the state from these donors, then send Ready. Observers never send
+/// Ready; they get the donors again whenever a view begins.
 struct Admitted {
   Digest token;
   std::vector<MemberInfo> donors;
-  Settings settings{};  ///< that the run's rounds are made under
+  Settings settings{};  ///< under which the run's rounds are made
   template <class Archive>
   void serialize(Archive& ar) {
     ar(token, donors, settings);
   }
 };
 
-/// member -> coordinator: I am within one round of the others everywhere.
+/// member -> coordinator: in every fragment I am at most one round behind the others.
 struct Ready {
   template <class Archive>
   void serialize(Archive&) {}
 };
 
-/// coordinator -> member: your rounds are not this run's, or too far behind: take the state from others.
-/// member -> coordinator: I found that out myself.
+/// coordinator -> member: your rounds are not the run's, or too far behind: copy the state from others.
+/// member -> coordinator: I have found that out myself.
 struct Evicted {
   std::string reason;
   template <class Archive>
@@ -545,7 +548,7 @@ struct Evicted {
   }
 };
 
-/// coordinator -> member: rounds do not commit for now, and why.
+/// coordinator -> member: rounds do not commit at present.
 struct Suspended {
   std::string reason;
   template <class Archive>
@@ -554,7 +557,7 @@ struct Suspended {
   }
 };
 
-/// Two members that cannot connect to each other, and a third one that carries what they send each other.
+/// Two members that cannot connect to each other, and the member that forwards their messages.
 struct Relay {
   ReplicaId a = 0, b = 0, by = 0;
   friend bool operator==(const Relay&, const Relay&) = default;
@@ -564,9 +567,9 @@ struct Relay {
   }
 };
 
-/// coordinator -> member: all relays that there are, in place of those that it was told of before.
+/// coordinator -> member: all relays. Replaces the earlier list.
 struct Relays {
-  std::uint64_t number = 0;  ///< grows; heartbeats say which one is in force
+  std::uint64_t number = 0;  ///< rises; heartbeats report the number in force
   std::vector<Relay> relays;
   template <class Archive>
   void serialize(Archive& ar) {
@@ -574,31 +577,31 @@ struct Relays {
   }
 };
 
-// ---- steering ----
+// ---- operators ----
 
-/// Who steers a run has this name, or one that begins with it and a '-'. No member may have it.
+/// Certificate name of an operator, alone or followed by '-' and more. No member may have such a name.
 inline constexpr const char* operator_name = "operator";
 [[nodiscard]] bool is_operator(const std::string& name);
 
-/// operator -> coordinator, in place of a hello: one thing to do. The answer ends the connection.
+/// operator -> coordinator: one command, sent instead of a hello. The answer ends the connection.
 struct Command {
   std::uint32_t protocol = protocol_version;
-  std::string run;   ///< that is meant; empty: whichever the coordinator has
-  std::string by;    ///< name of who asks, for people
+  std::string run;   ///< name of the run; empty: any
+  std::string by;    ///< name of the operator; human-readable
   std::string verb;  ///< status, set, pause, resume, checkpoint, drain, stop
-  /// Of `set` KEY=VALUE each, of `drain` the names of workers or sites.
+  /// `set`: KEY=VALUE pairs; `drain`: names of workers or sites.
   std::vector<std::string> arguments;
-  std::uint64_t at = 0;  ///< of `set`: from the step after this one on; 0: as soon as all can
-  std::string member;    ///< of `set`, for keys that are each member's own: whose; empty: all
+  std::uint64_t at = 0;  ///< `set`: from the step after this one on; 0: as soon as possible
+  std::string member;    ///< `set`, for keys that members set for themselves: the member or site; empty: all
   template <class Archive>
   void serialize(Archive& ar) {
     ar(protocol, run, by, verb, arguments, at, member);
   }
 };
 
-/// coordinator -> operator.
+/// coordinator -> operator: the result of a command.
 struct Answer {
-  std::string problem;  ///< why nothing was done; empty: it was
+  std::string problem;  ///< why nothing was done; empty: success
   std::string text;     ///< a JSON object
   template <class Archive>
   void serialize(Archive& ar) {
@@ -606,7 +609,7 @@ struct Answer {
   }
 };
 
-/// coordinator -> member: these keys of its own have these values from now on.
+/// coordinator -> member: use these values for keys that you set for yourself.
 struct Adjust {
   ConfigItems items;
   template <class Archive>
@@ -615,8 +618,8 @@ struct Adjust {
   }
 };
 
-/// coordinator -> one that follows the rounds and is in no view: what these are made under. Said before any
-/// HeartbeatReply that has a round to be followed for which it matters.
+/// coordinator -> joining member or observer: settings of the rounds that you follow. Sent before the
+/// HeartbeatReply that names the first round to which they apply.
 struct Steered {
   Settings settings;
   template <class Archive>
@@ -625,8 +628,8 @@ struct Steered {
   }
 };
 
-/// coordinator -> trainer: write a checkpoint when this agreed step is done, as all do. One that is past it
-/// has none of it. It changes nothing that is agreed.
+/// coordinator -> trainer: write a checkpoint after this agreed step. A trainer past it writes none. Changes
+/// no agreed state.
 struct CheckpointAt {
   std::uint64_t step = 0;
   template <class Archive>
@@ -635,7 +638,7 @@ struct CheckpointAt {
   }
 };
 
-/// coordinator -> member: write a checkpoint and leave, soon.
+/// coordinator -> member: write a checkpoint and leave soon.
 struct Drain {
   std::string reason;
   template <class Archive>
@@ -644,11 +647,11 @@ struct Drain {
   }
 };
 
-// ---- what members write for people ----
+// ---- records of members: log and metrics ----
 
-/// Where a line belongs. The order is the wire's: append only.
+/// Destination of a record. The order is that of the wire format: append only.
 enum class RecordKind : std::uint8_t {
-  log,      ///< what the member has said
+  log,      ///< a line of the member's log
   metrics,  ///< a JSON object
 };
 struct Record {
@@ -659,18 +662,18 @@ struct Record {
     ar(kind, line);
   }
 };
-/// A longer line is cut by whoever sends it, and nobody's who receives it.
+/// The sender cuts longer log lines and drops longer metrics; receivers refuse them.
 inline constexpr std::size_t longest_record = 16 * 1024;
-/// No member writes more of them.
+/// Maximum number of records of a member.
 inline constexpr std::uint64_t max_records = std::uint64_t{1} << 48;
-/// In RecordsTaken: the coordinator has them in another way, or nobody wants them, and none are to be sent
-/// any more. No line has this number.
+/// In RecordsTaken: send no records, because the coordinator gets them in another way or does not need them.
+/// No record has this number.
 inline constexpr std::uint64_t no_records_wanted = max_records + 1;
 
-/// member -> coordinator: lines in the order in which they were written, counted from 0 since this member
-/// was started. What is not acknowledged is said again on the next connection.
+/// member -> coordinator: records in the order in which they were written, counted from 0 at the member's
+/// start. Records that are not acknowledged are sent again on the next connection.
 struct Records {
-  std::uint64_t first = 0;  ///< the number of the first; those before it that were never sent are left out
+  std::uint64_t first = 0;  ///< number of the first record; earlier ones that were never sent are lost
   std::vector<Record> records;
   template <class Archive>
   void serialize(Archive& ar) {
@@ -678,7 +681,7 @@ struct Records {
   }
 };
 
-/// coordinator -> member: all records before this number are where they belong.
+/// coordinator -> member: all records before this number are stored.
 struct RecordsTaken {
   std::uint64_t next = 0;
   template <class Archive>
@@ -687,7 +690,7 @@ struct RecordsTaken {
   }
 };
 
-/// The order is the wire's tag: append only.
+/// The order is that of the wire tags: append only.
 using ControlMessage =
     std::variant<Hello, Refused, Seal, Sealed, NewView, Heartbeat, HeartbeatReply, EvalReport, Announce,
                  StopRequest, Hold, Held, StopAt, Done, Finished, Leave, Abort, Admitted, Ready, Evicted,

@@ -1,8 +1,8 @@
 #pragma once
-// What a message from the network must be like to be taken: one pure function for each kind. Called where
-// messages enter, by the coordinator for what members say and by a member for what the coordinator says;
-// nothing behind that has to doubt a size, a step or a round again. Each returns why a message is refused,
-// with the value and what was expected; empty: it is taken.
+// Validates messages from the network, with one pure function for each kind. Called on entry: by the
+// coordinator for messages of members, by a member for messages of the coordinator. Later code may rely on
+// all sizes, steps and rounds. Returns why a message is refused, with the value and what was expected; empty:
+// it is valid.
 
 #include <cstdint>
 #include <string>
@@ -12,21 +12,21 @@
 
 namespace isthmus::outer_sync::protocol {
 
-/// What the receiver knows of the run.
+/// Limits that the receiver knows for this run.
 struct Bounds {
-  /// No run has more steps, so that a few more are still a number in any arithmetic.
+  /// Maximum steps of any run; leaves room for additions without overflow.
   static constexpr std::uint64_t max_steps = std::uint64_t{1} << 48;
 
-  std::uint64_t steps = 0;                 ///< that the run has; 0: not known
+  std::uint64_t steps = 0;                 ///< of the run; 0: not known
   const FragmentLayout* layout = nullptr;  ///< of the run; null: not known
 
   [[nodiscard]] std::uint64_t max_step() const { return steps > 0 ? steps : max_steps; }
-  /// A fragment has one round a step at most, and one more when the run ends.
+  /// A fragment has at most one round per step, and one more at the end of the run.
   [[nodiscard]] Round max_round() const { return max_step() + 1; }
 };
 
 [[nodiscard]] std::string problem_of(const Hello& hello, const Bounds& bounds);
-/// Of one that only reduces and knows of nothing yet the answer may be empty.
+/// A reducer that has been in no view may send an empty answer.
 [[nodiscard]] std::string problem_of(const Sealed& sealed, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const Heartbeat& heartbeat, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const EvalReport& report, const Bounds& bounds);
@@ -48,7 +48,8 @@ struct Bounds {
 [[nodiscard]] std::string problem_of(const Steered& steered, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const Relays& relays, const Bounds& bounds);
 
-/// Of any kind. Those that have nothing to judge, and words for people alone, are taken as they are.
+/// Validates a message of any kind. Kinds without limits, such as those with only human-readable text, are
+/// always valid.
 [[nodiscard]] std::string problem_of_message(const ControlMessage& message, const Bounds& bounds);
 
 }  // namespace isthmus::outer_sync::protocol

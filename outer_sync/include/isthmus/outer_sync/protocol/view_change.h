@@ -1,6 +1,6 @@
 #pragma once
-// What a new view begins with: whose rounds are the run's history, which results are decided, who has to take
-// the state from others (docs/protocol.md). A pure function of what the members answered to a Seal.
+// Plans a new view: which rounds are the run's history, which results are decided, and which members are
+// evicted (docs/protocol.md). A pure function of the members' answers to a Seal; called by the coordinator.
 
 #include <optional>
 #include <span>
@@ -20,31 +20,31 @@ struct SealedMember {
 };
 
 struct ViewPlan {
-  NewView message;       ///< token and number are the caller's to fill in
-  std::string topology;  ///< who owns the chunks and why, for people
+  NewView message;       ///< the caller fills in token and number
+  std::string topology;  ///< owners of the chunks and the reason; human-readable
   struct Evicted {
     std::string name;
-    std::string reason;  ///< for people
+    std::string reason;  ///< human-readable
   };
-  std::vector<Evicted> evicted;  ///< not members of the view
+  std::vector<Evicted> evicted;  ///< not in the view
 };
 
-/// Members must be sorted by name, at least one, and their answers of `layout` (as `received.h` judges
-/// them; those of one that only reduces may be empty). A view without members comes out when no trainer can
-/// go on with what the run's own know.
+/// `members`: at least one, sorted by name. Their answers must fit `layout`, as `received.h` checks; those of
+/// reducers may be empty. Returns a view without members if no trainer can continue from what the reference's
+/// members know.
 [[nodiscard]] ViewPlan plan_view(const FragmentLayout& layout, std::span<const SealedMember> members,
                                  const TopologyRule& topology = {});
 
-/// The layout that somebody names, if it is one and no larger than a run can have: checked before any chunk
-/// is listed.
+/// The layout reported by a member, or empty if it is invalid or larger than a run's may be. Checked before
+/// any chunk is listed.
 [[nodiscard]] std::optional<FragmentLayout> layout_of(std::span<const Range> fragments,
                                                       std::uint64_t chunk_elements);
 
-/// Whether a ledger from elsewhere is one up to these rounds.
+/// Whether a received ledger is valid and ends at these rounds.
 [[nodiscard]] bool ledger_fits(const Ledger& ledger, const std::vector<FragmentState>& fragments);
 
-/// Two of the run's own members with different settings, or different chain hashes at one round, in words;
-/// empty if there are none.
+/// Describes two members of the reference with different settings, or with different chain hashes at one
+/// round. Empty if all agree.
 [[nodiscard]] std::string disagreement(const FragmentLayout& layout, std::span<const SealedMember> members);
 
 }  // namespace isthmus::outer_sync::protocol

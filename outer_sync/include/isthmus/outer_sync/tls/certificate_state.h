@@ -1,5 +1,5 @@
 #pragma once
-// What the files of a process's certificate come to, for who wants to know before a run begins.
+// Summary of a process's certificate files, for checks before a run.
 
 #include <chrono>
 #include <filesystem>
@@ -14,12 +14,12 @@ struct CertificateState {
   std::chrono::system_clock::time_point ends;
   Digest authority;                ///< SHA-256 of the root's certificate (DER)
   bool others_read_key = false;    ///< by the permissions of cert.pem
-  bool has_revocations = false;    ///< ca.crl is there
-  bool has_authority_key = false;  ///< so is ca.key, here or one above
+  bool has_revocations = false;    ///< ca.crl exists
+  bool has_authority_key = false;  ///< ca.key exists, here or in the parent folder
 };
 
-/// Throws Error(data) naming the file that is missing or wrong, or when the certificate is not of that root,
-/// has ended or was revoked.
+/// Throws Error(data) with the file that is missing or wrong, or if the certificate is not signed by that
+/// root, has expired or was revoked.
 [[nodiscard]] CertificateState certificate_state(const std::filesystem::path& folder);
 
 }  // namespace isthmus::outer_sync::tls

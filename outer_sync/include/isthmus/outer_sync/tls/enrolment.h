@@ -1,5 +1,6 @@
 #pragma once
-// How a machine that was invited gets its certificate: what is said, and who answers. No sockets, no clocks.
+// How an invited machine gets its certificate: the messages, and the desk that answers them. No sockets, no
+// clocks.
 
 #include <cstdint>
 #include <filesystem>
@@ -14,24 +15,23 @@
 
 namespace isthmus::outer_sync::tls {
 
-/// The first and only thing that a newcomer says, over TLS in which the coordinator alone has shown a
-/// certificate.
+/// A newcomer's first and only message, over TLS in which only the coordinator has presented a certificate.
 struct EnrolmentRequest {
   static constexpr std::uint32_t current = 1;
   std::uint32_t version = current;
   Secret secret;
-  std::string request;  ///< PKCS#10 in PEM; its key stays where it is
+  std::string request;  ///< PKCS#10 in PEM; the private key stays on the newcomer's machine
   template <class Archive>
   void serialize(Archive& ar) {
     ar(version, secret, request);
   }
 };
 
-/// All of it empty: refused, and nobody is told why.
+/// All fields empty: refused, without a reason.
 struct EnrolmentAnswer {
-  std::string certificate, root, revoked;  ///< in PEM; nobody was revoked if that is empty
-  std::string config;                      ///< the run's, without what each site says for itself (YAML)
-  std::string seen_as;                     ///< address that the newcomer's connection comes from
+  std::string certificate, root, revoked;  ///< in PEM; `revoked` is empty if no certificate was
+  std::string config;                      ///< config of the run (YAML), without per-site keys
+  std::string seen_as;                     ///< remote address of the newcomer's connection
   [[nodiscard]] bool accepted() const { return !certificate.empty(); }
   template <class Archive>
   void serialize(Archive& ar) {
@@ -59,26 +59,26 @@ class RateLimit {
   std::map<std::string, Count> counts_;
 };
 
-/// Answers newcomers in the name of an authority whose key is on this machine. `open` and `answer` may be
-/// called on two threads, each on one.
+/// Answers newcomers for an authority whose key is on this machine. `open` and `answer` may be called from
+/// two threads, each from its own.
 class EnrolmentDesk {
  public:
   using Time = Invitations::Time;
 
-  /// `config`: what newcomers get of the run's.
+  /// `config`: the part of the run's config that newcomers get.
   EnrolmentDesk(Authority authority, std::string config)
       : authority_(std::move(authority)), config_(std::move(config)) {}
 
-  /// Whether anybody is invited. While nobody is, the coordinator drops connections without a certificate.
-  /// Reads the invitations when their folder has changed.
+  /// Whether there is an open invitation. If not, the coordinator drops connections without a certificate.
+  /// Reads the invitations if their folder has changed.
   [[nodiscard]] bool open(Time now);
 
   struct Reply {
     EnrolmentAnswer answer;
-    std::string line;  ///< for this side's log
+    std::string line;  ///< for the log of this side
   };
-  /// Whatever the request is. `from`: the address that it comes from, without a port. Throws Error(data) when
-  /// what has to be on disk before the answer cannot be written.
+  /// Answers any request. `from`: its remote address, without a port. Throws Error(data) if a file that must
+  /// be on disk before the answer cannot be written.
   [[nodiscard]] Reply answer(std::span<const std::byte> request, const std::string& from, Time now);
 
  private:
@@ -86,9 +86,9 @@ class EnrolmentDesk {
 
   Authority authority_;
   std::string config_;
-  RateLimit refusals_;  ///< by address
-  RateLimit answers_;   ///< by name: one certificate for an invitation, and no flood of answers with it
-  // Of `open`:
+  RateLimit refusals_;  ///< refusals by address
+  RateLimit answers_;   ///< answers by name: even a valid invitation may not flood
+  // For `open`:
   std::optional<std::filesystem::file_time_type> changed_;
   std::optional<Time> last_end_;
 };

@@ -1,10 +1,10 @@
 #pragma once
-// Invitations that an authority has given out: who may come, until when, and what has come of it. The secrets
-// themselves are not kept. Used by Authority alone, which holds the folder's lock.
+// An authority's invitations: for which names, until when, and whether they were used. The secrets are not
+// kept. Used only by Authority, which holds the folder's lock.
 //
-//   certs/RUN/invitations/HASH   HASH: SHA-256 of the secret. Its first line: the name, when it ends (seconds
-//                                since 1970), days that the certificate is good for, `-` or SHA-256 of the
-//                                key that used it, and the role (none: the usual one of the name). After it
+//   certs/RUN/invitations/HASH   HASH: SHA-256 of the secret. First line: the name, when it ends (seconds
+//                                since 1970), days for which the certificate is valid, `-` or SHA-256 of the
+//                                key that used it, and the role (absent: the usual one of the name). Then
 //                                the certificate that was issued for it, in PEM.
 
 #include <chrono>
@@ -24,32 +24,31 @@ class Invitations {
  public:
   using Time = std::chrono::system_clock::time_point;
 
-  /// Of the authority in `folder`.
+  /// `folder`: the authority's.
   explicit Invitations(const std::filesystem::path& folder) : folder_(folder / "invitations") {}
 
-  /// Returns the secret of a new one, whose hash is on disk then. What ended a week ago goes. Throws
-  /// Error(config) when there are too many, Error(data) when it cannot be written.
+  /// Creates an invitation, writes its hash to disk and returns its secret. Deletes invitations that ended a
+  /// week ago. Throws Error(config) if there are too many, Error(data) if it cannot be written.
   [[nodiscard]] Secret add(const std::string& name, Role role, Time now, std::chrono::seconds lifetime,
                            int days) const;
 
-  /// The end of the invitation that ends last; nullopt without any. A coordinator listens to newcomers until
-  /// then.
+  /// The latest end of all invitations; nullopt without any. A coordinator accepts newcomers until then.
   [[nodiscard]] std::optional<Time> last_end() const;
 
-  /// What an invitation entitles to, or why it does not, for the log here: a stranger is not told.
+  /// The result of redeeming an invitation. The reason is for this side's log: strangers do not get it.
   struct Verdict {
-    std::string name{};         ///< of the invitation; empty for an unknown secret
+    std::string name{};         ///< name in the invitation; empty for an unknown secret
     std::string certificate{};  ///< in PEM; empty if it is refused
     std::string why{};
   };
   using Certify = std::function<std::string(const std::string& name, Role role, int days)>;
-  /// Uses the invitation with this secret up for the key of this hash and the certificate that `certify`
-  /// makes for it. The same key gets the same certificate again until the invitation ends: its owner may not
-  /// have got the answer.
+  /// Redeems the invitation with this secret for the key with this hash, and a certificate from `certify`.
+  /// The same key gets the same certificate again until the invitation ends, since the answer may have been
+  /// lost.
   [[nodiscard]] Verdict redeem(const Secret& secret, const Digest& key, Time now,
                                const Certify& certify) const;
 
-  /// Ends all of a name, used or not. Returns how many there were.
+  /// Ends all invitations of a name, used or not. Returns their number.
   std::size_t withdraw(const std::string& name) const;
 
  private:

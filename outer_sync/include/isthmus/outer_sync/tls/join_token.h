@@ -1,7 +1,7 @@
 #pragma once
-// An invitation as one word, which takes a machine from nothing to its certificate: where the coordinator is,
-// by what its authority is known, and a secret that is good once. Whoever has the word can take the place
-// that it names until somebody has.
+// An invitation as one word, with all that a machine needs to get its certificate: the coordinator's address,
+// the authority's fingerprint, and a secret that can be used once. Until it is used, anyone who has the token
+// can enrol under its name.
 
 #include <array>
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace isthmus::outer_sync::tls {
 
-/// By chance: too many to be guessed.
+/// Random, too long to be guessed.
 struct Secret {
   std::array<std::uint8_t, 16> bytes{};
   friend bool operator==(const Secret&, const Secret&) = default;
-  [[nodiscard]] Digest digest() const;  ///< SHA-256, which is all that the inviting side keeps
+  [[nodiscard]] Digest digest() const;  ///< SHA-256; the inviting side keeps only this
   template <class Archive>
   void serialize(Archive& ar) {
     for (auto& byte : bytes) ar(byte);
@@ -24,10 +24,10 @@ struct Secret {
 };
 
 struct JoinToken {
-  std::string run;          ///< of the authority
-  std::string name;         ///< that the newcomer gets
-  std::string coordinator;  ///< HOST:PORT, or several with commas between
-  Digest authority;         ///< SHA-256 of its root's certificate (DER)
+  std::string run;          ///< run of the authority
+  std::string name;         ///< name for the newcomer
+  std::string coordinator;  ///< HOST:PORT, or several separated by commas
+  Digest authority;         ///< SHA-256 of the root's certificate (DER)
   Secret secret;
   friend bool operator==(const JoinToken&, const JoinToken&) = default;
   template <class Archive>
@@ -36,15 +36,15 @@ struct JoinToken {
   }
 };
 
-/// What every token begins with.
+/// Every token begins with this.
 inline constexpr std::string_view token_prefix = "isthmus1.";
-/// Letters, digits, '-', '_' and '.' alone: fit for a command line and for a mail.
+/// Consists of letters, digits, '-', '_' and '.' only: fit for a command line and for a mail.
 [[nodiscard]] std::string to_text(const JoinToken& token);
-/// What `to_text` wrote, and nothing else. Throws Error(config) saying what is wrong, without the token.
+/// Parses the exact output of `to_text`. Throws Error(config) with what is wrong, but without the token.
 [[nodiscard]] JoinToken parse_token(std::string_view text);
 
-/// What a run or a process may be called in certificates, and so in names of folders. Throws Error(config)
-/// naming `what`.
+/// Checks the name of a run or a process, which is used in certificates and as a folder name. Throws
+/// Error(config) with `what` if it is not allowed.
 void check_word(const std::string& what, const std::string& word);
 
 }  // namespace isthmus::outer_sync::tls

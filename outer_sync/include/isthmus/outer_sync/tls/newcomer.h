@@ -1,11 +1,11 @@
 #pragma once
-// The folder of a machine that comes by a token. It holds
+// The folder of a machine that joins by a token. It contains
 //
-//   key.pem                      its private key, from before anything is sent until there is a certificate
-//   cert.pem, ca.pem, ca.crl     then, as in every process's folder
+//   key.pem                      its private key, from before the first request until it has a certificate
+//   cert.pem, ca.pem, ca.crl     after that, as in every process's folder
 //
-// so whoever is stopped at any point goes on with the same key, for which alone the invitation is good from
-// its first use on.
+// A machine that was interrupted continues with the same key; once used, the invitation is valid only for
+// that key.
 
 #include <filesystem>
 #include <string>
@@ -19,13 +19,13 @@ class NewcomerFolder {
  public:
   explicit NewcomerFolder(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
-  /// It has its certificate.
+  /// Whether it has its certificate.
   [[nodiscard]] bool enrolled() const { return std::filesystem::exists(folder_ / "cert.pem"); }
-  /// Makes folder and key unless they are there, readable by their owner alone. Returns the request for them.
-  /// Throws Error(data) naming the file.
+  /// Creates the folder and the key if missing, readable by their owner only. Returns the request for them.
+  /// Throws Error(data) with the file.
   [[nodiscard]] EnrolmentRequest request(const JoinToken& token) const;
-  /// Puts what came into the folder, the certificate last. Throws Error(network), with nothing written, when
-  /// it is not of the token's authority, run and name or not for the key that was made here.
+  /// Writes the answer's files into the folder, the certificate last. Throws Error(network), with nothing
+  /// written, if the certificate is not of the token's authority, run and name, or not for this folder's key.
   void complete(const JoinToken& token, const EnrolmentAnswer& answer) const;
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
-// What a certificate entitles to, beside the name that it is of: OU in its subject. A certificate without
-// one, of a build before roles, has the usual role of its name.
+// Role of a process, in the OU of its certificate's subject. A certificate without one, from a build before
+// roles, has the usual role of its name.
 
 #include <cstdint>
 #include <optional>
@@ -15,24 +15,24 @@ namespace isthmus::outer_sync::tls {
 
 enum class Role {
   trainer,   ///< a full member: it may also reduce or observe
-  reducer,   ///< reduces, and trains nothing
-  observer,  ///< follows the rounds, and is nobody in the run
-  steers,    ///< `operator`: says commands to the coordinator
+  reducer,   ///< only reduces
+  observer,  ///< only follows the rounds
+  steers,    ///< `operator`: sends commands to the coordinator
   coordinates,
 };
 
 [[nodiscard]] std::string to_string(Role role);
-/// Nothing for a word that is no role.
+/// nullopt if the word is not a role.
 [[nodiscard]] std::optional<Role> role_from(std::string_view word);
-/// `coordinator` and `operator` (also `operator-...`) have the roles of these names, all others train.
+/// `coordinator`, `operator` and `operator-...` have the roles of these names; all others are trainers.
 [[nodiscard]] Role usual_role(const std::string& name);
-/// What is asked for a name; usual if empty. Throws Error(config) for a word that is no role, and for one
-/// that the name cannot have: these names and roles go together.
+/// The role `asked` for a name; its usual role if empty. Throws Error(config) if it is not a role, or if the
+/// name cannot have it: only these names have these roles.
 [[nodiscard]] Role role_for(const std::string& name, const std::string& asked);
 
-/// Whether a process with this role may take part as that.
+/// Whether a process with this role may join as this kind of member.
 [[nodiscard]] bool entitles(Role role, protocol::MemberKind kind);
-/// A member that others dial: one of a view, or who has the state.
+/// Whether members may dial a process with this role: it can be in a view and have the state.
 [[nodiscard]] bool is_member(Role role);
 
 }  // namespace isthmus::outer_sync::tls

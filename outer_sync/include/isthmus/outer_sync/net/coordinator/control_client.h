@@ -1,6 +1,6 @@
 #pragma once
-// One command to a coordinator, and its answer: what `isthmus ctl` is made of, and whoever else wants to know
-// how a run stands.
+// Sends one command to a coordinator and waits for the answer: for `isthmus ctl` and other queries of a run's
+// status.
 
 #include <chrono>
 
@@ -9,11 +9,10 @@
 
 namespace isthmus::outer_sync {
 
-/// Dials `network.coordinator` (each of its addresses in turn, until one answers) with the certificate in
-/// `network.certs`, whose name must be one of an operator's; without certificates where that is empty. Blocks
-/// until the answer is there. Throws Error(config) for an address that
-/// is none, Error(data) for certificates that cannot be read, and Error(network) when no coordinator is
-/// there, it is not of this run's authority, or it does not answer within `limit`.
+/// Dials `network.coordinator` (each address in turn until one answers), with the certificate in
+/// `network.certs`, which must be an operator's, or without certificates if that is empty. Blocks until the
+/// answer arrives. Throws Error(config) for an invalid address, Error(data) for unreadable certificates, and
+/// Error(network) if no coordinator of this run's authority answers within `limit`.
 [[nodiscard]] protocol::Answer ask(const NetworkConfig& network, const protocol::Command& command,
                                    std::chrono::seconds limit = std::chrono::seconds(60));
 

@@ -11,31 +11,31 @@
 
 namespace isthmus::outer_sync {
 
-/// What the application is told; called on the thread of `run`, which ends with what any of these throws but
-/// `store`.
+/// The application's callbacks, called on the thread of `run`. An exception from any of them except `store`
+/// ends `run` and is thrown by it.
 class CoordinatorObserver {
  public:
   virtual ~CoordinatorObserver() = default;
   virtual void message(const std::string& text) = 0;
   virtual void members_changed(const protocol::Coordinator& coordinator) = 0;
   virtual void evaluated(std::uint64_t step, double loss) = 0;
-  /// What the replicas' contributions to a round are like.
+  /// Norms and agreement of the replicas' contributions to a round.
   virtual void round_judged(const protocol::RoundJudged& round) = 0;
-  /// Returns when it is on disk: the next coordinator of this run begins with it. What it throws (the disk is
-  /// full) is said; it is called again until it returns, and the members are told of no view before.
+  /// Writes the view to disk, for the next coordinator of this run, before it returns. If it throws (disk
+  /// full), that is reported and it is called again until it returns; members receive no view before.
   virtual void store(const protocol::LastView& view) = 0;
-  /// What a member has written for people. Returns when it is kept: the member forgets it then. False where
-  /// no more of it is wanted: the member keeps it to itself from then on.
+  /// Stores a member's log and metrics lines before it returns: the member then forgets them. Returns false
+  /// if no more are wanted; the member then sends none.
   virtual bool gathered(const protocol::Gathered&) { return false; }
-  /// How the run stands, as a JSON object, for whoever asks.
+  /// The status of the run as a JSON object, in reply to a query.
   [[nodiscard]] virtual std::string status(const protocol::Coordinator&) { return "{}"; }
 };
 
 class CoordinatorNode {
  public:
-  /// Binds `network.coordinator`; Error(config) naming the address when it is in use. A run's token is made
-  /// here, unless the options bring the last view. With a desk, and `network.certs`, machines that are
-  /// invited get their certificates here.
+  /// Binds `network.coordinator`. Throws Error(config) with the address if it is in use. Creates the run's
+  /// token unless the options contain the last view. With a `desk`, and with `network.certs` set, invited
+  /// machines get their certificates here.
   CoordinatorNode(const NetworkConfig& network, protocol::CoordinatorOptions options,
                   CoordinatorObserver& observer, std::unique_ptr<tls::EnrolmentDesk> desk = nullptr);
   ~CoordinatorNode();
@@ -43,11 +43,11 @@ class CoordinatorNode {
   CoordinatorNode& operator=(const CoordinatorNode&) = delete;
 
   [[nodiscard]] std::uint16_t port() const;
-  /// Blocks until the run has ended and everybody was told.
+  /// Blocks until the run has ended and all members know it.
   [[nodiscard]] protocol::Ended run();
   /// Safe from any thread.
   void request_stop(const std::string& reason);
-  /// `Coordinator::propose`, likewise.
+  /// Coordinator::propose; safe from any thread.
   void propose(const protocol::ConfigItems& items, const std::string& by, const std::string& why);
   [[nodiscard]] const protocol::Coordinator& coordinator() const;
 

@@ -1,5 +1,5 @@
 #pragma once
-// A newcomer's side of enrolment: it calls on the coordinator that its token names.
+// The joining machine's side of enrolment: it contacts the coordinator named in its token.
 
 #include <chrono>
 #include <string>
@@ -12,12 +12,13 @@ namespace isthmus::outer_sync {
 
 struct Enrolled {
   tls::EnrolmentAnswer answer;  ///< accepted
-  Address coordinator;          ///< the one of its addresses that has answered
-  std::string own_address;      ///< of this machine, on the connection there
+  Address coordinator;          ///< the address that has answered
+  std::string own_address;      ///< of this machine, on that connection
 };
 
-/// Blocks, for `limit` at most. The secret is sent only to a coordinator whose certificate is of the token's
-/// authority and run. Throws Error(network) when none can be reached, none is that, or it refuses.
+/// Blocks for at most `limit`. Sends the secret only to a coordinator with a certificate of the token's
+/// authority and run. Throws Error(network) if no address can be reached, none has such a certificate, or the
+/// coordinator refuses.
 [[nodiscard]] Enrolled enrol(const tls::JoinToken& token, const tls::EnrolmentRequest& request,
                              std::chrono::steady_clock::duration limit);
 

@@ -1,7 +1,7 @@
 #pragma once
-// One page of text over HTTP/1.1, on a thread of its own; nothing is kept between two readers. Bounded
-// whoever connects: 32 connections, of which the oldest makes room for a new one, 4 KiB of request each and
-// no body, and 5 s until it has its answer. Only GET and HEAD are answered.
+// Serves one page of text over HTTP/1.1 on its own thread, without state between requests. Answers only GET
+// and HEAD. Resources are bounded: 32 connections (a new one displaces the oldest), 4 KiB per request without
+// a body, 5 s until the answer is sent.
 
 #include <cstdint>
 #include <functional>
@@ -17,16 +17,16 @@ class PageServer {
   struct Page {
     std::string path;  ///< "/metrics"
     std::string type;  ///< Content-Type
-    /// Called on the server's thread for each reader.
+    /// Called on the server's thread for each request.
     std::function<std::string()> text;
   };
-  /// `key` is the config key that the address is of. Throws Error(config) if it cannot be opened.
+  /// `key`: the config key of the address. Throws Error(config) if the address cannot be opened.
   PageServer(const Address& address, const std::string& key, Page page);
   ~PageServer();
   PageServer(const PageServer&) = delete;
   PageServer& operator=(const PageServer&) = delete;
 
-  /// That it listens at; what `address` left open, the system has chosen.
+  /// The port that it listens on; chosen by the system if `address` has port 0.
   [[nodiscard]] std::uint16_t port() const;
 
  private:

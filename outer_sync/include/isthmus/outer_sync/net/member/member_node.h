@@ -1,7 +1,7 @@
 #pragma once
-// A member on the network: the protocol's state machine under Asio. One io thread owns sockets, timers and
-// protocol state; one codec thread reduces the chunks owned here; the caller's thread trains and blocks only
-// in the calls that say so.
+// A member of a run, connected to the network: runs the protocol's state machine. Its io thread owns the
+// sockets, timers and protocol state; its codec thread reduces the chunks that it owns. The application calls
+// it from one thread, which blocks only in the calls that say so.
 
 #include <cstdint>
 #include <functional>
@@ -23,31 +23,31 @@ struct StepReport {
   std::uint64_t step = 0;
   double loss = 0;  ///< nats per token
   double tokens_per_second = 0;
-  double utilization = 0;             ///< 0..1
-  std::uint64_t other_bytes = 0;      ///< sent by means other than this node (the data-parallel baseline)
-  double inner_steps_per_second = 0;  ///< without what was waited for
-  std::uint64_t disk_free = 0;        ///< bytes, where the run folder is; 0: not known
-  double outer_gain = 0, outer_correlation = 0;  ///< as in the heartbeat
+  double utilization = 0;                        ///< 0..1
+  std::uint64_t other_bytes = 0;                 ///< sent outside this node (by the data-parallel baseline)
+  double inner_steps_per_second = 0;             ///< waiting time excluded
+  std::uint64_t disk_free = 0;                   ///< free bytes on the run folder's disk; 0: unknown
+  double outer_gain = 0, outer_correlation = 0;  ///< as in protocol::Heartbeat
 };
 
-/// How a replica comes into a run.
+/// How a replica enters a run.
 struct Admission {
   enum class How {
-    begins,   ///< with the others, from the first step
-    resumes,  ///< with the others, from the checkpoint of `step`
-    joins     ///< the run has begun: its state comes from the members
+    begins,   ///< together with the others, at the first step
+    resumes,  ///< together with the others, at the checkpoint of `step`
+    joins     ///< the run has begun: it copies the state from the members
   } how = How::begins;
   std::uint64_t step = 0;
 };
 
-/// Who takes part, as it is seen from here.
+/// Which trainers take part, as this replica sees it.
 struct Participation {
-  std::size_t live = 0;           ///< trainers of the view to whom there is a connection, and this replica
+  std::size_t live = 0;  ///< trainers of the view that are connected to this replica, itself included
   std::size_t participating = 0;  ///< trainers of the view; 0 while rounds do not commit
-  std::size_t contributed = 0;    ///< trainers that are in the round applied last
+  std::size_t contributed = 0;    ///< trainers that contributed to the last applied round
 };
 
-/// A replica's place among those that train.
+/// A replica's position among the trainers of the view, in order of their names.
 struct Rank {
   std::size_t index = 0, of = 0;
 };
@@ -56,121 +56,122 @@ class OuterLoop;
 
 class MemberNode final : public RoundExchange {
  public:
-  /// Binds `network.listen` (Error(config) naming the address when it is in use) and starts the threads.
-  /// The layout and the trace must outlive the node. With `moments` a replica that takes the state of the run
-  /// from its members takes the inner optimizer's moments too; all members must share theirs
-  /// (OuterLoop::share_moments).
+  /// Binds `network.listen` and starts the threads. Throws Error(config) with the address if it is in use.
+  /// With `moments`, a replica that copies the run's state also copies the inner optimizer's moments; then
+  /// all members must share theirs (OuterLoop::share_moments). The layout and the trace must outlive the
+  /// node.
   MemberNode(const NetworkConfig& network, const FragmentLayout& layout, protocol::CodecPlan codecs,
              protocol::ClosingRule closing, Trace& trace, quant::Lossless lossless = quant::Lossless::none,
              bool moments = false);
-  /// Of one that only reduces (`follow`): it has no parameters, and learns the layout with its first view,
-  /// whose chunks must have so many elements. The trace must outlive the node.
+  /// For a reducer, which calls `follow`. It has no parameters and learns the layout from its first view,
+  /// which must have this chunk size. The trace must outlive the node.
   MemberNode(const NetworkConfig& network, std::uint64_t chunk_elements, protocol::CodecPlan codecs,
              protocol::ClosingRule closing, Trace& trace, quant::Lossless lossless = quant::Lossless::none);
   ~MemberNode() override;
   MemberNode(const MemberNode&) = delete;
   MemberNode& operator=(const MemberNode&) = delete;
 
-  /// What is put into the queue goes to the coordinator, and what this node itself says with it. To be called
-  /// once, before `join` or `follow`.
+  /// Sends the records of this queue, and this node's own log lines, to the coordinator. Call once, before
+  /// `join` or `follow`.
   void gather(std::shared_ptr<RecordQueue> records);
 
-  /// Called some ten times a second, on the caller's thread, while a call of this node waits for others; what
-  /// it throws ends that call. For those who must hear of signals there. To be set before `join`.
+  /// Sets a callback that this node's blocking calls run about ten times a second on the caller's thread, for
+  /// instance to notice signals. An exception from it ends the blocking call. Set it before `join`.
   void look_up(std::function<void()> while_waiting);
 
-  /// HOST:PORT that peers dial: `network.advertise`, or the bound listen address; empty with `network.listen`
-  /// none.
+  /// HOST:PORT that peers dial: `network.advertise`, or the bound listen address. Empty if `network.listen`
+  /// is `none`.
   [[nodiscard]] std::string advertised() const;
 
-  /// Says hello to the coordinator (whose port may not be open yet) and blocks until it is known how this
-  /// replica comes in (an observer: until it has donors, or the run is over). The address in `hello` is
-  /// filled in. Throws Error(config) when refused.
+  /// Sends the hello to the coordinator, which need not be listening yet, and blocks until the answer
+  /// determines how this replica enters the run. An observer blocks until it has donors or the run has ended.
+  /// Fills in the address in `hello`. Throws Error(config) if the coordinator refuses.
   [[nodiscard]] Admission join(protocol::Hello hello);
-  /// At the start of a run: reports where this member stands and blocks until the first view begins. Of one
-  /// that is resumed: the ledger up to there, what it was trained on that is not done, and what was set.
+  /// At the start of a run: reports this member's state and blocks until the first view begins. When
+  /// resuming, also pass the ledger up to that state, the samples trained on but not yet in it, and the
+  /// settings.
   void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters,
                 const protocol::Ledger& ledger = {}, SampleSet trained = {},
                 const protocol::Settings& settings = {});
-  /// For one who joins, or was evicted (`Evicted` was thrown): takes the state of the run from its
-  /// members into the loop, and blocks until a view with this replica has begun. The loop stands at the
-  /// agreed step then.
+  /// For a joining member, or after Evicted was thrown: copies the run's state from its members into the
+  /// loop, and blocks until a view with this replica has begun. The loop is then at the agreed step.
   void catch_up(OuterLoop& loop);
-  /// The sequences that this replica is to train on next: one at least, and at most `most`, of one track and
-  /// in a row. What was given before `catch_up` is void, so nobody may ask while it runs. Any thread.
+  /// The sequences that this replica trains on next: between one and `most`, consecutive and from one track.
+  /// Ranges given out before `catch_up` are void, so do not call this while `catch_up` runs. Any thread.
   [[nodiscard]] SampleRange next_samples(std::uint64_t most);
-  /// Of the run, up to the rounds that are applied here. Waits for the io thread.
+  /// The run's ledger up to the rounds applied here. Waits for the io thread.
   [[nodiscard]] protocol::Ledger ledger();
 
-  // ---- an observer's ----
+  // ---- for observers ----
 
-  /// In place of `catch_up`: takes what comes next into the loop, a fragment's state or a round; of a
-  /// fragment's rounds none after `until`, which stay here for later. Blocks until there is something. False
-  /// once the run has ended and nothing more comes that may be taken.
+  /// Called instead of `catch_up`: blocks for the next fragment state or round and applies it to the loop. A
+  /// round of a fragment later than `until` stays queued for a later call. Returns false once the run has
+  /// ended and nothing more that may be applied will arrive.
   [[nodiscard]] bool follow(OuterLoop& loop, const std::vector<protocol::Round>& until);
-  /// All fragments are in the loop.
+  /// True once the loop has all fragments.
   [[nodiscard]] bool has_state() const;
-  /// Nothing waits to be taken, and every fragment is within one round of the members'.
+  /// True if nothing is queued for the loop and every fragment is at most one round behind the members'.
   [[nodiscard]] bool is_current() const;
-  /// What the run has ended with; nothing before it has.
+  /// The run's outcome; nullopt until it has ended.
   [[nodiscard]] std::optional<protocol::Finished> finished() const;
 
-  /// The view in force here, and this member's position in it. They change when others come and go.
+  /// The view in force here, and this member's position in it. Both change when members come and go.
   [[nodiscard]] protocol::View view() const;
   [[nodiscard]] protocol::MemberIndex self() const;
   [[nodiscard]] Rank rank() const;
   [[nodiscard]] Participation participation() const;
 
-  /// Sends a line to all members, this one included; `announced` blocks until one is there.
+  /// `announce` sends a line to all members, this one included. `announced` blocks until a line has arrived.
   void announce(std::string text);
   [[nodiscard]] std::string announced();
 
-  /// To be asked before each step: false when all members have agreed to stop before it. Blocks while they
-  /// agree. An inner step may end at an agreed one before or after `step`, which `end` is then: what was
-  /// begun is finished. `reach` is OuterLoop's of `end`; without it nothing can be set in mid-run. Throws
-  /// Error(network) when the run cannot go on.
+  /// Call before each step. Returns false if the members have agreed to stop before it; blocks while they
+  /// agree. `end` is the agreed step at which this inner step ends. It may lie before or after `step`; an
+  /// inner step that has begun is finished. `reach` is OuterLoop's reach of `end`; without it no setting can
+  /// change during the run. Throws Error(network) if the run cannot continue.
   [[nodiscard]] bool may_begin(std::uint64_t step, std::uint64_t end,
                                std::uint64_t reach = protocol::Settings::never);
   [[nodiscard]] bool may_begin(std::uint64_t step) { return may_begin(step, step); }
-  /// To be asked before that: true while all wait before this step (`isthmus ctl pause`), after a moment. The
-  /// state is served meanwhile. Throws as above.
+  /// Call before `may_begin`. Returns true, after a moment, while the run is paused before this step
+  /// (`isthmus ctl pause`). Serves requests for the state meanwhile. Throws like `may_begin`.
   [[nodiscard]] bool is_paused(std::uint64_t step);
-  /// Why this replica is to write a checkpoint and leave, once it is.
+  /// Why this replica must write a checkpoint and leave; nullopt if it need not.
   [[nodiscard]] std::optional<std::string> drains() const;
-  /// The step that all have agreed to stop at, once they have.
+  /// The step at which all members stop; nullopt until they have agreed on one.
   [[nodiscard]] std::optional<std::uint64_t> stops_at() const;
-  /// Inner steps per second of the run, the median of its members; 0 while it is not known.
+  /// Inner steps per second of the run: the median over its members; 0 if unknown.
   [[nodiscard]] double reference_speed() const;
-  /// To be asked once after each agreed step: whether all write a checkpoint of it, as the coordinator has
-  /// said.
+  /// Call once after each agreed step. Returns true if the coordinator has asked all members for a checkpoint
+  /// of it.
   [[nodiscard]] bool checkpoint_due(std::uint64_t step);
-  /// Asks the coordinator to let all write one soon; `reason` is for people. Safe from any thread.
+  /// Asks the coordinator for a checkpoint by all members soon; `reason` is human-readable. Any thread.
   void request_checkpoint(const std::string& reason);
-  /// Whether there is a connection to the coordinator.
+  /// Whether this member is connected to the coordinator.
   [[nodiscard]] bool reaches_coordinator() const;
-  /// The complete checkpoints that this replica has, ascending.
+  /// Reports this replica's complete checkpoints, in ascending order.
   void report_checkpoints(std::vector<protocol::CheckpointId> checkpoints);
-  /// The newest step of which all trainers of the view have said that; 0 while there is none.
+  /// The newest step of which all trainers of the view have reported a checkpoint; 0 if there is no such
+  /// step.
   [[nodiscard]] std::uint64_t common_checkpoint() const;
   void report(const StepReport& report);
   void report_evaluation(std::uint64_t step, double sum_nats, std::uint64_t tokens);
-  /// Asks the coordinator to end the run at a step that all share. Safe from any thread.
+  /// Asks the coordinator to end the run at one step for all members. Any thread.
   void request_stop(const std::string& reason);
   /// True once the members have agreed to stop early.
   [[nodiscard]] bool stopped_early() const;
 
-  /// Blocks until all members are done; returns what is wrong with the run's result, empty if nothing is.
-  /// Gives those who follow the run time to take its last rounds.
+  /// Blocks until all members are done, then gives observers time to fetch the last rounds. Returns the
+  /// problem with the run's result, or an empty string.
   [[nodiscard]] std::string done(std::string summary, const Digest& global_hash);
-  /// All that one that only reduces does: joins, owns chunks and follows the rounds until the run has ended;
-  /// returns what is wrong with its result, empty if nothing is, or nothing where this member has left the
-  /// run meanwhile. Throws Error(config) when refused and Error(network) when the run cannot go on.
+  /// Runs a reducer: joins, owns chunks and follows the rounds until the run has ended. Returns the problem
+  /// with the run's result or an empty string; nullopt if this member has left the run. Throws Error(config)
+  /// if the coordinator refuses, Error(network) if the run cannot continue.
   [[nodiscard]] std::optional<std::string> follow(protocol::Hello hello);
-  /// Tells the coordinator that this member cannot go on, and why; waits a moment for it to leave. Safe from
-  /// any thread.
+  /// Reports to the coordinator that this member cannot continue, and why; waits a moment until that is sent.
+  /// Any thread.
   void leave(const std::string& reason) noexcept;
-  /// Something that this replica cannot do without is lost: whoever waits in a call of this node, or calls
-  /// one that may wait, gets this error. Safe from any thread.
+  /// Reports the loss of something that this replica needs: all blocking calls of this node, present and
+  /// future, throw this error. Any thread.
   void fail(const Error& error);
 
   void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes, std::uint64_t weight,
@@ -187,7 +188,7 @@ class MemberNode final : public RoundExchange {
   [[nodiscard]] Reducer& reducer() override;
 
   struct Wire {
-    std::uint64_t payload = 0;  ///< bytes of codec data sent, as packed as they went
+    std::uint64_t payload = 0;  ///< codec data sent, in bytes, after packing
     std::uint64_t total = 0;    ///< all bytes sent: data, headers, control
   };
   [[nodiscard]] Wire wire() const;

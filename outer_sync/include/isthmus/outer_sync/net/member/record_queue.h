@@ -1,5 +1,5 @@
 #pragma once
-// What a member writes for people (its metrics, its log), on its way to the coordinator's run folder.
+// Queue of a member's metrics and log lines on their way to the coordinator's run folder.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,22 +11,22 @@
 
 namespace isthmus::outer_sync {
 
-/// Lines that the coordinator does not have yet. While it is away the oldest give way to the newest: the
-/// member's own files have them all. Safe from any thread.
+/// Lines that the coordinator does not have yet. When the queue is full, the oldest are dropped; the member's
+/// own files still have them. Safe from any thread.
 class RecordQueue {
  public:
   static constexpr std::size_t default_max_bytes = 4 * 1024 * 1024;
   explicit RecordQueue(std::size_t max_bytes = default_max_bytes) : max_bytes_(max_bytes) {}
 
-  /// A log line that is longer than `longest_record` is cut there; a metrics line is left out, since half of
-  /// it would be none. Line breaks become spaces.
+  /// Cuts a log line longer than `longest_record`, but drops such a metrics line, since half a JSON object is
+  /// useless. Replaces line breaks by spaces.
   void add(protocol::RecordKind kind, std::string line);
-  /// The oldest ones from this number on, as many as fit into so many bytes, and one at least where there is
-  /// one. They stay.
+  /// The oldest lines numbered `from` or higher, as many as fit into `max_bytes` but at least one, if any.
+  /// They stay in the queue.
   [[nodiscard]] protocol::Records next(std::size_t max_bytes, std::uint64_t from = 0) const;
-  /// Those before this number need not be kept.
+  /// The coordinator has all lines before number `next`: drops them.
   void taken(std::uint64_t next);
-  /// Of the lines that wait.
+  /// Size of the queued lines.
   [[nodiscard]] std::size_t bytes() const;
 
  private:
@@ -35,7 +35,7 @@ class RecordQueue {
   const std::size_t max_bytes_;
   mutable std::mutex mutex_;
   std::deque<protocol::Record> records_;
-  std::uint64_t first_ = 0;  ///< number of the first of `records_`
+  std::uint64_t first_ = 0;  ///< number of the first line in `records_`
   std::size_t bytes_ = 0;
 };
 

@@ -1,7 +1,7 @@
 #pragma once
-// The coordinator's side: who takes part, which view is in force, the agreed stop, and whether all members
-// still agree. A pure state machine: messages and the time go in, actions come out. No parameter bytes pass
-// through it. docs/protocol.md has the rules and their reasons.
+// The coordinator as a pure state machine: admits members, forms views, agrees on the stop, and compares the
+// members' state. Messages and the time go in, actions come out; no parameter bytes pass through it. Rules
+// and reasons: docs/protocol.md.
 
 #include <chrono>
 #include <cstdint>
@@ -28,59 +28,59 @@ namespace isthmus::outer_sync::protocol {
 
 using ConnectionId = std::uint64_t;
 
-/// All that a coordinator has to remember beyond its own death: the view that it announced last.
+/// The view announced last: all that a coordinator must remember across a restart.
 struct LastView {
   ViewNumber number = 0;
   std::vector<MemberInfo> members;
   Digest token;
-  Settings settings{};           ///< that it began with
-  std::uint64_t lease = 0;       ///< in microseconds: how long its members may go on by what they were told
-  std::uint64_t checkpoint = 0;  ///< step of the newest that all trainers have had; 0: none
+  Settings settings{};           ///< with which it began
+  std::uint64_t lease = 0;       ///< microseconds: length of its members' leases
+  std::uint64_t checkpoint = 0;  ///< newest step of which all trainers have had a checkpoint; 0: none
   template <class Archive>
   void serialize(Archive& ar) {
     ar(number, members, token, settings, lease, checkpoint);
   }
 };
 
-/// What it says to a change of settings that somebody asks for.
+/// Whether a requested change of settings is allowed.
 struct ChangeVerdict {
-  std::string problem;   ///< why not, naming the key; empty: it may be
-  bool at_once = false;  ///< a key that is each member's own: no agreement is needed
+  std::string problem;   ///< why it is not allowed, naming the key; empty: it is
+  bool at_once = false;  ///< each member sets this key for itself: no agreement is needed
 };
 
 struct CoordinatorOptions {
   std::string run;
-  std::string build{};      ///< of this binary: others are noted
-  std::uint64_t steps = 0;  ///< that the run has; nothing is changed at or after the last
-  /// Whether these values can be set beside all that was changed before; null: nothing can.
+  std::string build{};      ///< of this binary; other builds are logged
+  std::uint64_t steps = 0;  ///< length of the run; nothing changes at or after the last step
+  /// Checks a change against all earlier changes. Null: this run accepts no changes.
   std::function<ChangeVerdict(const Settings& before, const ConfigItems& items)> judge{};
   std::size_t replicas = 1;
-  /// That only reduce. The first view waits for them too, but for no longer than `detect_timeout`.
+  /// Members that only reduce. The first view waits for this many, for `detect_timeout` at most.
   std::size_t reducers = 0;
-  ConfigItems config;  ///< agreed and live keys that every member must share
-  Digest token;        ///< unguessable; members show it to each other
+  ConfigItems config;  ///< agreed and live keys, which every member must share
+  Digest token;        ///< unguessable; members present it to each other
   Time join_timeout{};
   Time detect_timeout{};  ///< also how long a lease lasts
-  /// All write a checkpoint when so much time has passed since the last one that is complete; 0 never.
+  /// Time from one complete checkpoint of all trainers until the next is ordered; 0: never.
   Time checkpoint_interval{};
-  std::size_t least = 1;  ///< no view is formed with fewer trainers
-  TopologyRule topology;  ///< how the chunks of a view are dealt
-  /// Owners may close chunks without all members of the view (quorum), as long as they have a lease. Where
-  /// they may not, nobody who is left out can do harm, and no view waits for a lease to end.
+  std::size_t least = 1;  ///< trainers needed to form a view
+  TopologyRule topology;  ///< how a view's chunks are assigned to owners
+  /// Owners may close chunks without all members of the view (quorum) while they hold a lease. If not set,
+  /// members that are left out can do no harm, and no view waits for leases to end.
   bool leases = false;
-  /// Members may be lost and join in mid-run. Otherwise (the data-parallel baseline,
-  /// benchmarks) a loss ends the run.
+  /// Members may be lost and may join in mid-run. Otherwise (data-parallel baseline, benchmarks) a loss ends
+  /// the run.
   bool elastic = true;
-  Round warmup_rounds = 0;       ///< nobody joins before all fragments are past these
-  std::optional<LastView> last;  ///< of a coordinator that came before
-  /// Form a view from whoever is here, although this coordinator knows of none and none of the last one may
-  /// be here. View numbers begin above this one, which must be higher than any that was given before.
+  Round warmup_rounds = 0;       ///< no member joins before all fragments are past these
+  std::optional<LastView> last;  ///< left by an earlier coordinator
+  /// Recover the run: form a view from the members present, without knowing the last view and even if none of
+  /// its members is present. Higher than any view number used before; new numbers start above it.
   std::optional<ViewNumber> recover;
-  /// Of a coordinator that recovers a run: what the one before it left on this disk, if that can be read.
-  /// Else another coordinator may be at work elsewhere, with half of the trainers.
+  /// When recovering: the memory of the previous coordinator, if this disk still has it. Without it, another
+  /// coordinator may be running elsewhere with half of the trainers.
   std::optional<LastView> before{};
-  /// Trainers of the last view who need not be here to recover the run, by name: an operator knows that they
-  /// are gone, and gives up the rounds that only they have.
+  /// Names of trainers of the last view that need not be present to recover the run. The operator knows that
+  /// they are gone, and gives up the rounds that only they have.
   std::set<std::string> given_up{};
 };
 
@@ -88,43 +88,43 @@ struct SendControl {
   ConnectionId to;
   ControlMessage message;
 };
-/// Close after what was sent has left.
+/// Close the connection after all queued messages have been sent.
 struct CloseConnection {
   ConnectionId connection;
 };
-/// A line for people.
+/// A line for the log.
 struct Say {
   std::string text;
-  bool of_stranger = false;  ///< anybody can cause such lines, as many as they like, and words in them
+  bool of_stranger = false;  ///< an unknown peer caused it: such lines can be many, and contain any words
 };
-/// To be on disk before anything that follows is sent. `line`: for people, when it is.
+/// Write to disk before any later message is sent, then log `line`.
 struct Store {
   LastView view;
   std::string line;
-  bool again = false;  ///< a view that is announced already: nothing waits for it, and a full disk is no harm
+  bool again = false;  ///< the view is announced already: nothing waits, and a failed write does no harm
 };
-/// All members' shares of one evaluation are in. `loss` in nats per token.
+/// All members have reported their share of one evaluation. `loss` in nats per token.
 struct Evaluated {
   std::uint64_t step;
   double loss;
 };
-/// A heartbeat came in or a view began; `members` of the state machine is fresh.
+/// A heartbeat has arrived or a view has begun: `members()` has changed.
 struct MembersChanged {};
-/// Somebody asks how the run stands: answer him, and close the connection.
+/// A status query: reply, then close the connection.
 struct StatusAsked {
   ConnectionId from;
 };
-/// Lines of a member that nobody has given before, in order. They are where they belong when this action has
-/// been carried out: what follows tells the member so.
+/// New records of a member, in order. They must be stored when this action has been carried out: the next
+/// message acknowledges them.
 struct Gathered {
   std::string member;
   std::uint64_t incarnation = 0;
-  std::uint64_t left_out = 0;  ///< lines before these that the member could not keep for so long
+  std::uint64_t left_out = 0;  ///< earlier records that the member could not keep until they were sent
   std::vector<Record> records;
 };
 struct Ended {
-  /// `finished` is also how a run ends that was stopped in mid-run at one step; `stopped` is one that was
-  /// stopped before it had begun, or where its members have not come to the same rounds.
+  /// `finished`: also a run that was stopped at one agreed step. `stopped`: it was stopped before its first
+  /// step, or its members stopped at different rounds.
   enum class How { finished, stopped, diverged, failed } how;
   std::string reason;  ///< empty when finished
 };
@@ -133,79 +133,79 @@ using CoordinatorAction = std::variant<SendControl, CloseConnection, Say, Store,
 
 class Coordinator {
  public:
-  /// What a replica is to the coordinator. One that only reduces is never joining: it needs no state.
+  /// State of a replica. A reducer is never `joining`, since it needs no state.
   enum class Role {
-    joining,  ///< at the start of a run; or takes the state from members
-    ready,    ///< has the state, or had it when it was cut off: the next view may have it
-    member    ///< of the view in force
+    joining,  ///< waits for the first view, or copies the state from members
+    ready,    ///< has the state: may enter the next view
+    member    ///< in the current view
   };
   struct MemberStatus {
     ConnectionId connection = 0;
     Hello hello;
     Role role = Role::joining;
     Time heard{};
-    Time lease_end{};            ///< until then it may close chunks without others
-    bool admitted = false;       ///< was told whom to take the state from
-    bool found_no_port = false;  ///< it was said that nobody who has the state can be dialled
+    Time lease_end{};            ///< until then it may close chunks without the others
+    bool admitted = false;       ///< has received the donors' addresses
+    bool found_no_port = false;  ///< logged already: no donor can be dialled
     bool answered = false, held = false, done = false;
-    /// The run is resumed, and it has nothing to resume from: it takes the state from the others.
+    /// The run is resumed, and this replica has no checkpoint: it copies the state from the others.
     bool has_nothing = false;
-    std::optional<std::uint64_t> begins_at;  ///< step of the checkpoint that it was told to restore
+    std::optional<std::uint64_t> begins_at;  ///< step of the checkpoint that it was ordered to restore
     Sealed state;
-    std::vector<Round> to_reach;  ///< by fragment, where it was seen to lag: what the others had by then
+    std::vector<Round> to_reach;  ///< by fragment: the others' newest rounds at `lags_since`
     Time lags_since{};
     std::uint64_t held_step = 0;
-    std::uint64_t uplink = 0;  ///< bytes per second, the newest it said; 0: not known
+    std::uint64_t uplink = 0;  ///< bytes per second, as last reported; 0: not known
     Heartbeat heartbeat;
-    Time beat{};                  ///< when it came
+    Time beat{};                  ///< when it arrived
     double sent_per_second = 0;   ///< bytes, over the last seconds
-    double steps_per_second = 0;  ///< agreed steps, with what was waited for, over the same
-    Time rate_since{};            ///< measured from here
-    std::uint64_t rate_from = 0;  ///< and from so many bytes
+    double steps_per_second = 0;  ///< agreed steps, including waits, over the same period
+    Time rate_since{};            ///< the two rates are measured from this time,
+    std::uint64_t rate_from = 0;  ///< this number of bytes sent,
     std::uint64_t step_from = 0;  ///< and this step
     Done result;
   };
 
   using Members = std::map<std::string, MemberStatus>;  ///< by name
-  /// Observers follow the run and are nobody in it: no view, count, wait or stop knows of them.
+  /// Observers follow the run from outside: views, counts, waits and stops ignore them.
   static constexpr std::size_t max_observers = 64;
-  /// That wait for an answer at one time.
+  /// Operators waiting for an answer at one time.
   static constexpr std::size_t max_operators = 16;
 
-  /// `started`: the join time-out runs from here. The layout comes with the members' answers: the coordinator
+  /// The join timeout runs from `started`. The layout arrives with the members' answers, so the coordinator
   /// needs no model.
   Coordinator(CoordinatorOptions options, Time started);
 
   void receive(ConnectionId from, Time now, const ControlMessage& message);
   void closed(ConnectionId connection);
   void tick(Time now);
-  /// Ends the run at a step that all members share.
+  /// Ends the run at a step on which all members agree.
   void request_stop(const std::string& reason);
-  /// As if an operator had asked to set these keys, which all share; `by` and `why` are for people. Where it
-  /// cannot be, a line says so, and nothing is done while another change is under way.
+  /// Requests a change of shared keys as an operator would; `by` and `why` go to the log. Logs the reason if
+  /// it is not possible. Does nothing while another change is pending.
   void propose(const ConfigItems& items, const std::string& by, const std::string& why);
-  /// The newest view is not announced to its members, and why: it cannot be stored. Empty: it is announced.
+  /// Reports why the newest view cannot be announced: storing it failed. Empty: it was announced.
   void hold_back(std::string why) { held_back_because_ = std::move(why); }
 
   [[nodiscard]] std::vector<CoordinatorAction> take_actions() { return std::exchange(actions_, {}); }
-  /// By name, in member order: members of the view, and those that are to join it.
+  /// By name, in member order: members of the view and replicas that want to join it.
   [[nodiscard]] const Members& members() const { return members_; }
   [[nodiscard]] bool stopping() const { return stopping_; }
-  /// Those that train, in all that there are.
+  /// All trainers, in the view or not.
   [[nodiscard]] std::size_t trainers() const;
   /// Trainers of the view in force; 0 while rounds do not commit.
   [[nodiscard]] std::size_t participating() const;
   [[nodiscard]] ViewNumber view() const { return number_; }
-  /// Between the members of the view.
+  /// Paths between the members of the view.
   [[nodiscard]] const RunPaths& paths() const { return paths_; }
-  /// Who carries what for whom, by name.
+  /// Relayed pairs and their relays, by name.
   struct RelayedPair {
     std::string a, b, by;
     friend bool operator==(const RelayedPair&, const RelayedPair&) = default;
   };
   [[nodiscard]] std::vector<RelayedPair> relays() const;
 
-  // ---- what those are told who ask how the run stands ----
+  // ---- status of the run ----
 
   [[nodiscard]] const CoordinatorOptions& options() const { return options_; }
   /// joining, running, paused, changing, suspended or ended.
@@ -214,48 +214,49 @@ class Coordinator {
   [[nodiscard]] std::string obstacle() const {
     return phase_ == Phase::suspended ? suspended_because_ : held_back_because_;
   }
-  /// Of the view announced last.
+  /// Settings of the view announced last.
   [[nodiscard]] const Settings& settings() const { return settings_; }
-  /// Of the run's parameters; none before its members have told of it.
+  /// Layout of the run's parameters; empty before a member has reported it.
   [[nodiscard]] const std::optional<FragmentLayout>& layout() const { return layout_; }
-  /// By fragment: how many rounds a member is behind the foremost.
+  /// By fragment: rounds by which a member is behind the foremost.
   [[nodiscard]] std::vector<Round> lag_of(const MemberStatus& member) const;
-  /// Since it was last heard.
+  /// Time since its last message.
   [[nodiscard]] Time silence_of(const MemberStatus& member) const { return now_ - member.heard; }
   /// Newest step of which all trainers of the view have a checkpoint; 0: none known.
   [[nodiscard]] std::uint64_t common_checkpoint() const;
-  /// Step of the checkpoint that the run has begun from; 0: from its first step, or before this coordinator.
+  /// Step of the checkpoint that the run started from; 0: from its first step, or started by an earlier
+  /// coordinator.
   [[nodiscard]] std::uint64_t resumed_from() const { return resumed_from_; }
 
  private:
   enum class Phase {
     joining,    ///< the first view has not begun
     running,    ///< a view is in force
-    changing,   ///< a view was announced, members are to seal it
+    changing,   ///< a view is being formed: members are asked to seal it
     suspended,  ///< too few members for a view
     ended
   };
 
-  /// Takes the state from members and follows their rounds.
+  /// A process that copies the state from members and follows their rounds.
   struct Observer {
     Hello hello;
     Time heard{};
-    bool admitted = false;  ///< was told whom to take the state from, as of the view in force
+    bool admitted = false;  ///< has received the addresses of the current view's donors
   };
   using Observers = std::map<ConnectionId, Observer>;
 
-  /// A change of settings that the next view is to begin with. Until a member has begun that view it may come
-  /// to nothing, and is asked for once more.
+  /// A change of settings that the next view brings. If that view begins at no member, the change is
+  /// announced again with another one.
   struct Wish {
     enum class What { change, pause, resume } what;
-    ConnectionId from = 0;  ///< who waits for the answer
+    ConnectionId from = 0;  ///< operator waiting for the answer; 0: none
     std::string by;
-    Change change;           ///< its step is the earliest; 0: as soon as all can
+    Change change;           ///< its step is the earliest one allowed; 0: as soon as possible
     ViewNumber in = 0;       ///< announced with this view; 0: not yet
-    std::uint64_t step = 0;  ///< that was announced
+    std::uint64_t step = 0;  ///< announced step
   };
 
-  // What operators ask for (coordinator_commands.cpp).
+  // Requests of operators (coordinator/commands.cpp).
   void on_command(ConnectionId from, const Command& command);
   void on_set(ConnectionId from, const Command& command);
   void on_drain(ConnectionId from, const Command& command);
@@ -277,10 +278,10 @@ class Coordinator {
   void drop_wishes(const std::string& why);
   void measure_rate(MemberStatus& member, const Heartbeat& heartbeat);
 
-  // Checkpoints of all at one step (coordinator_checkpoints.cpp).
+  // Checkpoints of all trainers at one step (coordinator/checkpoints.cpp).
   [[nodiscard]] std::uint64_t step_ahead_of_all() const;
   [[nodiscard]] std::string reason_for_no_checkpoint() const;
-  /// Returns why there is none; empty: all were told of one. `why` is for people.
+  /// Returns why no checkpoint was ordered; empty: it was. `why` goes to the log.
   [[nodiscard]] std::string order_checkpoint(const std::string& why);
   void request_checkpoint(const std::string& by, const std::string& why);
   void tell_of_checkpoint();
@@ -364,7 +365,7 @@ class Coordinator {
   [[nodiscard]] bool nobody_stops();
   void begin_anew();
 
-  // Back to checkpoints when nobody has the state any more (coordinator_going_back.cpp).
+  // Return to checkpoints when no member has the state any more (coordinator/going_back.cpp).
   struct LastTrainers {
     std::size_t in_view = 0, with_state = 0, without_state = 0, offering = 0, left = 0;
   };
@@ -404,10 +405,11 @@ class Coordinator {
   void finish_if_all_done();
   [[nodiscard]] bool stopped_apart(const MemberStatus& one, const MemberStatus& other) const;
   void finish();
-  // (Names by value: callers have them from what is erased here.)
-  /// A replica is gone: its place is free again while others are still joining; later the view changes.
+  // Names are passed by value where the caller's reference would be erased with the member.
+  /// Handles the loss of a replica: while others still join, its place is free again; later the view changes.
   void lose(const std::string& name, const std::string& how) { lose(std::vector{name}, how); }
-  /// All at once: one view follows. `left`: they have said goodbye, and do not come back by themselves.
+  /// All names at once, followed by one view change. `left`: they said goodbye, and will not come back by
+  /// themselves.
   void lose(const std::vector<std::string>& names, const std::string& how, bool left = false);
   [[nodiscard]] bool somebody_may_return();
   void look_whether_nobody_is_here();
@@ -427,59 +429,58 @@ class Coordinator {
   [[nodiscard]] std::size_t count(Role role) const;
 
   CoordinatorOptions options_;
-  std::size_t planned_;  ///< replicas that the first view, and one at checkpoints, begins with
+  std::size_t planned_;  ///< replicas with which the first view begins, also after a return to checkpoints
   Time started_, now_;
-  std::optional<Time> all_here_since_;  ///< all who train, while the first view forms
-  bool first_sealed_ = false;           ///< since then all have been asked for their state
+  std::optional<Time> all_here_since_;  ///< all trainers, while the first view forms
+  bool first_sealed_ = false;           ///< all members were asked for their state
   Phase phase_ = Phase::joining;
-  ViewNumber number_ = 0;  ///< highest announced
+  ViewNumber number_ = 0;  ///< highest view number announced
   std::optional<FragmentLayout> layout_;
   struct AnnouncedView {
     std::set<ReplicaId> members;
     Settings settings;
   };
-  std::map<ViewNumber, AnnouncedView> announced_;   ///< the newest that this coordinator knows of
-  bool token_is_known_ = true;                      ///< not while it recovers a run that it does not remember
-  Digest own_token_;                                ///< of a run that begins anew
-  std::map<std::string, std::uint64_t> had_state_;  ///< incarnations heard while it recovers, with rounds
-  bool stopping_ = false, ending_ = false;          ///< asked to stop; somebody has reached the last step
-  std::optional<std::uint64_t> stop_step_;          ///< agreed, once all have said where they are
+  std::map<ViewNumber, AnnouncedView> announced_;  ///< the newest announced views
+  bool token_is_known_ = true;  ///< false during a recovery, until a member has shown the run's token
+  Digest own_token_;            ///< for a run that begins anew
+  std::map<std::string, std::uint64_t> had_state_;  ///< incarnations with state, during a recovery
+  bool stopping_ = false, ending_ = false;  ///< a stop was ordered; a member has reached the last step
+  std::optional<std::uint64_t> stop_step_;  ///< agreed once all trainers have reported their step
   Members members_;
   Observers observers_;
-  std::set<ConnectionId> operators_;  ///< that wait for an answer
+  std::set<ConnectionId> operators_;  ///< waiting for an answer
   std::vector<Wish> wishes_;
-  std::uint64_t checkpoint_ordered_ = 0;   ///< step of the newest that all were told of
-  std::uint64_t checkpoint_complete_ = 0;  ///< step of the newest that all have had
+  std::uint64_t checkpoint_ordered_ = 0;   ///< step of the newest checkpoint ordered
+  std::uint64_t checkpoint_complete_ = 0;  ///< step of the newest checkpoint that all trainers have had
   std::uint64_t resumed_from_ = 0;
-  Time checkpoint_wait_{};  ///< until the next one is due
+  Time checkpoint_wait_{};  ///< from one checkpoint to the next; longer while disks are slow
   std::optional<Time> checkpoint_due_;
   static constexpr std::uint64_t min_steps_to_spare = 2;
-  std::uint64_t steps_to_spare_ = min_steps_to_spare;  ///< more where somebody has missed one
-  Settings settings_;                                  ///< of the newest view that is known of
-  mutable Settings judged_;  ///< reported by a member, and judged: the others report the same
+  std::uint64_t steps_to_spare_ = min_steps_to_spare;  ///< doubled when a member misses a checkpoint's step
+  Settings settings_;                                  ///< of the newest known view
+  mutable Settings judged_;  ///< last settings reported and found valid; other members report the same
   ViewNumber settings_view_ = 0;
-  std::map<std::string, std::uint16_t> slots_;  ///< of all names that were ever members
+  std::map<std::string, std::uint16_t> slots_;  ///< of every name that was ever a member
   Time change_began_{};
-  Time foreign_leases_end_{};  ///< of those that are gone
+  Time foreign_leases_end_{};  ///< latest lease end of removed members
   std::optional<Time> nobody_since_;
   bool said_that_nobody_is_here_ = false;
-  std::map<std::string, Time> lost_at_;       ///< trainers that were lost and have not come back
-  std::string last_lost_;                     ///< the last trainers that were lost, and how
-  std::set<ReplicaId> left_;                  ///< trainers of the last view that have said goodbye
-  std::optional<Time> no_survivor_since_;     ///< nobody who is here has the run's state
-  std::optional<Time> goes_back_at_;          ///< to checkpoints, also without those who are not here by then
-  std::optional<CheckpointId> goes_back_to_;  ///< its first view is one that begins there
-  std::optional<Time> gathering_until_;       ///< of one that has come back: waits for its members
-  /// Who has no connection to another member is left out for a while, longer each time: views with both would
-  /// stall again and again.
+  std::map<std::string, Time> lost_at_;       ///< lost trainers that have not come back
+  std::string last_lost_;                     ///< the trainers lost last, and how
+  std::set<ReplicaId> left_;                  ///< trainers of the last view that said goodbye
+  std::optional<Time> no_survivor_since_;     ///< since when no member present has the run's state
+  std::optional<Time> goes_back_at_;          ///< when it returns to checkpoints without the absent trainers
+  std::optional<CheckpointId> goes_back_to_;  ///< checkpoint with which the new first view begins
+  std::optional<Time> gathering_until_;       ///< waits until then for the members of the last view
+  /// A member that cannot reach another one, or that broke the protocol, is left out of views for a while,
+  /// each time for longer. With both ends in it, a view would stall again and again.
   struct Bar {
     Time until{}, length{};
   };
   std::map<std::string, Bar> barred_;
-  std::map<std::string, std::size_t>
-      missed_;  ///< by name: how often it was ready since it was last in a view
+  std::map<std::string, std::size_t> missed_;  ///< by name: times ready since its last view
   std::optional<std::pair<std::string, Time>>
-      waited_for_;  ///< no view begins without this newcomer until then
+      waited_for_;  ///< until this time no view begins without this newcomer
   std::string suspended_because_, held_back_because_;
   struct Evaluation {
     double sum_nats = 0;
@@ -491,8 +492,8 @@ class Coordinator {
     std::uint64_t prefix;
     std::string by;
   };
-  std::map<std::size_t, std::map<Round, ChainPoint>> chains_;  ///< by fragment, the newest rounds reported
-  /// Of a member's records, up to which they are gathered. Outlives its connections.
+  std::map<std::size_t, std::map<Round, ChainPoint>> chains_;  ///< by fragment: the newest reported rounds
+  /// Number up to which a member's records are stored. Outlives its connections.
   struct GatheredUpTo {
     std::uint64_t incarnation = 0, next = 0;
   };

@@ -1,7 +1,7 @@
 #pragma once
-// How fast the paths between members are. Each member says with its heartbeats what it sees of its paths to
-// the others; the coordinator puts that together, and says when one path, or all that one member sends or
-// gets, is far slower than the rest. Nothing here is agreed state.
+// Finds slow paths between members. Every heartbeat reports its sender's paths to the others; the coordinator
+// compares them, and reports a path, or all sending or receiving of one member, that is far slower than the
+// rest. Nothing here is agreed state.
 
 #include <cstdint>
 #include <map>
@@ -14,15 +14,15 @@
 
 namespace isthmus::outer_sync::protocol {
 
-/// From one member to another, by name, as the one that sends sees it.
+/// From one member to another, by name, as measured by the sender.
 struct Path {
   std::string from, to;
-  Time round_trip{}, shortest{};       ///< at present; without a queue
-  std::uint64_t bytes_per_second = 0;  ///< that it has delivered lately when it was full; 0: not known
+  Time round_trip{}, shortest{};       ///< at present; the shortest, without a queue
+  std::uint64_t bytes_per_second = 0;  ///< recently delivered while it was full; 0: not known
 };
 
-/// What may be slow: the path from one member to another; all that one sends, where `to` is empty; all that
-/// one gets, where `from` is empty.
+/// A route that may be slow: one path, all that `from` sends (`to` is empty), or all that `to` receives
+/// (`from` is empty).
 struct Route {
   std::string from, to;
   friend auto operator<=>(const Route&, const Route&) = default;
@@ -30,43 +30,43 @@ struct Route {
 
 struct Slowness {
   Route route;
-  double factor = 0;                   ///< so many times slower than the others
-  std::uint64_t bytes_per_second = 0;  ///< of a line, its fastest path's
-  std::string only;                    ///< of a line: the other end, where just one of its paths is known
+  double factor = 0;                   ///< times slower than the others
+  std::uint64_t bytes_per_second = 0;  ///< of a link: that of its fastest path
+  std::string only;  ///< of a link: the other end, if only one of its paths has a known rate
 };
 
-/// So many times slower is slow, and less than that is not any more.
+/// A route is slow from `slow_from` times slower on, until it is below `slow_until`.
 inline constexpr double slow_from = 3, slow_until = 2;
-/// Paths of more members are not compared: the time that it takes grows with the third power.
+/// Larger views are not compared: the time grows with the third power of the members.
 inline constexpr std::size_t max_compared_members = 128;
 
-/// Of those that were slow `before`, how they stand, where that can be told; of all others those that are
-/// slow now. Only paths whose rate is known count, and one is compared with those whose shortest round trip
-/// is at least a quarter of its own: what a site's own network delivers says nothing of the way to another
-/// site. Of several such the median counts, and the lower one of two.
+/// Returns all routes that are slow now, and the current state of those in `before`, if known. Only paths
+/// with a known rate count, and a path is compared only with paths with a shortest round trip of at least a
+/// quarter of its own: a site's internal network says nothing about the way to another site. The reference
+/// rate is their median (of an even number, the lower one).
 ///
-/// A line, all that a member sends or gets, is as slow as its fastest path is against the paths between
-/// others; of two members, against the way back. What a slow line explains is not said of anything else. A
-/// path is as slow as it is against its sender's other paths, or against the others' paths to its receiver,
-/// whichever is less: both there must be, so of two members nothing is said of a path.
+/// A member's link in one direction is as slow as its fastest path is against the paths between other
+/// members; with two members, against the opposite direction. Paths that a slow link explains are not judged.
+/// A path is compared with its sender's other paths and with the other paths to its receiver, and the smaller
+/// factor counts. Two members have no such paths, so no single path is judged.
 [[nodiscard]] std::vector<Slowness> compare_paths(const std::vector<Path>& paths,
                                                   const std::set<Route>& before);
 
-/// The coordinator's part.
+/// Collects the reports of one view's members; owned by the coordinator.
 class RunPaths {
  public:
-  /// What was said in older views is void; who was slow before and is still there is remembered.
+  /// Drops the reports of older views. Remembers slow routes between members that are still present.
   void begin(const View& view);
-  /// What a member says of its paths, which is checked: all of it is passed over unless it fits the view.
+  /// Takes a member's report on its paths. A report that does not fit the view is ignored as a whole.
   void add(ReplicaId from, const std::vector<PathReport>& reports);
-  /// Lines for people since the last call: when something becomes slow, every `say_every` comparisons while
-  /// it is, and when it is not any more.
+  /// Log lines since the last call: when a route becomes slow, every `say_every` comparisons while it is
+  /// slow, and when it has recovered.
   [[nodiscard]] std::vector<std::string> take_lines() { return std::exchange(lines_, {}); }
-  /// All paths of the view that members have told of.
+  /// All reported paths of the view.
   [[nodiscard]] std::vector<Path> all() const;
-  /// That are slow now.
+  /// Routes that are slow now.
   [[nodiscard]] std::vector<Route> slow() const;
-  /// How often they have been compared: whenever somebody speaks again, so once in a heartbeat.
+  /// Number of comparisons. One takes place when a member reports for the second time, so once per heartbeat.
   [[nodiscard]] std::uint64_t comparisons() const { return comparisons_; }
 
   static constexpr std::uint64_t say_every = 100;
@@ -78,8 +78,8 @@ class RunPaths {
 
   std::map<ReplicaId, std::string> names_;  ///< of the view's members
   std::map<ReplicaId, std::vector<PathReport>> reports_;
-  std::set<ReplicaId> heard_;            ///< since the last comparison
-  std::map<Route, std::uint64_t> slow_;  ///< for so many comparisons
+  std::set<ReplicaId> heard_;            ///< reported since the last comparison
+  std::map<Route, std::uint64_t> slow_;  ///< number of comparisons for which it has been slow
   std::uint64_t comparisons_ = 0;
   std::vector<std::string> lines_;
 };

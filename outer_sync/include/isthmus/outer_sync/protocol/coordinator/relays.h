@@ -1,6 +1,6 @@
 #pragma once
-// Who carries chunks between members that cannot connect to each other. The coordinator's part; nothing here
-// is agreed state.
+// Chooses the members that forward chunks between two members that cannot connect to each other. Part of the
+// coordinator; nothing here is agreed state.
 
 #include <cstdint>
 #include <map>
@@ -15,40 +15,40 @@
 
 namespace isthmus::outer_sync::protocol {
 
-/// Members say with each heartbeat whom they have no connection to. Such a pair gets a relay: a member that
-/// has connections to both, of several the one that relays least, then one that only reduces, then the first
-/// by name. It stays until both ends have told of a connection.
+/// Every heartbeat lists the members to which its sender has no connection. Such a pair gets a relay: a
+/// member connected to both; of several the one with the fewest relayed pairs, then a reducer, then the first
+/// by name. The relay stays until both ends report a connection.
 class RunRelays {
  public:
   /// Two members of the view, the smaller id first.
   using Pair = std::pair<ReplicaId, ReplicaId>;
 
-  /// What was said in older views is void. Relays go on where all three are there; where the relay is gone
-  /// another one is named at once. So is one for two of whom neither has a port, and for two that have needed
-  /// one before, under these names.
+  /// Drops the reports of older views. Keeps a relay if all three members are present, and replaces relays
+  /// that are gone. Pairs of members without ports, and pairs that needed a relay under the same names
+  /// before, get one at once.
   void begin(const View& view);
-  /// What a member of the view says of its connections.
+  /// Takes the connections that a member of the view reports.
   void add(ReplicaId from, const Heartbeat& heartbeat);
-  /// Names relays for pairs that lack one, or whose relay is of no use, when all have had time to report:
-  /// after half of `patience`, and, of one that was named, after all of it. Returns the pairs that nobody can
+  /// Chooses relays for pairs without a relay that helps, once all members have had time to report: after
+  /// half of `patience`, or all of it after a relay was just chosen. Returns the pairs that no member can
   /// help.
   [[nodiscard]] std::vector<Pair> settle(Time now, Time patience);
 
   [[nodiscard]] const std::map<Pair, ReplicaId>& relays() const { return relays_; }
-  /// What members are to be told, if that has changed.
+  /// The list of relays for the members, if it has changed.
   [[nodiscard]] std::optional<Relays> take_news();
-  /// For people.
+  /// Log lines since the last call.
   [[nodiscard]] std::vector<std::string> take_lines() { return std::exchange(lines_, {}); }
 
  private:
-  /// What a member has said last, in this view.
+  /// A member's last report in this view.
   struct Report {
-    std::uint64_t heard = 0;    ///< Relays::number
+    std::uint64_t heard = 0;    ///< Relays::number that it has received
     std::set<ReplicaId> apart;  ///< no connection to these
-    std::set<ReplicaId> lost;   ///< and no other way
+    std::set<ReplicaId> lost;   ///< and no relay either
     friend bool operator==(const Report&, const Report&) = default;
   };
-  using Loads = std::map<ReplicaId, std::size_t>;  ///< for how many pairs it relays
+  using Loads = std::map<ReplicaId, std::size_t>;  ///< number of pairs that a member relays for
 
   [[nodiscard]] std::pair<std::string, std::string> names_of(const Pair& pair) const;
   [[nodiscard]] bool are_apart(const Pair& pair) const;
@@ -64,15 +64,15 @@ class RunRelays {
   std::map<ReplicaId, MemberInfo> members_;
   std::map<ReplicaId, Report> reports_;
   std::map<Pair, ReplicaId> relays_;
-  std::map<Pair, std::set<ReplicaId>> tried_;  ///< in vain
-  std::set<Pair> doubted_;  ///< got more time, since nobody had reported why their last relay did not help
+  std::map<Pair, std::set<ReplicaId>> tried_;  ///< relays that did not help
+  std::set<Pair> doubted_;  ///< got more time, because no report explained why their last relay did not help
   std::set<std::pair<std::string, std::string>>
       known_;                 ///< by name: they had a relay, and no connection since
-  std::uint64_t number_ = 0;  ///< of what members were told last
+  std::uint64_t number_ = 0;  ///< of the list sent last
   bool has_news_ = false;
-  bool changed_ = false;               ///< something was said since that was settled
-  std::optional<Time> lacking_since_;  ///< that some pair lacks help
-  bool named_since_ = false;           ///< a relay was named then
+  bool changed_ = false;               ///< reports have changed since `settle`
+  std::optional<Time> lacking_since_;  ///< when a pair first lacked a relay
+  bool named_since_ = false;           ///< a relay was chosen since then
   std::vector<std::string> lines_;
 };
 
