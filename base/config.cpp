@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -231,7 +232,23 @@ std::string nearest(std::string_view key, std::span<const std::string> valid) {
 
 namespace {
 
-std::string yaml_value(const Item& item) { return item.is_text ? yaml_string(item.value) : item.value; }
+/// A string is quoted where it would read back as something else.
+std::string yaml_value(const Item& item) {
+  return item.kind == Kind::text ? yaml_string(item.value) : item.value;
+}
+
+/// In the order of ValueRef.
+Kind kind_of(const ValueRef& value) {
+  constexpr std::array kinds{Kind::flag, Kind::integer, Kind::number,  Kind::text,    Kind::duration,
+                             Kind::size, Kind::rate,    Kind::stepped, Kind::integers};
+  static_assert(kinds.size() == std::variant_size_v<ValueRef>);
+  return kinds.at(value.index());
+}
+
+std::vector<std::string> choices_of(const Key& key) {
+  if (std::holds_alternative<bool*>(key.value)) return {"true", "false"};
+  return {key.choices.begin(), key.choices.end()};
+}
 
 void append_yaml(std::string& out, std::span<const Item> items, const std::string& prefix) {
   const std::string indent(2 * static_cast<std::size_t>(std::count(prefix.begin(), prefix.end(), '.')), ' ');
@@ -264,7 +281,7 @@ std::string table_cell(std::string_view text) {
 
 void detail::Lister::visit(const std::string& path, const Key& key) {
   items.push_back({path, std::visit([](const auto* value) { return text_of(*value); }, key.value), key.scope,
-                   std::string(key.doc), expected_words(key), std::holds_alternative<std::string*>(key.value),
+                   std::string(key.doc), expected_words(key), kind_of(key.value), choices_of(key),
                    key.at_once});
 }
 

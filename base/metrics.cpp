@@ -40,8 +40,9 @@ void Metrics::write(const nlohmann::ordered_json& line) {
   // Names come from hosts and users: invalid UTF-8 must not end a run.
   auto text = copy.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   const std::lock_guard lock(mutex_);
+  const auto before = file_->size();
   file_->append((mend_ ? "\n" : "") + text + '\n');
-  mend_ = false;
+  if (file_->size() > before) mend_ = false;  // on a full disk the line may have been left out
   if (copy_) copy_(std::move(text));
 }
 

@@ -133,7 +133,7 @@ mutate "a restarted replica has another id" $messages 's/\.update\(member\.incar
 
 # Decided and undecided results.
 mutate "results of a view left behind are dropped" "$member" 's/if \(!of_reference\) discard_unapplied\(\);//'
-mutate "dropped rounds are withdrawn" "$member" 's/if \(at->second\.missing == 0\) actions_\.push_back\(Retract\{fragment, round\}\);//'
+mutate "dropped rounds are withdrawn" "$member" 's/if \(at->second\.missing == 0\) retracted_\.emplace_back\(fragment, round\);//'
 mutate "decided results are forwarded" "$member" 's/push_fixed\(message\);\n  contribute_again/contribute_again/'
 mutate "contributions are sent again" "$member" 's/push_fixed\(message\);\n  contribute_again\(\);/push_fixed(message);/'
 mutate "decided results are not made again" "$member" 's/if \(is_decided\(chunk, round\)\) return;//; s/if \(is_decided\(chunk, round\)\) return std::nullopt;//'
@@ -190,7 +190,7 @@ mutate "a lost state: absent members are given up" "$coordinator" 's/(bool Coord
 mutate "a lost state: not beyond the common checkpoint" "$coordinator" 's/if \(!all_are_back && .*? return false;//s'
 mutate "a lost state: others may continue elsewhere" "$coordinator" 's/2 \* gone >= last\.in_view && //'
 mutate "a lost state: an absent member takes no one back" "$coordinator" 's/return one\.step >= complete; \}\);/return true; });/; s/newest\.step > 0 && newest\.step >= complete/newest.step > 0/g'
-mutate "a lost state: also after the coordinator was lost" "$coordinator" 's/checkpoint_complete_ = options_\.last->checkpoint;//'
+mutate "a lost state: also after the coordinator was lost" "$coordinator" 's/checkpoints_\.begin_with\(options_\.last->checkpoint\);//'
 mutate "a lost state: the common checkpoint is stored" "$coordinator" 's/options_\.last->checkpoint = common;//'
 mutate "a resumed run begins at one checkpoint" "$coordinator" 's/if \(begin_elsewhere\(\*step\)\) return;//'
 mutate "a lost state: a member that left no longer has it" "$coordinator" 's/if \(trains_here && left\) left_\.insert\(.*?\);//'

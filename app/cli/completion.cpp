@@ -92,18 +92,7 @@ std::string key_cases() {
   Experiment experiment;
   std::string out;
   for (const auto& item : config::list(experiment)) {
-    constexpr std::string_view one_of = "one of ";
-    Words values;
-    if (item.expected == "true or false") values = {"true", "false"};
-    if (item.expected.starts_with(one_of)) {
-      const auto list = item.expected.substr(one_of.size());
-      for (std::size_t at = 0; at < list.size();) {
-        const auto comma = std::min(list.find(", ", at), list.size());
-        values.push_back(list.substr(at, comma - at));
-        at = comma + 2;
-      }
-    }
-    out += branch(item.key, values);
+    out += branch(item.key, item.choices);
   }
   return out;
 }

@@ -37,10 +37,16 @@ std::string_view class_meaning(Scope scope) {
 /// The unit in the notes, or the one of the key's kind of value; empty without a unit.
 std::string unit_of(const Item& item, const KeyNote* note) {
   if (note != nullptr && !note->unit.empty()) return std::string(note->unit);
-  if (item.expected.find("duration") != std::string::npos) return "time: ms, s, min or h";
-  if (item.expected.find("size in bytes") != std::string::npos) return "bytes: kB, MB, GB or TB";
-  if (item.expected.find("rate like") != std::string::npos) return "bits per second: kbps, Mbps or Gbps";
-  return {};
+  switch (item.kind) {
+    case config::Kind::duration:
+      return "time: ms, s, min or h";
+    case config::Kind::size:
+      return "bytes: kB, MB, GB or TB";
+    case config::Kind::rate:
+      return "bits per second: kbps, Mbps or Gbps";
+    default:
+      return {};
+  }
 }
 
 /// Text in lines of 80 columns, with the label in the margin of the first line.

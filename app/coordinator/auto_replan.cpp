@@ -14,6 +14,7 @@ namespace isthmus::app {
 using outer_sync::plan::LineReadings;
 using outer_sync::plan::Proposal;
 using outer_sync::protocol::Coordinator;
+using outer_sync::protocol::RunPhase;
 using outer_sync::protocol::Settings;
 
 namespace {
@@ -107,7 +108,7 @@ AutoReplan::~AutoReplan() {
 
 std::optional<nlohmann::ordered_json> AutoReplan::look(const Coordinator& coordinator) {
   constexpr auto every = std::chrono::seconds(1);
-  if (!asked_for_ || coordinator.phase_name() != "running" || !coordinator.layout()) return {};
+  if (!asked_for_ || coordinator.run_phase() != RunPhase::running || !coordinator.layout()) return {};
   auto agreed = look_at_changes(coordinator.settings());
   const auto now = Clock::now();
   if (now - looked_ < every || coordinator.stopping() || coordinator.participating() > max_replicas)

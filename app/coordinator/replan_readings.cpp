@@ -13,6 +13,7 @@ namespace isthmus::app {
 using outer_sync::plan::LineReadings;
 using outer_sync::plan::Standing;
 using outer_sync::protocol::Coordinator;
+using outer_sync::protocol::RunPhase;
 
 namespace {
 
@@ -72,7 +73,7 @@ LineReadings replan_readings(const Coordinator& coordinator, const LineReadings&
 
 std::optional<Standing> replan_standing(const Coordinator& coordinator, const outer_sync::OuterConfig& outer,
                                         std::uint64_t steps) {
-  if (coordinator.phase_name() != "running" || !coordinator.layout()) return std::nullopt;
+  if (coordinator.run_phase() != RunPhase::running || !coordinator.layout()) return std::nullopt;
   auto slowest = ~std::uint64_t{0};
   bool uplinks_known = true;
   for (const auto& [name, member] : coordinator.members()) {

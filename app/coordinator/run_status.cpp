@@ -39,7 +39,7 @@ Json member_of(const Coordinator& coordinator, const std::string& name,
           {"utilization", finite(beat.utilization)},
           {"tokens_per_second", finite(beat.tokens_per_second)},
           {"bytes_sent", beat.bytes_sent},
-          {"wire_bytes_per_second", finite(member.sent_per_second)},
+          {"wire_bytes_per_second", finite(member.rates.bytes_per_second())},
           {"rounds_lag", coordinator.lag_of(member)},
           {"checkpoint", checkpoints.empty() ? std::uint64_t{0} : std::ranges::max(checkpoints).step},
           {"silent_seconds", std::chrono::duration<double>(coordinator.silence_of(member)).count()},
@@ -85,7 +85,7 @@ Json outer_steps_of(const Coordinator& coordinator) {
 
 Json status_of(const Coordinator& coordinator, const Experiment& experiment,
                const std::optional<std::pair<std::uint64_t, double>>& evaluation) {
-  Json out{{"run", experiment.run.name}, {"phase", coordinator.phase_name()}};
+  Json out{{"run", experiment.run.name}, {"phase", name_of(coordinator.run_phase())}};
   if (!coordinator.obstacle().empty()) out["obstacle"] = coordinator.obstacle();
   out["view"] = coordinator.view();
   out["step"] = slowest_step(coordinator);

@@ -294,11 +294,10 @@ void check_files(const DoctorPlace& place, MachineReport& report) {
 
 void check_congestion(const DoctorPlace& place, MachineReport& report) {
   const auto& network = place.experiment.network;
-  const auto lacks =
-      network.reachable().empty() ? std::nullopt : outer_sync::lacks_congestion(network.congestion);
-  const auto colon = lacks ? lacks->find("; as root: ") : std::string::npos;
-  report.add({"congestion", lacks ? Level::warn : Level::ok, lacks ? lacks->substr(0, colon) : "",
-              colon == std::string::npos ? "" : lacks->substr(colon + 2)});
+  const auto missing =
+      network.reachable().empty() ? std::nullopt : outer_sync::missing_congestion(network.congestion);
+  if (!missing) return report.add({"congestion", Level::ok, "", ""});
+  report.add({"congestion", Level::warn, missing->first, "as root: " + missing->second});
 }
 
 // ---- all of them ----

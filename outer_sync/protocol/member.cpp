@@ -102,6 +102,7 @@ Member::Entry Member::activate(const NewView& message, MemberIndex self) {
   const bool of_reference = is_of_reference(message, self);
   const bool reduces = !trains(message.view.members[self]);
   if (!reduces && !is_of_the_run(message)) return Entry::evicted;
+  retracted_.clear();
   if (!of_reference) discard_unapplied();
   if (!of_reference && reduces) begin_anew(message);
   if (view_.number == 0 || (!of_reference && reduces)) learn_ledger(message.ledger);
@@ -146,7 +147,7 @@ void Member::discard_unapplied() {
       ++at;
       continue;
     }
-    if (at->second.missing == 0) actions_.push_back(Retract{fragment, round});
+    if (at->second.missing == 0) retracted_.emplace_back(fragment, round);
     at = results_.erase(at);
   }
 }
@@ -228,32 +229,35 @@ void Member::contribute_again() {
 // ---- rounds ----
 
 void Member::contribute(ChunkId chunk, Round round, const SharedBytes& bytes, std::uint64_t weight,
-                        double squares, const SampleSet& samples) {
+                        double squares, const SampleSet& samples, const SharedBytes& packed) {
   assert(samples.empty() || begins_fragment(chunk));
   assert(samples.ranges().size() <= max_trained_on);
   const auto place = own_.insert_or_assign({round, chunk}, Contribution{bytes, weight, squares, {}}).first;
   // The id of this view stays valid: a replica's id never changes.
   for (const auto& range : samples.ranges()) place->second.trained_on.push_back({ids_.at(self_), range});
-  if (in_view()) send_contribution(chunk, round, place->second);
+  if (in_view()) send_contribution(chunk, round, place->second, packed);
 }
 
 /// A decided chunk needs no contribution: the sender gets its values back when it applies the round.
-void Member::send_contribution(ChunkId chunk, Round round, const Contribution& own) {
+void Member::send_contribution(ChunkId chunk, Round round, const Contribution& own,
+                               const SharedBytes& packed) {
   if (is_decided(chunk, round)) return;
   const auto owner = view_.owners.at(chunk);
   if (owner == self_) {
     gather(self_, chunk, round, own);
   } else {
-    send(owner, {.view = view_.number,
-                 .key = {round, chunk, self_, ChunkKind::contribution},
-                 .bytes = own.bytes,
-                 .weight = own.weight,
-                 .trained_on = own.trained_on});
+    send(owner,
+         {.view = view_.number,
+          .key = {round, chunk, self_, ChunkKind::contribution},
+          .bytes = own.bytes,
+          .weight = own.weight,
+          .trained_on = own.trained_on},
+         packed);
   }
 }
 
 void Member::reduced(ViewNumber view, ChunkId chunk, Round round, const SharedBytes& bytes,
-                     const Measured& measured) {
+                     const Measured& measured, const SharedBytes& packed) {
   if (!in_view() || view != view_.number) return;  // sealed since then: the next owner makes the result again
   const auto place = gathering_.find({round, chunk});
   if (place == gathering_.end()) return;
@@ -280,12 +284,14 @@ void Member::reduced(ViewNumber view, ChunkId chunk, Round round, const SharedBy
       result.contributors.size() == trainers_.size() ? std::vector<ReplicaId>() : result.contributors;
   for (MemberIndex peer = 0; peer < members; ++peer) {
     if (peer == self_) continue;
-    send(peer, {.view = view_.number,
-                .key = {round, chunk, self_, ChunkKind::result},
-                .bytes = bytes,
-                .contributors = listed,
-                .norms = result.norms,
-                .trained_on = result.trained_on});
+    send(peer,
+         {.view = view_.number,
+          .key = {round, chunk, self_, ChunkKind::result},
+          .bytes = bytes,
+          .contributors = listed,
+          .norms = result.norms,
+          .trained_on = result.trained_on},
+         packed);
   }
   // Gradients of the warm-up are another quantity than outer gradients.
   if (round > codecs_.warmup_rounds && measured.squares.size() == present.size())
@@ -395,9 +401,11 @@ std::size_t Member::chunks_held() const {
   return sum;
 }
 
-void Member::send(MemberIndex peer, ChunkMessage message) {
+/// Repeats are sent unpacked: they are rare, and keeping both forms until the acknowledgement would double
+/// the memory.
+void Member::send(MemberIndex peer, ChunkMessage message, const SharedBytes& packed) {
   unacknowledged_.at(peer).insert_or_assign(message.key, message);
-  actions_.push_back(SendChunk{peer, std::move(message)});
+  actions_.push_back(SendChunk{peer, std::move(message), packed});
 }
 
 // ---- owner ----

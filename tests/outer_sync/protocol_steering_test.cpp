@@ -289,7 +289,7 @@ TEST_F(Steering, PausesAndGoesOn) {
   seal(40, 47);
   beat(1);
   EXPECT_EQ(settings().pause_after, 47U);
-  EXPECT_EQ(run.coordinator.phase_name(), "paused");
+  EXPECT_EQ(run.coordinator.run_phase(), RunPhase::paused);
   run.receive(51, command("pause"));
   EXPECT_THAT(problem(51), HasSubstr("paused already, after step 47"));
   run.receive(52, command("checkpoint"));

@@ -201,7 +201,7 @@ TEST(Limits, AFullDiskOfTheCoordinatorHoldsViewsBackAndEndsNothing) {
   std::string phase, obstacle;
   std::size_t participating = 1;
   run.wait_until([&](const protocol::Coordinator& coordinator) {
-    phase = coordinator.phase_name();
+    phase = name_of(coordinator.run_phase());
     obstacle = coordinator.obstacle();
     participating = coordinator.participating();
     return true;

@@ -384,6 +384,10 @@ void World::try_view(Process& process) {
         if (process.member->view().number < process.member->sealed())
           fail("a view begins after a higher one was sealed (I8)");
         newest_begun_ = std::max(newest_begun_, process.member->view().number);
+        for (const auto& round : process.member->take_retracted()) {
+          count("round withdrawn");
+          if (process.delivered.erase(round) == 0) fail("a round is withdrawn that was not delivered (I11)");
+        }
         if (before != message.reference) count(process.in_run ? "came back" : "joined");
         if (process.id == reducer_) count("view with a reducer");
         const bool joins = !process.in_run;

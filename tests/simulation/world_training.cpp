@@ -232,10 +232,6 @@ void World::act(NodeId m) {
       in(process, (chance(6) == 0 ? some(1s) : some(apply_delay_)) / pace_,
          [this, m, p] { look_for_results(m, p); });
       ambush(Moment::delivered, m);
-    } else if (auto* retract = std::get_if<Retract>(&action)) {
-      count("round withdrawn");
-      if (process.delivered.erase({retract->fragment, retract->round}) == 0)
-        fail("a round is withdrawn before it was delivered (I11)");
     } else if (std::holds_alternative<ForgetResidual>(action)) {
       count("owner's residual forgotten");
     }

@@ -87,8 +87,10 @@ void check_listen_address(const std::string& address, const std::string& what) {
   (void)transport::listen_at(io, address, what);
 }
 
-std::optional<std::string> lacks_congestion(const std::string& algorithm) {
-  return transport::lacks_congestion_control(algorithm);
+std::optional<std::pair<std::string, std::string>> missing_congestion(const std::string& algorithm) {
+  const auto missing = transport::missing_congestion_control(algorithm);
+  if (!missing) return std::nullopt;
+  return std::pair(missing->problem, missing->remedy);
 }
 
 }  // namespace isthmus::outer_sync

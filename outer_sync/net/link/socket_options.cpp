@@ -47,17 +47,17 @@ bool use_congestion_control(int socket, const std::string& algorithm) {
   return algorithm == "system" || set_congestion(socket, algorithm);
 }
 
-std::optional<std::string> lacks_congestion_control(const std::string& algorithm) {
+std::optional<MissingCongestionControl> missing_congestion_control(const std::string& algorithm) {
   if (algorithm == "system") return std::nullopt;
   const int probe = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const bool there = probe < 0 || set_congestion(probe, algorithm);
   if (probe >= 0) ::close(probe);
   if (there) return std::nullopt;
-  return "this system offers no " + algorithm +
-         ", so its default congestion control is used, which is slow on long links that lose packets; as "
-         "root: "
-         "modprobe tcp_" +
-         algorithm + " && sysctl net.ipv4.tcp_allowed_congestion_control=\"reno cubic " + algorithm + "\"";
+  return MissingCongestionControl{
+      "this system does not offer " + algorithm +
+          ", so its own congestion control is used, which is slow on long links that lose packets",
+      "modprobe tcp_" + algorithm + " && sysctl net.ipv4.tcp_allowed_congestion_control=\"reno cubic " +
+          algorithm + "\""};
 }
 
 std::optional<PathInfo> path_info(int socket) {

@@ -26,8 +26,13 @@ bool pace(int socket, std::uint64_t bytes_per_second);
 /// `algorithm`: bbr, cubic, or system for the system's default. Returns whether it is in use now.
 bool use_congestion_control(int socket, const std::string& algorithm);
 
-/// Why `algorithm` is unavailable here, human-readable; nullopt if it is available.
-[[nodiscard]] std::optional<std::string> lacks_congestion_control(const std::string& algorithm);
+/// Why this machine does not offer a congestion control, and the command by which root makes it available.
+struct MissingCongestionControl {
+  std::string problem, remedy;
+};
+/// nullopt if the machine offers `algorithm`.
+[[nodiscard]] std::optional<MissingCongestionControl> missing_congestion_control(
+    const std::string& algorithm);
 
 /// State of a connection as TCP reports it.
 struct PathInfo {

@@ -1,6 +1,7 @@
 #include "net/member/membership.h"
 
 #include <algorithm>
+#include <cassert>
 #include <memory>
 #include <utility>
 
@@ -153,7 +154,8 @@ void Membership::begin_waiting_view() {
   }
   if (entry == Member::Entry::begun && !reduces()) shared_.order.deal(message, place);
   if (entry == Member::Entry::begun && !of_reference) {
-    shared_.results.clear();
+    for (const auto& round : member.take_retracted()) shared_.results.erase(round);
+    assert(shared_.results.empty());
     shared_.state_events.clear();  // they arrive again as committed results
     if (reduces()) {
       shared_.followed = member.fragments();

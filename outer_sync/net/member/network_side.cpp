@@ -147,7 +147,8 @@ void NetworkSide::say_hello(Hello hello) {
 
 void NetworkSide::say_what_is_missing() {
   if (network_.reachable().empty()) return;  // all members are on this machine
-  if (const auto why = lacks_congestion_control(network_.congestion)) saying()("network.congestion: " + *why);
+  if (const auto missing = missing_congestion_control(network_.congestion))
+    saying()("network.congestion: " + missing->problem + "; as root: " + missing->remedy);
 }
 
 void NetworkSide::activate(const std::vector<FragmentState>& fragments, const Digest& parameters,

@@ -63,8 +63,8 @@ std::optional<MemberIndex> Rounds::index_of(ReplicaId peer) const {
 void Rounds::contribute(ChunkId chunk, Round round, const SharedBytes& bytes, const SharedBytes& packed,
                         std::uint64_t weight, double squares, const SampleSet& samples) {
   if (!member_) return;
-  member_->contribute(chunk, round, bytes, weight, squares, samples);
-  act({bytes, packed});
+  member_->contribute(chunk, round, bytes, weight, squares, samples, packed);
+  act();
 }
 
 void Rounds::applied(FragmentId fragment, const FragmentState& state, std::vector<SampleRange> samples) {
@@ -126,25 +126,27 @@ FragmentLedger Rounds::ledger(FragmentId fragment) const {
 
 // ---- the member's actions ----
 
-/// Chunks that are resent on a new connection travel unpacked: they are few, and nothing need be kept twice.
-void Rounds::act(const Fresh& fresh) {
-  for (auto& action : member_->take_actions()) {
-    if (auto* chunk = std::get_if<SendChunk>(&action)) {
-      const auto& message = chunk->message;
-      mesh_.send(ids_[chunk->peer], order_of(message.key), message,
-                 message.bytes == fresh.bytes ? fresh.packed : nullptr);
-    } else if (auto* ack = std::get_if<SendAck>(&action)) {
-      mesh_.acknowledge(ids_[ack->peer], ack->view, ack->key);
-    } else if (auto* begun = std::get_if<SendBegun>(&action)) {
-      mesh_.say_begun(ids_[begun->peer], begun->view);
-    } else if (auto* job = std::get_if<Reduce>(&action)) {
-      asio::post(codec_pool_, [this, job = std::move(*job)] { reduce(job); });
-    } else if (auto* forget = std::get_if<ForgetResidual>(&action)) {
-      asio::post(codec_pool_, [this, chunk = forget->chunk] { codec_context_->reducer.forget(chunk); });
-    } else if (auto* round = std::get_if<Deliver>(&action)) {
-      deliver(std::move(*round));
-    }  // Membership carries out a Retract when the view begins, under the shared state's lock
-  }
+void Rounds::act() {
+  for (auto& action : member_->take_actions())
+    std::visit([this](auto& wanted) { carry_out(wanted); }, action);
+}
+
+void Rounds::carry_out(SendChunk& action) {
+  mesh_.send(ids_[action.peer], order_of(action.message.key), action.message, action.packed);
+}
+
+void Rounds::carry_out(const SendAck& action) {
+  mesh_.acknowledge(ids_[action.peer], action.view, action.key);
+}
+
+void Rounds::carry_out(const SendBegun& action) { mesh_.say_begun(ids_[action.peer], action.view); }
+
+void Rounds::carry_out(Reduce& action) {
+  asio::post(codec_pool_, [this, job = std::move(action)] { reduce(job); });
+}
+
+void Rounds::carry_out(const ForgetResidual& action) {
+  asio::post(codec_pool_, [this, chunk = action.chunk] { codec_context_->reducer.forget(chunk); });
 }
 
 /// Rounds are due in the order in which they begin. A chunk that is resent later keeps its place.
@@ -164,7 +166,7 @@ std::uint64_t Rounds::order_of_carried(const ChunkKey& key) const {
   return place == orders_.end() ? orders_begun_ + 1 : place->second;
 }
 
-void Rounds::deliver(Deliver round) {
+void Rounds::carry_out(Deliver& round) {
   say_if_rejected(round);
   shared_.update([&] {
     shared_.participation.contributed = round.contributed;
@@ -199,8 +201,8 @@ void Rounds::reduce(const Reduce& job) {
     asio::post(io_, [this, view = job.view, chunk = job.chunk, round = job.round, made = std::move(made),
                      packed = std::move(packed)] {
       if (!member_) return;
-      member_->reduced(view, chunk, round, made.bytes, made.measured);
-      act({made.bytes, packed});
+      member_->reduced(view, chunk, round, made.bytes, made.measured, packed);
+      act();
     });
   } catch (const BadContribution& error) {
     asio::post(io_, [this, error, view = job.view, member = job.members.at(error.contribution)] {

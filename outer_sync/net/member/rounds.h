@@ -86,15 +86,15 @@ class Rounds {
   [[nodiscard]] protocol::FragmentLedger ledger(FragmentId fragment) const;
 
  private:
-  /// A chunk just encoded, and its packed form (null if that would not be smaller).
-  struct Fresh {
-    protocol::SharedBytes bytes, packed;
-  };
-
   [[nodiscard]] std::optional<protocol::MemberIndex> index_of(protocol::ReplicaId peer) const;
-  void act(const Fresh& fresh = {});
+  void act();
+  void carry_out(protocol::SendChunk& action);
+  void carry_out(const protocol::SendAck& action);
+  void carry_out(const protocol::SendBegun& action);
+  void carry_out(protocol::Reduce& action);
+  void carry_out(const protocol::ForgetResidual& action);
+  void carry_out(protocol::Deliver& action);
   [[nodiscard]] std::uint64_t order_of(const protocol::ChunkKey& key);
-  void deliver(protocol::Deliver round);
   void say_if_rejected(const protocol::Deliver& round);
   void reduce(const protocol::Reduce& job);
 

@@ -447,14 +447,9 @@ void Coordinator::on_observer(Observers::iterator observer, const ControlMessage
 /// An observer that has followed rounds that were undone must copy the state again.
 void Coordinator::on_observer_heartbeat(Observers::iterator observer, const Heartbeat& heartbeat) {
   const auto connection = observer->first;
-  for (std::size_t p = 0; p < heartbeat.fragments.size(); ++p) {
-    const auto& [round, prefix] = heartbeat.fragments[p];
-    const auto points = chains_.find(p);
-    if (points == chains_.end()) break;
-    const auto point = points->second.find(round);
-    if (point == points->second.end() || point->second.prefix == prefix) continue;
-    const auto reason = "its chain hash at round " + std::to_string(round) + " of fragment " +
-                        std::to_string(p) + " is not the run's";
+  if (const auto conflict = chains_.first_other(heartbeat.fragments)) {
+    const auto reason = "its chain hash at round " + std::to_string(conflict->round) + " of fragment " +
+                        std::to_string(conflict->fragment) + " is not the run's";
     actions_.push_back(SendControl{connection, Evicted{reason}});
     return drop_observer(observer, "must copy the state again: " + reason);
   }
@@ -475,8 +470,7 @@ bool Coordinator::somebody_joins() const {
 
 bool Coordinator::able(const MemberStatus& member) const {
   if (member.role != Role::member && member.role != Role::ready) return false;
-  const auto bar = barred_.find(member.hello.member.name);
-  return bar == barred_.end() || now_ >= bar->second.until;
+  return !bars_.contains(member.hello.member.name, now_);
 }
 
 }  // namespace isthmus::outer_sync::protocol

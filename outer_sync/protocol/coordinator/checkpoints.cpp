@@ -62,10 +62,10 @@ std::uint64_t Coordinator::step_ahead_of_all() const {
   for (const auto& [name, member] : members_) {
     if (!trains(member)) continue;
     const auto seconds = std::chrono::duration<double>(now_ - member.beat + on_the_way).count();
-    const auto made = static_cast<double>(member.heartbeat.step) + member.steps_per_second * seconds;
+    const auto made = static_cast<double>(member.heartbeat.step) + member.rates.steps_per_second() * seconds;
     reached = std::max(reached, made);
   }
-  return static_cast<std::uint64_t>(std::ceil(reached)) + steps_to_spare_;
+  return static_cast<std::uint64_t>(std::ceil(reached)) + checkpoints_.steps_to_spare();
 }
 
 std::string Coordinator::reason_for_no_checkpoint() const {
@@ -77,6 +77,13 @@ std::string Coordinator::reason_for_no_checkpoint() const {
   return {};
 }
 
+/// The last order is still open, although some have written checkpoints.
+bool Coordinator::disks_are_slow() const {
+  return checkpoints_.is_open() && std::ranges::any_of(members_, [](const auto& entry) {
+           return !entry.second.heartbeat.checkpoints.empty();
+         });
+}
+
 std::string Coordinator::order_checkpoint(const std::string& why) {
   if (auto reason = reason_for_no_checkpoint(); !reason.empty()) return reason;
   const auto step = step_ahead_of_all();
@@ -84,16 +91,7 @@ std::string Coordinator::order_checkpoint(const std::string& why) {
     return "step " + std::to_string(step) +
            " is the earliest that can be announced to all in time, and the run ends at step " +
            std::to_string(options_.steps);
-  // Slow or full disks do not get more and more orders.
-  const bool writes_still =
-      checkpoint_ordered_ > checkpoint_complete_ && std::ranges::any_of(members_, [](const auto& entry) {
-        return !entry.second.heartbeat.checkpoints.empty();
-      });
-  constexpr int longest = 16;
-  checkpoint_wait_ = writes_still ? std::min(2 * checkpoint_wait_, longest * options_.checkpoint_interval)
-                                  : options_.checkpoint_interval;
-  checkpoint_due_ = now_ + checkpoint_wait_;
-  checkpoint_ordered_ = step;
+  checkpoints_.order(step, now_, disks_are_slow());
   tell_of_checkpoint();
   say("all write a checkpoint after step " + std::to_string(step) + " (" + why + ")");
   return {};
@@ -101,37 +99,30 @@ std::string Coordinator::order_checkpoint(const std::string& why) {
 
 /// For a member that is about to leave, or that has missed the last checkpoint. Gets no answer.
 void Coordinator::request_checkpoint(const std::string& by, const std::string& why) {
-  const bool open = checkpoint_ordered_ > checkpoint_complete_;
-  if (open && members_.at(by).heartbeat.step < checkpoint_ordered_) return;  // the pending one is still ahead
-  constexpr std::uint64_t max_to_spare = 1 << 16;
-  if (open) steps_to_spare_ = std::min(2 * steps_to_spare_, max_to_spare);
+  const bool open = checkpoints_.is_open();
+  if (open && members_.at(by).heartbeat.step < checkpoints_.ordered())
+    return;  // the pending one is still ahead
+  if (open) checkpoints_.missed();
   static_cast<void>(order_checkpoint(by + ": " + why));  // if none can be ordered, it goes without
 }
 
 /// Also repeats the order to trainers that enter a view before the step is reached.
 void Coordinator::tell_of_checkpoint() {
-  if (checkpoint_ordered_ <= checkpoint_complete_) return;
+  if (!checkpoints_.is_open()) return;
   for (const auto& [name, member] : members_) {
-    if (trains(member)) send(member, CheckpointAt{checkpoint_ordered_});
+    if (trains(member)) send(member, CheckpointAt{checkpoints_.ordered()});
   }
 }
 
 /// The interval counts from the last complete checkpoint, including requested ones.
 void Coordinator::order_checkpoint_if_due() {
-  if (options_.checkpoint_interval == Time{} || phase_ != Phase::running) return;
-  if (!checkpoint_due_) checkpoint_due_ = now_ + options_.checkpoint_interval;
-  if (now_ < *checkpoint_due_ || !reason_for_no_checkpoint().empty()) return;
+  if (phase_ != Phase::running || !checkpoints_.is_due(now_) || !reason_for_no_checkpoint().empty()) return;
   if (!order_checkpoint("run.checkpoint_interval").empty())  // near the end, which brings a checkpoint anyway
-    checkpoint_due_ = now_ + options_.checkpoint_interval;
+    checkpoints_.postpone(now_);
 }
 
 void Coordinator::note_checkpoint(std::uint64_t common) {
-  if (common <= checkpoint_complete_) return;
-  checkpoint_complete_ = common;
-  checkpoint_wait_ = options_.checkpoint_interval;
-  checkpoint_due_ = now_ + checkpoint_wait_;
-  steps_to_spare_ = min_steps_to_spare;
-  if (!options_.last) return;
+  if (!checkpoints_.note_complete(common, now_) || !options_.last) return;
   options_.last->checkpoint = common;
   actions_.push_back(Store{.view = *options_.last, .line = {}, .again = true});
 }

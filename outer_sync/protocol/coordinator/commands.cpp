@@ -1,6 +1,8 @@
 // Commands of operators (docs/protocol.md, Steering).
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -14,8 +16,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t max_arguments = 64;
-constexpr std::uint64_t highest_step = std::uint64_t{1} << 60;
-
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 std::string text_of(const ConfigItems& items) {
@@ -77,14 +77,14 @@ void Coordinator::on_command(ConnectionId from, const Command& command) {
     return refuse_command(from,
                           "the run is paused already, after step " + std::to_string(settings_.pause_after));
   if (resumes && !paused) return refuse_command(from, "the run is not paused");
-  const auto what = pauses ? Wish::What::pause : Wish::What::resume;
-  wish({.what = what, .from = from, .by = command.by, .change = {}}, command.verb);
+  const auto what = pauses ? ChangeRequest::What::pause : ChangeRequest::What::resume;
+  request_change({.what = what, .from = from, .by = command.by, .change = {}}, command.verb);
 }
 
 void Coordinator::on_checkpoint(ConnectionId from, const Command& command) {
   if (const auto problem = order_checkpoint(command.by); !problem.empty())
     return refuse_command(from, problem);
-  answer(from, text_of(Json{{"checkpoint_after_step", checkpoint_ordered_}}));
+  answer(from, text_of(Json{{"checkpoint_after_step", checkpoints_.ordered()}}));
 }
 
 /// Answers first: if the run has not begun, the stop ends it at once.
@@ -108,8 +108,9 @@ void Coordinator::on_set(ConnectionId from, const Command& command) {
       return refuse_command(from, name + " is past step " + std::to_string(command.at) +
                                       " already, at step " + std::to_string(member.heartbeat.step));
   }
-  wish({.what = Wish::What::change, .from = from, .by = command.by, .change = {command.at, *items}},
-       text_of(*items));
+  request_change(
+      {.what = ChangeRequest::What::change, .from = from, .by = command.by, .change = {command.at, *items}},
+      text_of(*items));
 }
 
 /// Judges a change together with all earlier and all pending changes.
@@ -121,9 +122,7 @@ ChangeVerdict Coordinator::judge(const ConfigItems& items) const {
                    std::to_string(Settings::longest_text) + " characters");
   if (!options_.judge) return refused("this run accepts no changes of settings");
   auto before = settings_;
-  for (const auto& wish : wishes_) {
-    if (wish.what == Wish::What::change && wish.in == 0) before.changes.push_back(wish.change);
-  }
+  std::ranges::copy(changes_.pending_changes(), std::back_inserter(before.changes));
   auto verdict = options_.judge(before, items);
   if (!verdict.problem.empty() || verdict.at_once) return verdict;
   before.changes.push_back({before.changes.empty() ? 0 : before.changes.back().step, items});
@@ -165,11 +164,11 @@ std::string Coordinator::problem_of_report(ViewNumber view, const Settings& sett
 
 /// Like an operator's command, but without an answer.
 void Coordinator::propose(const ConfigItems& items, const std::string& by, const std::string& why) {
-  if (!wishes_.empty()) return;
+  if (!changes_.empty()) return;
   auto problem = reason_not_to_change();
   if (problem.empty()) problem = judge(items).problem;
   if (!problem.empty()) return say(by + " would set " + text_of(items) + " (" + why + "), but " + problem);
-  wish({.what = Wish::What::change, .from = 0, .by = by, .change = {0, items}}, why);
+  request_change({.what = ChangeRequest::What::change, .from = 0, .by = by, .change = {0, items}}, why);
 }
 
 /// Takes effect at once, but not for members that come later: they have their own config file.
@@ -228,58 +227,15 @@ std::string Coordinator::reason_not_to_change() const {
   return {};
 }
 
-void Coordinator::wish(Wish wish, const std::string& why) {
-  if (auto reason = reason_not_to_change(); !reason.empty()) return refuse_command(wish.from, reason);
-  const auto line = wish.by + " requests: " + why;
+void Coordinator::request_change(ChangeRequest request, const std::string& why) {
+  if (auto reason = reason_not_to_change(); !reason.empty()) return refuse_command(request.from, reason);
+  const auto line = request.by + " requests: " + why;
   say(line);
-  wishes_.push_back(std::move(wish));
+  changes_.add(std::move(request));
   change_view(line);
 }
 
-/// Adds the change to the settings of the next view. Returns why that is impossible; then nothing has
-/// changed. No member passes step `reach` before the view has begun for it, so no step that was already made
-/// is affected.
-std::string Coordinator::grant(Wish& wish, Settings& settings, std::uint64_t reach) const {
-  using What = Wish::What;
-  if (wish.what == What::resume) {
-    settings.pause_after = Settings::never;
-    wish.step = reach;
-    return {};
-  }
-  const auto earliest =
-      std::max(reach, settings.changes.empty() ? std::uint64_t{0} : settings.changes.back().step);
-  if (reach >= highest_step) return "not all replicas have begun their first step in this view; try again";
-  const auto step = std::max(earliest, wish.change.step);
-  if (wish.change.step > 0 && wish.change.step < earliest)
-    return "step " + std::to_string(wish.change.step) +
-           " may be past before all members know of the change; the earliest possible step is " +
-           std::to_string(earliest);
-  if (options_.steps > 0 && step >= options_.steps)
-    return "the change would take effect after step " + std::to_string(step) + ", and the run ends at step " +
-           std::to_string(options_.steps);
-  wish.step = step;
-  if (wish.what == What::pause) settings.pause_after = step;
-  if (wish.what == What::change) settings.changes.push_back({step, wish.change.items});
-  return {};
-}
-
-/// Whether the settings contain the announced change.
-bool Coordinator::holds(const Wish& wish, const Settings& settings) {
-  const bool paused = settings.pause_after != Settings::never;
-  switch (wish.what) {
-    case Wish::What::pause:
-      return paused;
-    case Wish::What::resume:
-      return !paused;
-    case Wish::What::change:
-      return std::ranges::find(settings.changes, Change{wish.step, wish.change.items}) !=
-             settings.changes.end();
-  }
-  return false;
-}
-
-/// The settings of the reference, and all pending changes. A change that was announced with a view that began
-/// at no member is announced again.
+/// The settings of the reference, and all requested changes.
 Settings Coordinator::settings_of_next_view(const ViewPlan& plan) {
   auto settings = plan.message.settings;
   std::uint64_t reach = 0;
@@ -287,21 +243,9 @@ Settings Coordinator::settings_of_next_view(const ViewPlan& plan) {
     if (member.answered && trains(member)) reach = std::max(reach, member.state.reach);
   }
   if (phase_ == Phase::joining) reach = resumed_from_;  // no member has made a step since then
-  for (auto at = wishes_.begin(); at != wishes_.end();) {
-    auto& wish = *at;
-    if (wish.in > 0 && holds(wish, settings)) {  // it is in a view that has begun meanwhile
-      ++at;
-      continue;
-    }
-    const auto problem = grant(wish, settings, reach);
-    if (problem.empty()) {
-      wish.in = number_;
-      ++at;
-      continue;
-    }
-    if (wish.from == 0) say(wish.by + " changes nothing: " + problem);
-    refuse_command(wish.from, problem);
-    at = wishes_.erase(at);
+  for (const auto& [request, problem] : changes_.put_into(settings, number_, reach, options_.steps)) {
+    if (request.from == 0) say(request.by + " changes nothing: " + problem);
+    refuse_command(request.from, problem);
   }
   return settings;
 }
@@ -316,33 +260,28 @@ void Coordinator::tell_followers() {
 }
 
 /// A member has begun that view, so its settings are the run's.
-void Coordinator::settle_wishes(ViewNumber begun) {
+void Coordinator::report_changes(ViewNumber begun) {
   if (begun != number_ || phase_ != Phase::running) return;
-  for (const auto& wish : wishes_) {
-    using What = Wish::What;
-    if (wish.in == 0) continue;
-    const auto step = std::to_string(wish.step);
-    if (wish.what == What::change) {
-      const auto items = text_of(wish.change.items);
-      say(items + " takes effect after step " + step + " (" + wish.by + ")");
-      answer(wish.from, text_of(Json{{"set", items}, {"after_step", wish.step}}));
-    } else if (wish.what == What::pause) {
-      say("paused after step " + step + " (" + wish.by + ")");
-      answer(wish.from, text_of(Json{{"paused_after_step", wish.step}}));
+  for (const auto& request : changes_.take_begun()) {
+    using What = ChangeRequest::What;
+    const auto step = std::to_string(request.step);
+    if (request.what == What::change) {
+      const auto items = text_of(request.change.items);
+      say(items + " takes effect after step " + step + " (" + request.by + ")");
+      answer(request.from, text_of(Json{{"set", items}, {"after_step", request.step}}));
+    } else if (request.what == What::pause) {
+      say("paused after step " + step + " (" + request.by + ")");
+      answer(request.from, text_of(Json{{"paused_after_step", request.step}}));
     } else {
-      say("resumed (" + wish.by + ")");
-      answer(wish.from, text_of(Json{{"resumed", true}}));
+      say("resumed (" + request.by + ")");
+      answer(request.from, text_of(Json{{"resumed", true}}));
     }
   }
-  std::erase_if(wishes_, [](const Wish& wish) { return wish.in > 0; });
 }
 
 /// Drops changes that no view has announced.
-void Coordinator::drop_wishes(const std::string& why) {
-  for (const auto& wish : wishes_) {
-    if (wish.in == 0) refuse_command(wish.from, why);
-  }
-  std::erase_if(wishes_, [](const Wish& wish) { return wish.in == 0; });
+void Coordinator::drop_changes(const std::string& why) {
+  for (const auto& request : changes_.take_pending()) refuse_command(request.from, why);
 }
 
 // ---- answers ----
@@ -361,12 +300,18 @@ void Coordinator::refuse_command(ConnectionId to, const std::string& problem) {
 
 // ---- status of the run ----
 
-std::string Coordinator::phase_name() const {
-  if (phase_ == Phase::joining) return "joining";
-  if (phase_ == Phase::changing) return "changing view";
-  if (phase_ == Phase::ended) return "ended";
-  if (!obstacle().empty()) return "suspended";
-  return settings_.pause_after == Settings::never ? "running" : "paused";
+RunPhase Coordinator::run_phase() const {
+  if (phase_ == Phase::joining) return RunPhase::joining;
+  if (phase_ == Phase::changing) return RunPhase::changing_view;
+  if (phase_ == Phase::ended) return RunPhase::ended;
+  if (!obstacle().empty()) return RunPhase::suspended;
+  return settings_.pause_after == Settings::never ? RunPhase::running : RunPhase::paused;
+}
+
+std::string_view name_of(RunPhase phase) {
+  constexpr std::array<std::string_view, 6> names{"joining", "changing view", "running",
+                                                  "paused",  "suspended",     "ended"};
+  return names.at(static_cast<std::size_t>(phase));
 }
 
 std::vector<Round> Coordinator::lag_of(const MemberStatus& member) const {
@@ -379,25 +324,6 @@ std::vector<Round> Coordinator::lag_of(const MemberStatus& member) const {
   const auto& own = member.heartbeat.fragments;
   for (std::size_t p = 0; p < newest.size(); ++p) newest[p] -= p < own.size() ? own[p].first : 0;
   return newest;
-}
-
-void Coordinator::measure_rate(MemberStatus& member, const Heartbeat& heartbeat) {
-  constexpr Time window = std::chrono::seconds(2);
-  const auto bytes = heartbeat.bytes_sent;
-  const auto begin = [&] {
-    member.rate_since = now_;
-    member.rate_from = bytes;
-    member.step_from = heartbeat.step;
-  };
-  member.beat = now_;
-  if (member.rate_since == Time{} || bytes < member.rate_from || heartbeat.step < member.step_from) {
-    begin();
-  } else if (const auto passed = now_ - member.rate_since; passed >= window) {
-    const auto seconds = std::chrono::duration<double>(passed).count();
-    member.sent_per_second = static_cast<double>(bytes - member.rate_from) / seconds;
-    member.steps_per_second = static_cast<double>(heartbeat.step - member.step_from) / seconds;
-    begin();
-  }
 }
 
 }  // namespace isthmus::outer_sync::protocol

@@ -39,7 +39,8 @@ Coordinator::Coordinator(CoordinatorOptions options, Time started)
       planned_(options_.replicas),
       started_(started),
       now_(started),
-      own_token_(options_.token) {
+      own_token_(options_.token),
+      checkpoints_(options_.checkpoint_interval) {
   token_is_known_ = options_.last || !options_.recover;
   if (!options_.last && !options_.recover) return;
   phase_ = Phase::suspended;
@@ -48,14 +49,14 @@ Coordinator::Coordinator(CoordinatorOptions options, Time started)
     options_.token = options_.last->token;
     settings_ = options_.last->settings;
     settings_view_ = options_.last->number;
-    checkpoint_complete_ = options_.last->checkpoint;
+    checkpoints_.begin_with(options_.last->checkpoint);
     if (!options_.recover) remember(*options_.last);
     for (const auto& member : options_.last->members) {
       if (protocol::trains(member)) slots_[member.name] = member.slot;
     }
   }
   if (options_.recover) number_ = std::max(number_, *options_.recover);
-  if (options_.before) checkpoint_complete_ = options_.before->checkpoint;
+  if (options_.before) checkpoints_.begin_with(options_.before->checkpoint);
   // The previous coordinator may just have granted a lease, with its own detect_timeout. Until that lease has
   // ended, no view begins without all members that may hold one.
   const auto& before = options_.last ? options_.last : options_.before;
@@ -69,17 +70,9 @@ Coordinator::Coordinator(CoordinatorOptions options, Time started)
 /// does. The map contains only names with an accepted hello.
 void Coordinator::on_records(const MemberStatus& member, const Records& records) {
   const auto& info = member.hello.member;
-  auto& up_to = gathered_.try_emplace(info.name, GatheredUpTo{info.incarnation, records.first}).first->second;
-  if (up_to.incarnation != info.incarnation) up_to = {info.incarnation, 0};
-  const auto end = records.first + records.records.size();
-  if (end > up_to.next) {
-    const auto known = up_to.next > records.first ? up_to.next - records.first : 0;
-    const auto left_out = records.first > up_to.next ? records.first - up_to.next : 0;
-    const auto news = records.records.begin() + static_cast<std::ptrdiff_t>(known);
-    actions_.push_back(Gathered{info.name, info.incarnation, left_out, {news, records.records.end()}});
-    up_to.next = end;
-  }
-  send(member, RecordsTaken{up_to.next});
+  if (auto news = gathered_.add(info, records))
+    actions_.push_back(Gathered{info.name, info.incarnation, news->left_out, std::move(news->records)});
+  send(member, RecordsTaken{gathered_.next(info)});
 }
 
 // ---- incoming messages ----
@@ -164,7 +157,7 @@ bool Coordinator::may_have_begun(const Hello& hello, ViewNumber view) const {
 void Coordinator::drop_for(std::string name, const std::string& problem) {
   const auto why = "broke the protocol: " + problem;
   send(members_.at(name), Refused{name + " " + why});
-  bar(name);
+  bars_.add(name, now_, options_.detect_timeout);
   lose(name, why + "; dropped");
 }
 
@@ -259,11 +252,8 @@ void Coordinator::tick(Time now) {
     if (state_is_gone()) return begin_anew();
     return change_view("not all members of the last view are here");
   }
-  for (auto& [name, bar] : barred_) {
-    if (bar.until == Time{} || now_ < bar.until) continue;
-    bar.until = {};
-    if (members_.contains(name)) return change_view(name + " may try again");
-  }
+  const auto is_member = [this](const std::string& name) { return members_.contains(name); };
+  if (const auto name = bars_.take_over(now_, is_member)) return change_view(*name + " may try again");
   look_whether_nobody_is_here();
 }
 

@@ -13,7 +13,7 @@ void Coordinator::request_stop(const std::string& reason) {
   const bool lost = state_is_lost();
   stopping_ = true;
   say("stopping: " + reason);
-  drop_wishes("the run is being stopped");
+  drop_changes("the run is being stopped");
   if (phase_ == Phase::joining)
     return end(Ended::How::stopped, goes_back_to_ ? stopped_without_state : "stopped before the first step");
   if (lost || (trainers() == 0 && all_have_left()) || nobody_stops()) return end_without_state();
@@ -65,7 +65,7 @@ void Coordinator::on_done(MemberStatus& member, const Done& done) {
 
 void Coordinator::begin_to_end() {
   ending_ = true;
-  drop_wishes("the run is ending");
+  drop_changes("the run is ending");
   dismiss_newcomers();
 }
 
@@ -135,7 +135,7 @@ void Coordinator::finish() {
     send(member, Finished{problem, stopped && member.done ? member.result.global_hash : hash});
     close(member.connection);
   }
-  drop_wishes("the run has ended");
+  drop_changes("the run has ended");
   phase_ = Phase::ended;
   const auto how = stopped           ? Ended::How::stopped
                    : problem.empty() ? Ended::How::finished
@@ -151,7 +151,7 @@ void Coordinator::end(Ended::How how, const std::string& reason) {
     actions_.push_back(SendControl{connection, Abort{reason}});
     close(connection);
   }
-  drop_wishes("the run has ended");
+  drop_changes("the run has ended");
   phase_ = Phase::ended;
   actions_.push_back(Ended{how, reason});
 }

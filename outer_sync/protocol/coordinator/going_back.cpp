@@ -95,7 +95,7 @@ CheckpointId Coordinator::newest_offered() const {
   for (const auto& [name, member] : members_) {
     if (offers_checkpoints(member)) lists.push_back(member.hello.checkpoints);
   }
-  return checkpoint_to_go_back_to(lists, std::max<std::size_t>(options_.least, 1), checkpoint_complete_);
+  return checkpoint_to_go_back_to(lists, std::max<std::size_t>(options_.least, 1), checkpoints_.complete());
 }
 
 /// Whether as many trainers as planned can begin at a checkpoint, or, after a wait, enough. Trainers without
@@ -105,7 +105,7 @@ CheckpointId Coordinator::newest_offered() const {
 bool Coordinator::may_go_back() const {
   const auto last = last_trainers();
   const bool all_are_back = last.offering == last.in_view;
-  if (!all_are_back && (checkpoint_complete_ == 0 || newest_offered().step < checkpoint_complete_))
+  if (!all_are_back && (checkpoints_.complete() == 0 || newest_offered().step < checkpoints_.complete()))
     return false;
   const bool has_waited = (goes_back_at_ && now_ >= *goes_back_at_) || others_are_given_up();
   return count(offers_checkpoints) >=
@@ -143,11 +143,11 @@ std::string Coordinator::reason_not_to_go_back() const {
   }
   const auto last = last_trainers();
   std::string condition;
-  if (last.offering < last.in_view && checkpoint_complete_ == 0)
+  if (last.offering < last.in_view && checkpoints_.complete() == 0)
     condition = ", if all trainers of the last view are among them";
   else if (last.offering < last.in_view)
-    condition =
-        ", if they have the checkpoint of step " + std::to_string(checkpoint_complete_) + " or a later one";
+    condition = ", if they have the checkpoint of step " + std::to_string(checkpoints_.complete()) +
+                " or a later one";
   return "no member here has the run's state; the run goes back to its checkpoints when " +
          std::to_string(options_.replicas) +
          " replicas are here that were started with --resume, or fewer after network.join_timeout" +
@@ -176,10 +176,9 @@ void Coordinator::begin_at_checkpoints() {
   planned_ = trainers();
   started_ = now_;
   evaluations_.clear();
-  checkpoint_ordered_ = 0;
-  checkpoint_due_.reset();
+  checkpoints_.forget();
   if (settings_.pause_after != Settings::never)
-    wishes_.push_back({.what = Wish::What::pause, .by = "the coordinator", .change = {}});
+    changes_.add({.what = ChangeRequest::What::pause, .by = "the coordinator", .change = {}});
   phase_ = Phase::joining;
   first_sealed_ = false;
   seal_first_view();

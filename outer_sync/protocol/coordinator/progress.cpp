@@ -13,9 +13,10 @@
 namespace isthmus::outer_sync::protocol {
 
 void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat) {
-  measure_rate(member, heartbeat);
+  member.beat = now_;
+  member.rates.add(now_, heartbeat.bytes_sent, heartbeat.step);
   member.heartbeat = heartbeat;
-  if (trains(member)) settle_wishes(heartbeat.view);
+  if (trains(member)) report_changes(heartbeat.view);
   if (heartbeat.uplink > 0) member.uplink = heartbeat.uplink;
   const auto checkpoint = common_checkpoint();
   note_checkpoint(checkpoint);
@@ -65,20 +66,13 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
 }
 
 void Coordinator::check_chains(const MemberStatus& member) {
-  constexpr std::size_t kept = 8;  // only the newest few rounds can be reported by several members
   const auto& name = member.hello.member.name;
   const auto& fragments = member.heartbeat.fragments;
   if (member.heartbeat.view != number_ || fragments.size() > layout_->fragment_count()) return;
-  for (std::size_t p = 0; p < fragments.size(); ++p) {
-    const auto& [round, prefix] = fragments[p];
-    auto& points = chains_[p];
-    const auto [place, is_new] = points.try_emplace(round, ChainPoint{prefix, name});
-    if (!is_new && place->second.prefix != prefix) {
-      return end(Ended::How::diverged, "chain hashes of " + name + " and " + place->second.by +
-                                           " differ at round " + std::to_string(round) + " of fragment " +
-                                           std::to_string(p));
-    }
-    if (points.size() > kept) points.erase(points.begin());
+  if (const auto conflict = chains_.add(name, fragments)) {
+    end(Ended::How::diverged, "chain hashes of " + name + " and " + conflict->other + " differ at round " +
+                                  std::to_string(conflict->round) + " of fragment " +
+                                  std::to_string(conflict->fragment));
   }
 }
 
@@ -166,7 +160,7 @@ void Coordinator::leave_out(const std::vector<RunRelays::Pair>& pairs) {
   const auto& [name, others] = *worst;
   const auto& own = members_.at(name).hello.member;
   const auto& other = members_.at(*others.begin()).hello.member;
-  bar(name);
+  bars_.add(name, now_, options_.detect_timeout);
   lose(
       name,
       "is left out: there is no connection between " +
@@ -194,14 +188,6 @@ std::vector<Coordinator::RelayedPair> Coordinator::relays() const {
     out.push_back({one, other, names.at(by)});
   }
   return out;
-}
-
-void Coordinator::bar(const std::string& name) {
-  const auto shortest = 6 * options_.detect_timeout, longest = 24 * options_.detect_timeout;
-  if (barred_.size() >= max_members && !barred_.contains(name)) barred_.clear();  // bounds the map
-  auto& bar = barred_[name];
-  bar.length = std::clamp(2 * bar.length, shortest, longest);
-  bar.until = now_ + bar.length;
 }
 
 /// Median over the members that have reported a speed, so that a single outlier has no effect.
@@ -276,33 +262,22 @@ void Coordinator::on_ready(MemberStatus& member) {
 }
 
 void Coordinator::on_eval(const MemberStatus& member, const EvalReport& report) {
-  constexpr std::size_t max_open_rounds = 16;  // of steps that some members have not reached
-  auto& evaluation = evaluations_[report.step];
-  if (std::ranges::find(evaluation.by, member.hello.member.name) != evaluation.by.end()) return;
-  evaluation.sum_nats += report.sum_nats;
-  evaluation.tokens += report.tokens;
-  evaluation.by.push_back(member.hello.member.name);
-  if (evaluations_.size() > max_open_rounds) evaluations_.erase(evaluations_.begin());
-  settle_evaluations();
+  if (evaluations_.add(member.hello.member.name, report)) settle_evaluations();
 }
 
 /// An evaluation is complete when all trainers of the view have reported; at the end, when all that are done
 /// have. Then no view is needed, because a coordinator restarted at the end forms none.
 void Coordinator::settle_evaluations(bool all_done) {
-  for (auto at = evaluations_.begin(); at != evaluations_.end();) {
-    const auto& evaluation = at->second;
-    const auto missing = count([&](const MemberStatus& member) {
+  if (phase_ != Phase::running && !all_done) return;
+  const auto is_missing = [&](const std::vector<std::string>& by) {
+    return std::ranges::any_of(members_, [&](const auto& entry) {
+      const auto& [name, member] = entry;
       return (all_done ? member.done : member.role == Role::member) && trains(member) &&
-             std::ranges::find(evaluation.by, member.hello.member.name) == evaluation.by.end();
+             std::ranges::find(by, name) == by.end();
     });
-    if (missing > 0 || (phase_ != Phase::running && !all_done)) {
-      ++at;
-      continue;
-    }
-    const auto tokens = std::max<std::uint64_t>(evaluation.tokens, 1);
-    actions_.emplace_back(Evaluated{at->first, evaluation.sum_nats / static_cast<double>(tokens)});
-    at = evaluations_.erase(at);
-  }
+  };
+  for (const auto& [step, loss] : evaluations_.take_complete(is_missing))
+    actions_.emplace_back(Evaluated{step, loss});
 }
 
 }  // namespace isthmus::outer_sync::protocol

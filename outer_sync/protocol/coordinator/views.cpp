@@ -39,7 +39,8 @@ void Coordinator::seal_first_view() {
                                        ", and run.steps is " + std::to_string(options_.steps) +
                                        "; raise run.steps, or move newer checkpoints away");
   if (begin_elsewhere(*step)) return;
-  resumed_from_ = checkpoint_complete_ = *step;
+  resumed_from_ = *step;
+  checkpoints_.begin_with(*step);
   if (*step > 0) say("resuming from the checkpoint of step " + std::to_string(*step));
   ++number_;
   for (auto& [name, member] : members_) {
@@ -203,7 +204,7 @@ bool Coordinator::has_survivor() const {
 }
 
 std::string Coordinator::reason_without_survivor() const {
-  const bool goes_back = options_.checkpoint_interval != Time{} && checkpoint_complete_ > 0;
+  const bool goes_back = options_.checkpoint_interval != Time{} && checkpoints_.complete() > 0;
   return "waiting for a member of view " + std::to_string(options_.last->number) +
          ", because only these may have the run's newest rounds; if all of them are gone for good, start the "
          "coordinator with --recover" +
@@ -244,7 +245,7 @@ void Coordinator::suspend(const std::string& why) {
     if (member.role == Role::member) member.role = Role::ready;
   }
   broadcast(Suspended{why});
-  drop_wishes("rounds do not commit: " + why);
+  drop_changes("rounds do not commit: " + why);
   actions_.push_back(MembersChanged{});
   admit_waiting();
 }
@@ -410,7 +411,7 @@ void Coordinator::announce(NewView message) {
                            options_.token,
                            message.settings,
                            static_cast<std::uint64_t>(options_.detect_timeout.count()),
-                           checkpoint_complete_};
+                           checkpoints_.complete()};
   remember(*options_.last);
   options_.recover.reset();
   gathering_until_.reset();

@@ -163,6 +163,9 @@ class Reader : public Archive {
   std::vector<std::string> known_;
 };
 
+/// The type of a key's value.
+enum class Kind { flag, integer, number, text, duration, size, rate, stepped, integers };
+
 /// One key as text. `value` is canonical: the shortest form that reads back to the same value.
 struct Item {
   std::string key;
@@ -170,8 +173,9 @@ struct Item {
   Scope scope;
   std::string doc;
   std::string expected;  ///< type, range or choices in words: "integer >= 1"
-  bool is_text = false;  ///< a string: quoted in YAML if it would otherwise read back as something else
-  bool at_once = false;  ///< Key::at_once
+  Kind kind = Kind::text;
+  std::vector<std::string> choices{};  ///< values allowed, if only these are
+  bool at_once = false;                ///< Key::at_once
 };
 
 namespace detail {

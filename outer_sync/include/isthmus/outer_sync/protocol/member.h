@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -49,6 +50,7 @@ struct ClosingRule {
 struct SendChunk {
   MemberIndex peer;
   ChunkMessage message;
+  SharedBytes packed = nullptr;  ///< the packed form of `message.bytes`, if it is smaller; null in repeats
 };
 struct SendAck {
   MemberIndex peer;
@@ -84,12 +86,7 @@ struct Deliver {
   std::size_t contributed = 0;       ///< contributors of the chunk that has the fewest
   std::vector<SampleRange> samples;  ///< samples of the contributors that are in all chunks
 };
-/// Withdraw a delivered round that has not been applied.
-struct Retract {
-  FragmentId fragment;
-  Round round;
-};
-using MemberAction = std::variant<SendChunk, SendAck, SendBegun, Reduce, ForgetResidual, Deliver, Retract>;
+using MemberAction = std::variant<SendChunk, SendAck, SendBegun, Reduce, ForgetResidual, Deliver>;
 
 class Member {
  public:
@@ -116,6 +113,11 @@ class Member {
   /// not in the reference begins at the newest round of the run's history: it has no parameters that could be
   /// wrong.
   [[nodiscard]] Entry activate(const NewView& message, MemberIndex self);
+  /// Rounds that were delivered and not applied, and that the view which has just begun made void. Their
+  /// results must be gone before the trainer's thread can take them.
+  [[nodiscard]] std::vector<std::pair<FragmentId, Round>> take_retracted() {
+    return std::exchange(retracted_, {});
+  }
   /// Whether this member was in the reference, the view that the new one continues. (A reducer without a view
   /// was not.)
   [[nodiscard]] bool is_of_reference(const NewView& message, MemberIndex self) const {
@@ -135,11 +137,12 @@ class Member {
   /// Enters this member's encoded chunk, once per round, also between views. `weight`: its tokens. `squares`,
   /// if outer.reject is on: sum of squares of the decoded values. `samples`, with a fragment's first chunk:
   /// what it was trained on, at most `max_trained_on` ranges.
+  /// `packed`: the form that is sent, if it is smaller.
   void contribute(ChunkId chunk, Round round, const SharedBytes& bytes, std::uint64_t weight,
-                  double squares = 0, const SampleSet& samples = {});
+                  double squares = 0, const SampleSet& samples = {}, const SharedBytes& packed = nullptr);
   /// Answers a Reduce. `measured` may be empty if outer.reject is off.
   void reduced(ViewNumber view, ChunkId chunk, Round round, const SharedBytes& bytes,
-               const Measured& measured = {});
+               const Measured& measured = {}, const SharedBytes& packed = nullptr);
   /// Measurements of the rounds completed here, each round once (OwnedHealth::take).
   [[nodiscard]] std::vector<RoundHealth> take_health() { return health_.take(); }
   /// Call when the global parameters here include the round; `samples` as delivered.
@@ -237,8 +240,9 @@ class Member {
   void forget_residuals(const View& next, MemberIndex next_self);
   void push_fixed(const NewView& message);
   void contribute_again();
-  void send(MemberIndex peer, ChunkMessage message);
-  void send_contribution(ChunkId chunk, Round round, const Contribution& own);
+  void send(MemberIndex peer, ChunkMessage message, const SharedBytes& packed = nullptr);
+  void send_contribution(ChunkId chunk, Round round, const Contribution& own,
+                         const SharedBytes& packed = nullptr);
   void gather(MemberIndex from, ChunkId chunk, Round round, Contribution contribution);
   void close_by_quorum(ChunkId chunk, Round round, Gathering& gathering, Time now);
   void close(ChunkId chunk, Round round, Gathering& gathering);
@@ -273,6 +277,7 @@ class Member {
   std::vector<std::map<ChunkKey, ChunkMessage>> unacknowledged_;  ///< by peer
   std::vector<bool> dropped_early_;  ///< by peer: it sent chunks of too distant rounds, to be requested again
   std::vector<MemberAction> actions_;
+  std::vector<std::pair<FragmentId, Round>> retracted_;  ///< by the view that has just begun
 };
 
 }  // namespace isthmus::outer_sync::protocol

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "isthmus/outer_sync/config/config.h"
@@ -83,7 +84,9 @@ struct PreflightGuestOptions {
 /// Throws Error(config) with the key `what` if this process cannot listen at the address.
 void check_listen_address(const std::string& address, const std::string& what);
 
-/// Why this machine lacks this congestion control, and how to enable it; nullopt if it has it.
-[[nodiscard]] std::optional<std::string> lacks_congestion(const std::string& algorithm);
+/// Why this machine does not offer that congestion control, and the command by which root makes it available;
+/// nullopt if it does.
+[[nodiscard]] std::optional<std::pair<std::string, std::string>> missing_congestion(
+    const std::string& algorithm);
 
 }  // namespace isthmus::outer_sync

@@ -10,11 +10,15 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/protocol/audits.h"
+#include "isthmus/outer_sync/protocol/coordinator/change_requests.h"
+#include "isthmus/outer_sync/protocol/coordinator/checkpoint_orders.h"
+#include "isthmus/outer_sync/protocol/coordinator/observations.h"
 #include "isthmus/outer_sync/protocol/coordinator/paths.h"
 #include "isthmus/outer_sync/protocol/coordinator/relays.h"
 #include "isthmus/outer_sync/protocol/health.h"
@@ -131,6 +135,10 @@ struct Ended {
 using CoordinatorAction = std::variant<SendControl, CloseConnection, Say, Store, Evaluated, MembersChanged,
                                        Ended, RoundJudged, StatusAsked, Gathered>;
 
+/// The state of the run, as operators see it.
+enum class RunPhase { joining, changing_view, running, paused, suspended, ended };
+[[nodiscard]] std::string_view name_of(RunPhase phase);
+
 class Coordinator {
  public:
   /// State of a replica. A reducer is never `joining`, since it needs no state.
@@ -157,12 +165,8 @@ class Coordinator {
     std::uint64_t held_step = 0;
     std::uint64_t uplink = 0;  ///< bytes per second, as last reported; 0: not known
     Heartbeat heartbeat;
-    Time beat{};                  ///< when it arrived
-    double sent_per_second = 0;   ///< bytes, over the last seconds
-    double steps_per_second = 0;  ///< agreed steps, including waits, over the same period
-    Time rate_since{};            ///< the two rates are measured from this time,
-    std::uint64_t rate_from = 0;  ///< this number of bytes sent,
-    std::uint64_t step_from = 0;  ///< and this step
+    Time beat{};  ///< when it arrived
+    RateMeter rates;
     Done result;
   };
 
@@ -208,8 +212,7 @@ class Coordinator {
   // ---- status of the run ----
 
   [[nodiscard]] const CoordinatorOptions& options() const { return options_; }
-  /// joining, running, paused, changing, suspended or ended.
-  [[nodiscard]] std::string phase_name() const;
+  [[nodiscard]] RunPhase run_phase() const;
   /// Why rounds do not commit; empty while they do.
   [[nodiscard]] std::string obstacle() const {
     return phase_ == Phase::suspended ? suspended_because_ : held_back_because_;
@@ -245,17 +248,6 @@ class Coordinator {
   };
   using Observers = std::map<ConnectionId, Observer>;
 
-  /// A change of settings that the next view brings. If that view begins at no member, the change is
-  /// announced again with another one.
-  struct Wish {
-    enum class What { change, pause, resume } what;
-    ConnectionId from = 0;  ///< operator waiting for the answer; 0: none
-    std::string by;
-    Change change;           ///< its step is the earliest one allowed; 0: as soon as possible
-    ViewNumber in = 0;       ///< announced with this view; 0: not yet
-    std::uint64_t step = 0;  ///< announced step
-  };
-
   // Requests of operators (coordinator/commands.cpp).
   void on_command(ConnectionId from, const Command& command);
   void on_set(ConnectionId from, const Command& command);
@@ -263,20 +255,17 @@ class Coordinator {
   void on_checkpoint(ConnectionId from, const Command& command);
   void on_stop(ConnectionId from, const Command& command);
   void adjust(ConnectionId from, const Command& command, const ConfigItems& items);
-  void wish(Wish wish, const std::string& why);
+  void request_change(ChangeRequest request, const std::string& why);
   [[nodiscard]] ChangeVerdict judge(const ConfigItems& items) const;
   [[nodiscard]] std::string problem_of_settings(const Settings& settings) const;
   [[nodiscard]] std::string problem_of_report(ViewNumber view, const Settings& settings) const;
   [[nodiscard]] std::string reason_not_to_change() const;
   void answer(ConnectionId to, const std::string& text);
   void refuse_command(ConnectionId to, const std::string& problem);
-  [[nodiscard]] std::string grant(Wish& wish, Settings& settings, std::uint64_t reach) const;
-  [[nodiscard]] static bool holds(const Wish& wish, const Settings& settings);
   [[nodiscard]] Settings settings_of_next_view(const ViewPlan& plan);
-  void settle_wishes(ViewNumber begun);
+  void report_changes(ViewNumber begun);
   void tell_followers();
-  void drop_wishes(const std::string& why);
-  void measure_rate(MemberStatus& member, const Heartbeat& heartbeat);
+  void drop_changes(const std::string& why);
 
   // Checkpoints of all trainers at one step (coordinator/checkpoints.cpp).
   [[nodiscard]] std::uint64_t step_ahead_of_all() const;
@@ -287,6 +276,7 @@ class Coordinator {
   void tell_of_checkpoint();
   void order_checkpoint_if_due();
   void note_checkpoint(std::uint64_t common);
+  [[nodiscard]] bool disks_are_slow() const;
 
   void on_hello(ConnectionId from, const Hello& hello);
   void on_observer_hello(ConnectionId from, const Hello& hello);
@@ -394,7 +384,6 @@ class Coordinator {
   void leave_out(const std::vector<RunRelays::Pair>& pairs);
   void tell_relays();
   void check_lag(const std::string& name, const std::vector<Round>& newest);
-  void bar(const std::string& name);
   void evict(std::string name, const std::string& reason);
   void remove(Members::iterator place);
   void settle_evaluations(bool all_done = false);
@@ -449,15 +438,10 @@ class Coordinator {
   Members members_;
   Observers observers_;
   std::set<ConnectionId> operators_;  ///< waiting for an answer
-  std::vector<Wish> wishes_;
-  std::uint64_t checkpoint_ordered_ = 0;   ///< step of the newest checkpoint ordered
-  std::uint64_t checkpoint_complete_ = 0;  ///< step of the newest checkpoint that all trainers have had
+  ChangeRequests changes_;
+  CheckpointOrders checkpoints_;
   std::uint64_t resumed_from_ = 0;
-  Time checkpoint_wait_{};  ///< from one checkpoint to the next; longer while disks are slow
-  std::optional<Time> checkpoint_due_;
-  static constexpr std::uint64_t min_steps_to_spare = 2;
-  std::uint64_t steps_to_spare_ = min_steps_to_spare;  ///< doubled when a member misses a checkpoint's step
-  Settings settings_;                                  ///< of the newest known view
+  Settings settings_;        ///< of the newest known view
   mutable Settings judged_;  ///< last settings reported and found valid; other members report the same
   ViewNumber settings_view_ = 0;
   std::map<std::string, std::uint16_t> slots_;  ///< of every name that was ever a member
@@ -472,32 +456,14 @@ class Coordinator {
   std::optional<Time> goes_back_at_;          ///< when it returns to checkpoints without the absent trainers
   std::optional<CheckpointId> goes_back_to_;  ///< checkpoint with which the new first view begins
   std::optional<Time> gathering_until_;       ///< waits until then for the members of the last view
-  /// A member that cannot reach another one, or that broke the protocol, is left out of views for a while,
-  /// each time for longer. With both ends in it, a view would stall again and again.
-  struct Bar {
-    Time until{}, length{};
-  };
-  std::map<std::string, Bar> barred_;
+  Bars bars_;
   std::map<std::string, std::size_t> missed_;  ///< by name: times ready since its last view
   std::optional<std::pair<std::string, Time>>
       waited_for_;  ///< until this time no view begins without this newcomer
   std::string suspended_because_, held_back_because_;
-  struct Evaluation {
-    double sum_nats = 0;
-    std::uint64_t tokens = 0;
-    std::vector<std::string> by;
-  };
-  std::map<std::uint64_t, Evaluation> evaluations_;
-  struct ChainPoint {
-    std::uint64_t prefix;
-    std::string by;
-  };
-  std::map<std::size_t, std::map<Round, ChainPoint>> chains_;  ///< by fragment: the newest reported rounds
-  /// Number up to which a member's records are stored. Outlives its connections.
-  struct GatheredUpTo {
-    std::uint64_t incarnation = 0, next = 0;
-  };
-  std::map<std::string, GatheredUpTo> gathered_;
+  Evaluations evaluations_;
+  ChainReports chains_;
+  GatheredRecords gathered_;
   Audits audits_;
   RunHealth health_;
   RunPaths paths_;
