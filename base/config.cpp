@@ -239,8 +239,8 @@ std::string yaml_value(const Item& item) {
 
 /// In the order of ValueRef.
 Kind kind_of(const ValueRef& value) {
-  constexpr std::array kinds{Kind::flag, Kind::integer, Kind::number,  Kind::text,    Kind::duration,
-                             Kind::size, Kind::rate,    Kind::stepped, Kind::integers};
+  constexpr std::array kinds{Kind::flag, Kind::integer, Kind::number,  Kind::text, Kind::duration,
+                             Kind::size, Kind::rate,    Kind::stepped, Kind::list};
   static_assert(kinds.size() == std::variant_size_v<ValueRef>);
   return kinds.at(value.index());
 }

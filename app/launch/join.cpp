@@ -84,7 +84,7 @@ std::string own_config(const JoinRequest& request, const JoinToken& token, const
   std::vector<config::Item> items;
   const auto say = [&](const char* key, const std::string& value) {
     if (value.empty()) return;
-    items.push_back({key, value, config::Scope::per_site, {}, {}, true});
+    items.push_back({key, value, config::Scope::per_site, {}, {}, config::Kind::text});
   };
   say("extends", "run.yaml");
   say("network.coordinator", token.coordinator);

@@ -141,15 +141,16 @@ std::vector<config::Item> LauncherConfig::items(bool everything) const {
     const auto& values = this->*list.values;
     if (everything || !values.empty())
       items.push_back({std::string(list.name), yaml_list(values), Scope::per_site, std::string(list.doc),
-                       "list of texts", false});
+                       "list of texts", config::Kind::list});
   }
   for (const auto& [name, value] : environment)
-    items.push_back({std::string(environment_prefix) + name, value, Scope::per_site, "", "", true});
+    items.push_back(
+        {std::string(environment_prefix) + name, value, Scope::per_site, "", "", config::Kind::text});
   if (everything)
     items.push_back({std::string(environment_prefix) + "NAME", "", Scope::per_site,
                      "environment variable of the program there; it is stored in the run's folder, so do not "
                      "put secrets here",
-                     "text", true});
+                     "text", config::Kind::text});
   return items;
 }
 

@@ -189,7 +189,7 @@ TEST(BadInput, CheckpointsThatDoNotFit) {
     std::filesystem::remove_all(site.run() / replica / "checkpoints");
   expect_refused(
       site, site.resume(), 3,
-      {site.run().string() + " has no checkpoint that all 2 replicas have; start without --resume"});
+      {site.run().string() + " has no checkpoint that is common to all 2 replicas; start without --resume"});
 }
 
 }  // namespace

@@ -79,7 +79,7 @@ TEST(Ledger, AFolderWithoutOneIsNamed) {
   Site site;
   const auto result = site.isthmus({"data", "ledger", (site / "nowhere").string()});
   EXPECT_NE(result.status, 0);
-  EXPECT_THAT(result.output, HasSubstr("nowhere: no replica's ledger is there"));
+  EXPECT_THAT(result.output, HasSubstr("nowhere: no replica has a ledger"));
   std::filesystem::create_directories(site / "run/a");
   site.write("run/a/ledger.json", "{\"version\": 1");
   const auto damaged = site.isthmus({"data", "ledger", (site / "run").string()});

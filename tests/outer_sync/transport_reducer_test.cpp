@@ -169,7 +169,7 @@ TEST(Reducers, ADataParallelRunHasNone) {
   NetworkRun run(options);
   run.start_coordinator();
   run.start_reducer("reducer");
-  run.wait_until_said("refused a worker: reducer only reduces");
+  run.wait_until_said("refused a worker: reducer is a reducer");
   run.coordinator().request_stop("seen enough");
   run.finish();
   ASSERT_TRUE(run.reducer("reducer").error);

@@ -164,7 +164,7 @@ class Reader : public Archive {
 };
 
 /// The type of a key's value.
-enum class Kind { flag, integer, number, text, duration, size, rate, stepped, integers };
+enum class Kind { flag, integer, number, text, duration, size, rate, stepped, list };
 
 /// One key as text. `value` is canonical: the shortest form that reads back to the same value.
 struct Item {
