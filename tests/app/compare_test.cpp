@@ -126,7 +126,7 @@ TEST_F(CompareRuns, RunsEndWithTheirTimeOrWithoutHope) {
   const auto result = compare();
   ASSERT_EQ(result.status, 0) << result.report() << site.logs();
   const auto json = report();
-  EXPECT_THAT(json["arms"][0]["runs"][0]["ended"].get<std::string>(), HasSubstr("had its "));
+  EXPECT_THAT(json["arms"][0]["runs"][0]["ended"].get<std::string>(), HasSubstr("used its "));
   EXPECT_GE(json["arms"][0]["seconds"].get<double>(), 1.4);
   EXPECT_THAT(json["arms"][1]["verdict"].get<std::string>(), HasSubstr("seed 1 was stopped after "));
   EXPECT_TRUE(json["arms"][1]["difference"].is_null());

@@ -84,7 +84,7 @@ TEST(Ledger, AFolderWithoutOneIsNamed) {
   site.write("run/a/ledger.json", "{\"version\": 1");
   const auto damaged = site.isthmus({"data", "ledger", (site / "run").string()});
   EXPECT_NE(damaged.status, 0);
-  EXPECT_THAT(damaged.output, HasSubstr("run/a/ledger.json: no ledger"));
+  EXPECT_THAT(damaged.output, HasSubstr("run/a/ledger.json: not a ledger"));
 }
 
 }  // namespace

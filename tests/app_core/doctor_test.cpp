@@ -193,7 +193,7 @@ TEST_F(Doctor, CertificatesThatAreAnothersOrRevokedAreFound) {
   EXPECT_THAT(revoked.output, AllOf(HasSubstr("revoked"), HasSubstr("isthmus certs issue")));
   const auto another = site.isthmus({"doctor", site.config().string(), "--name", "replica-1", "--wait", "1",
                                      "--certs", (site / "certs/tiny/replica-0").string()});
-  EXPECT_THAT(another.output, HasSubstr("is of 'replica-0', not of 'replica-1'")) << another.report();
+  EXPECT_THAT(another.output, HasSubstr("issued to 'replica-0', not to 'replica-1'")) << another.report();
 }
 
 // ---- parts of the doctor ----

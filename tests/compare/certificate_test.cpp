@@ -146,7 +146,7 @@ TEST_F(Certificate, SaysWhatItWasMadeOf) {
     EXPECT_EQ(entry["global_hash"], Recorded::global_hash);
     EXPECT_EQ(entry["commit"], Recorded::commit);
   }
-  EXPECT_THAT(json["notes"].dump(), HasSubstr(std::string("but by ") + Recorded::commit));
+  EXPECT_THAT(json["notes"].dump(), HasSubstr(std::string("by other commits: ") + Recorded::commit));
 
   const auto file = run(0, 1).folder() / "summary.json";
   auto summary = nlohmann::json::parse(read_all(file));
@@ -200,7 +200,8 @@ TEST(Gates, BadOnesAreRefusedByName) {
       {"{x: 1}", "the gate x is a plain value"},
       {"[b]", "gates is a plain value"},
       {"{x: {arm: theirs}}", "gates.x.arm is theirs, which is a curve"},
-      {"{x: {arm: large}}", "gate x: large is trained on 20480 tokens and a on 10240; expected equally many"},
+      {"{x: {arm: large}}",
+       "gate x: large is trained on 20480 tokens and a on 10240; expected equal numbers"},
   };
   for (const auto& [gates, said] : cases)
     EXPECT_THAT(error_of([&] { static_cast<void>(folder.comparison(with(gates))); }), HasSubstr(said))
@@ -304,7 +305,7 @@ TEST_F(PlainExperiment, WithoutBaselinesItIsRefused) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"settings.outer.method=data_parallel",
        "base.yaml: outer.method is data_parallel, which is the baseline"},
-      {"settings.sites={eu: {replicas: 2}}", "base.yaml: sites has eu; expected none"},
+      {"settings.sites={eu: {replicas: 2}}", "base.yaml: sites has eu; expected no sites"},
       {"settings.inner.lr=fast", "inner.lr is fast"},
       {"run.steps=3", "unknown key run.steps"},
   };
@@ -324,7 +325,7 @@ TEST(Certify, AComparisonNeedsGates) {
               HasSubstr("gates is missing; expected the gates that --certify judges"));
   folder.write("comparison.yaml", "base: base.yaml\nseeds: [1]");
   EXPECT_THAT(error_of([&] { static_cast<void>(app::load_certified(folder.file(), {}, {})); }),
-              HasSubstr("has none of the arms"));
+              HasSubstr("has no arms"));
 }
 
 TEST(Certify, TheExitStatusSaysWhetherAllPassed) {

@@ -87,14 +87,14 @@ TEST(Curve, ColumnsAreFoundByName) {
 TEST(Curve, NonsenseIsRefusedByLine) {
   const TemporaryFolder folder;
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"", "it has 0 points"},
-      {"tokens,loss\n1,2\n", "it has 1 points"},
+      {"", "the file has 0 points"},
+      {"tokens,loss\n1,2\n", "the file has 1 points"},
       {"step,loss\n1,2\n", "no column tokens"},
       {"0,3\n10,two\n", ":2: loss is 'two'; expected a number"},
       {"0,3\n10,nan\n", ":2: loss is 'nan'"},
       {"0,3\n10,-1\n", ":2: loss is '-1'"},
-      {"0,3\n10\n", ":2: it has no loss"},
-      {"0,3\n10,2\n10,2\n", ":3: tokens is 10 after 10; expected more"},
+      {"0,3\n10\n", ":2: the line has no loss"},
+      {"0,3\n10,2\n10,2\n", ":3: tokens is 10 after 10; expected a higher number"},
       {std::string("0,3\n1,\0\x1b[31m\n", 12), "loss is '??[31m'"},
       {std::string(200'000, ','), "no column tokens"},
   };

@@ -211,7 +211,7 @@ TEST_P(DamagedStore, NoticesEveryLengthThatIsNotItsOwn) {
           << name << ", " << size;
     }
     write_file(path(name), bytes + "x");
-    EXPECT_THAT(problem_with(folder_ / "s"), ::testing::HasSubstr("added to")) << name;
+    EXPECT_THAT(problem_with(folder_ / "s"), ::testing::HasSubstr("it was extended")) << name;
     mend();
   }
 }
@@ -369,7 +369,7 @@ TEST(Store, GoesOnFromItsLastCommitAndEndsWithTheSameBytes) {
                        [&] {
                          const StoreWriter other(folder / "s", spec, {{"sources", "y"}});
                        }),
-              ::testing::AllOf(::testing::HasSubstr("here sources is y, there sources is x"),
+              ::testing::AllOf(::testing::HasSubstr("now sources is y, then sources is x"),
                                ::testing::HasSubstr("remove " + (folder / "s.partial").string())));
   {
     StoreWriter writer(folder / "s", spec, {{"sources", "x"}});

@@ -341,7 +341,7 @@ TEST(TokenStream, AStoreOfAnotherStreamIsRefused) {
   options.store = folder / "store";
   options.say = [](const std::string&) {};
   EXPECT_THAT(error_of(ErrorKind::data, [&] { const Corpus corpus(config, options); }),
-              HasSubstr("here data.text_field is body, there data.text_field is text"));
+              HasSubstr("now data.text_field is body, then data.text_field is text"));
 }
 
 TEST(TokenStream, SettingsThatCannotBeAreRefusedByName) {

@@ -52,8 +52,8 @@ TEST(Safetensors, RefuseTwoTensorsOfOneName) {
   const auto write = [&](const std::string& second) {
     write_safetensors(folder / "m", std::vector<TensorView>{{"a", {1}, values}, {second, {1}, values}}, {});
   };
-  expect_error([&] { write("a"); }, ErrorKind::data, {"second tensor a"});
-  expect_error([&] { write("__metadata__"); }, ErrorKind::data, {"second tensor __metadata__"});
+  expect_error([&] { write("a"); }, ErrorKind::data, {"second tensor named a"});
+  expect_error([&] { write("__metadata__"); }, ErrorKind::data, {"second tensor named __metadata__"});
   expect_error([&] { write_safetensors(folder / "none/m", {}, {}); }, ErrorKind::data,
                {"cannot open", "none/m.partial"});
   EXPECT_THAT(files_in(folder.path(), ""), testing::SizeIs(0));

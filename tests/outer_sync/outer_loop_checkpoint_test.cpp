@@ -135,7 +135,7 @@ TEST_F(RefusedState, CutShortAnywhere) {
 }
 
 TEST_F(RefusedState, OfAnotherLayout) {
-  EXPECT_THAT(restored(state, checkpointed("int4", true), 2), testing::HasSubstr("another layout"));
+  EXPECT_THAT(restored(state, checkpointed("int4", true), 2), testing::HasSubstr("a different layout"));
   auto other = config;
   other.chunk_elements = 32;
   Replicas fresh(other, FragmentLayout({{0, 40}, {50, 41}, {100, 42}}, 32), 1, random_step);

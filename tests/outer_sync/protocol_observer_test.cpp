@@ -184,7 +184,7 @@ TEST_F(ProtocolObserver, OfADataParallelRunHasNothingToFollow) {
 
 TEST_F(ProtocolObserver, KindsThatThereAreNotAreRefused) {
   run.receive(60, hello("x", static_cast<MemberKind>(7)));
-  EXPECT_THAT(run.refusal(60), HasSubstr("x is of kind 7"));
+  EXPECT_THAT(run.refusal(60), HasSubstr("x is of member kind 7"));
 }
 
 TEST_F(ProtocolObserver, ThereIsALimit) {

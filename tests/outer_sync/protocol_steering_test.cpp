@@ -104,7 +104,7 @@ TEST_F(Steering, ChangesNeverGoBack) {
 TEST_F(Steering, NothingIsChangedAtTheEnd) {
   run.receive(operator_connection, command("set", {"outer.sync_every=60"}));
   seal(990, 1003);
-  EXPECT_THAT(problem(), HasSubstr("the run ends at 1000"));
+  EXPECT_THAT(problem(), HasSubstr("the run ends at step 1000"));
   EXPECT_THAT(settings().changes, IsEmpty());
 }
 
@@ -113,7 +113,7 @@ TEST_F(Steering, WhatTheRunRefusesIsSaidAtOnce) {
   EXPECT_THAT(problem(), HasSubstr("model.dim cannot be set in mid-run"));
   EXPECT_EQ(run.last<Seal>(1)->view, 1U) << "a refused change must not change the view";
   run.receive(51, command("set", {"nonsense"}));
-  EXPECT_THAT(problem(51), HasSubstr("expected KEY=VALUE"));
+  EXPECT_THAT(problem(51), HasSubstr("expected at least one KEY=VALUE"));
   run.receive(52, command("fly"));
   EXPECT_THAT(problem(52), HasSubstr("unknown command 'fly'"));
   auto other = command("pause");
@@ -245,7 +245,7 @@ TEST_F(CheckpointsOfAll, WhoIsNewInAViewHearsOfTheOneThatIsToCome) {
 TEST_F(CheckpointsOfAll, NoneIsOrderedBehindTheEndOrWhileTheRunStops) {
   beat(1, 999);
   run.receive(operator_connection, command("checkpoint"));
-  EXPECT_THAT(run.last<Answer>(operator_connection)->problem, HasSubstr("the run ends at 1000"));
+  EXPECT_THAT(run.last<Answer>(operator_connection)->problem, HasSubstr("the run ends at step 1000"));
   run.receive(51, command("stop"));
   EXPECT_THAT(run.last<Answer>(51)->text, HasSubstr("\"stopping\":true"));
   EXPECT_TRUE(run.last<Hold>(1)) << "as after Ctrl-C at the coordinator";

@@ -562,7 +562,7 @@ TEST(StateFetcher, GivesUpADonorThatSaysAnythingElse) {
   const std::pair<std::vector<Frame>, const char*> cases[] = {
       {{somebody}, "it is another replica"},      {{control}, "its first frame is not a hello"},
       {{hello, early}, "before it was complete"}, {{hello, control}, "no place in a state stream"},
-      {{hello, huge}, "at most 262160 can be"},   {{hello, hello}, "no place in a state stream"},
+      {{hello, huge}, "expected at most 262160"}, {{hello, hello}, "no place in a state stream"},
   };
   for (const auto& [frames, expected] : cases) {
     RawListener listener;

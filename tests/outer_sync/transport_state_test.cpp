@@ -226,7 +226,8 @@ TEST_F(Receiver, RefusesAnEndBeforeTheEndAndAnythingAfterIt) {
   const auto begun = head(0, 1000, 1);
   EXPECT_THAT(refusal({done(0)}), HasSubstr("before it was complete"));
   EXPECT_THAT(refusal({begun, data(0, 0, 0, 400), done(0)}), HasSubstr("before it was complete"));
-  EXPECT_THAT(refusal({0, 3}, {head(0, 1000, 3), data(0, 0, 0, 4000), done(0)}), HasSubstr("before all"));
+  EXPECT_THAT(refusal({0, 3}, {head(0, 1000, 3), data(0, 0, 0, 4000), done(0)}),
+              HasSubstr("before it was complete"));
   EXPECT_THAT(refusal({begun, data(0, 0, 0, 4000), done(1)}), HasSubstr("it ended fragment 1"));
   EXPECT_THAT(refusal({begun, data(0, 0, 0, 4000), data(0, 0, 1000, 4)}), HasSubstr("expected"));
   EXPECT_THAT(refusal({begun, data(0, 0, 0, 4000), done(0), done(0)}), HasSubstr("more than was asked for"));

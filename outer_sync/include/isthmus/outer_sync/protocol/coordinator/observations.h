@@ -1,6 +1,6 @@
 #pragma once
-// What the coordinator keeps of its members' reports: rates, chain hashes, evaluations, records. Pure
-// containers that Coordinator owns; none of them decides who takes part.
+// The reports of members that the coordinator keeps: rates, chain hashes, evaluations, records. Coordinator owns
+// these containers; none of them decides about membership.
 
 #include <cstdint>
 #include <functional>
