@@ -1,6 +1,6 @@
 #pragma once
-// The reports of members that the coordinator keeps: rates, chain hashes, evaluations, records. Coordinator owns
-// these containers; none of them decides about membership.
+// The reports of members that the coordinator keeps: rates, chain hashes, evaluations, records. Coordinator
+// owns these containers; none of them decides about membership.
 
 #include <cstdint>
 #include <functional>
