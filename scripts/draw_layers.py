@@ -8,6 +8,12 @@ the whole right one.
 import math
 import pathlib
 import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "tests/layers"))
+import check  # noqa: E402
 
 LAYER = re.compile(r"^isthmus_layer\((\w+)\s([^)]*)\)", re.MULTILINE)
 BOX_WIDTH, BOX_HEIGHT, APART_X, APART_Y, TOP, MARGIN = 136, 28, 18, 34, 48, 16
@@ -22,15 +28,9 @@ def layers(root):
         if file.parent.name in ("tests", "build"):
             continue
         for name, arguments in LAYER.findall(file.read_text(encoding="utf-8")):
-            words, taking = arguments.split(), None
-            uses[name] = []
-            for word in words:
-                if word in ("SOURCES", "USES", "PUBLIC", "PRIVATE"):
-                    taking = word
-                elif taking == "USES":
-                    uses[name].append(word)
-                elif taking == "SOURCES":
-                    folders.setdefault(name, str(pathlib.PurePath(file.parent.name, word).parent))
+            uses[name] = check.listed(arguments, "USES")
+            first = check.listed(arguments, "SOURCES")[0]
+            folders[name] = str(pathlib.PurePath(file.parent.name, first).parent)
     return uses, folders
 
 
@@ -131,18 +131,14 @@ def picture(uses, labels, pure, left, title):
 
 
 def main():
-    root = pathlib.Path(__file__).resolve().parents[1]
-    uses, folders = layers(root)
+    uses, folders = layers(ROOT)
     inner = {name: [used for used in used_here if used.startswith("outer_sync_")]
              for name, used_here in uses.items() if name.startswith("outer_sync_")}
     outer = {name: sorted({"outer_sync" if used in inner else used for used in used_here})
              for name, used_here in uses.items() if name not in inner}
     outer["outer_sync"] = sorted({used for name in inner for used in uses[name] if used not in inner})
-    # The folders that tests/layers keeps free of sockets, threads and clocks.
-    rules = (root / "tests/layers/check.py").read_text(encoding="utf-8")
-    pure = set(re.findall(r'"([^"]+)"', re.search(r"^PURE = \((.*?)\)", rules, re.MULTILINE)[1]))
     labels = {name: folders[name].removeprefix("outer_sync/") for name in inner}
-    is_pure = {name for name in inner if labels[name] in pure} | {"quant"}
+    is_pure = {name for name in inner if labels[name] in check.PURE} | {"quant"}
     left, left_width, left_height = picture(outer, {name: name for name in outer}, is_pure, MARGIN, "Libraries")
     begin = MARGIN + left_width + 70
     right, right_width, right_height = picture(inner, labels, is_pure, begin, "outer_sync")
