@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "isthmus/base/error.h"
-#include "run/process.h"
+#include "run/process/process.h"
 
 namespace isthmus::app {
 

@@ -2,7 +2,7 @@
 // The interface between `isthmus` and libisthmus_trainer.so, which must come from one build. The library has
 // its own copy of all layers; no exception and no C++ object crosses the interface.
 
-#include "run/version.h"
+#include "run/output/version.h"
 
 namespace isthmus::app {
 

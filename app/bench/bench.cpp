@@ -19,9 +19,9 @@
 #include "isthmus/outer_sync/net/coordinator/coordinator_node.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "launch/local_run.h"
-#include "run/certs.h"
-#include "run/json_output.h"
-#include "run/signals.h"
+#include "run/experiment/identity.h"
+#include "run/output/json_output.h"
+#include "run/process/signals.h"
 
 namespace isthmus::app {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

@@ -11,7 +11,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/progress.h"
 #include "isthmus/data/loader.h"
-#include "run/json_output.h"
+#include "run/output/json_output.h"
 
 namespace isthmus::app {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

@@ -17,8 +17,8 @@
 #include "isthmus/outer_sync/engine/memory.h"
 #include "isthmus/outer_sync/engine/outer_loop.h"
 #include "isthmus/outer_sync/net/member/member_node.h"
-#include "run/certs.h"
-#include "run/stopper.h"
+#include "run/experiment/identity.h"
+#include "run/process/stopper.h"
 
 namespace isthmus::app {
 

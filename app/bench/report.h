@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "run/report_json.h"
+#include "run/metrics/report_json.h"
 
 namespace isthmus::app {
 

@@ -19,8 +19,8 @@
 #include "isthmus/base/say.h"
 #include "isthmus/outer_sync/tls/join_token.h"
 #include "launch/join.h"
-#include "run/certs.h"
-#include "run/process.h"
+#include "run/experiment/identity.h"
+#include "run/process/process.h"
 #include "worker/reducer.h"
 
 namespace isthmus::app {

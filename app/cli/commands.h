@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "cli/certs_command.h"
 #include "cli/config_command.h"
 #include "cli/data_command.h"
 #include "cli/help_command.h"
-#include "run/certs.h"
-#include "run/version.h"
+#include "run/output/version.h"
 #include "worker/worker.h"
 
 namespace isthmus::app {

@@ -6,7 +6,7 @@
 
 #include "cli/config_command.h"
 #include "cli/help_command.h"
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 namespace {

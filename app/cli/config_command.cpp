@@ -7,8 +7,8 @@
 
 #include "cli/key_notes.h"
 #include "isthmus/base/error.h"
-#include "run/experiment.h"
-#include "run/json_output.h"
+#include "run/experiment/experiment.h"
+#include "run/output/json_output.h"
 
 namespace isthmus::app {
 namespace {

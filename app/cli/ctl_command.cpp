@@ -11,8 +11,8 @@
 #include "isthmus/base/say.h"
 #include "isthmus/base/text.h"
 #include "isthmus/outer_sync/net/coordinator/control_client.h"
-#include "run/certs.h"
-#include "run/json_output.h"
+#include "run/experiment/identity.h"
+#include "run/output/json_output.h"
 
 namespace isthmus::app {
 namespace {

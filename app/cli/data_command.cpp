@@ -11,8 +11,8 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/progress.h"
 #include "isthmus/base/say.h"
-#include "run/json_output.h"
-#include "run/signals.h"
+#include "run/output/json_output.h"
+#include "run/process/signals.h"
 
 namespace isthmus::app {
 

@@ -6,8 +6,8 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/say.h"
-#include "run/exit_codes.h"
-#include "run/metric_table.h"
+#include "run/metrics/metric_table.h"
+#include "run/output/exit_codes.h"
 
 namespace isthmus::app {
 namespace {

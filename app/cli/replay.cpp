@@ -8,7 +8,7 @@
 
 #include "isthmus/outer_sync/log/replay.h"
 #include "isthmus/outer_sync/log/safetensors.h"
-#include "run/json_output.h"
+#include "run/output/json_output.h"
 
 namespace isthmus::app {
 namespace {

@@ -11,10 +11,10 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/text.h"
 #include "isthmus/outer_sync/net/coordinator/control_client.h"
-#include "run/certs.h"
-#include "run/json_output.h"
-#include "run/signals.h"
-#include "run/terminal.h"
+#include "run/experiment/identity.h"
+#include "run/output/json_output.h"
+#include "run/output/terminal.h"
+#include "run/process/signals.h"
 
 namespace isthmus::app {
 namespace {

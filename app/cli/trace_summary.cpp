@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "isthmus/base/error.h"
-#include "run/json_output.h"
+#include "run/output/json_output.h"
 
 namespace isthmus::app {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "isthmus/base/error.h"
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

@@ -8,7 +8,7 @@
 
 #include "compare/gates.h"
 #include "isthmus/outer_sync/protocol/messages.h"
-#include "run/version.h"
+#include "run/output/version.h"
 
 namespace isthmus::app {
 

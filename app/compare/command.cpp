@@ -17,8 +17,8 @@
 #include "isthmus/base/file.h"
 #include "isthmus/base/say.h"
 #include "isthmus/base/text_file.h"
-#include "run/json_output.h"
-#include "run/run_folder.h"
+#include "run/output/json_output.h"
+#include "run/process/run_folder.h"
 
 namespace isthmus::app {
 

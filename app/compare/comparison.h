@@ -8,7 +8,7 @@
 
 #include "compare/faults.h"
 #include "compare/gates.h"
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

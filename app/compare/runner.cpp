@@ -18,9 +18,9 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
 #include "isthmus/base/progress.h"
-#include "run/exit_codes.h"
-#include "run/process.h"
-#include "run/signals.h"
+#include "run/output/exit_codes.h"
+#include "run/process/process.h"
+#include "run/process/signals.h"
 
 namespace isthmus::app {
 

@@ -13,7 +13,7 @@
 
 #include "isthmus/outer_sync/plan/replan.h"
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

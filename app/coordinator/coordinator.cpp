@@ -25,14 +25,14 @@
 #include "isthmus/outer_sync/net/coordinator/coordinator_node.h"
 #include "isthmus/outer_sync/net/link/run_secret.h"
 #include "isthmus/outer_sync/tls/authority.h"
-#include "run/certs.h"
-#include "run/exit_codes.h"
-#include "run/json_output.h"
-#include "run/metrics_server.h"
-#include "run/run_folder.h"
-#include "run/run_readings.h"
-#include "run/signals.h"
-#include "run/summary.h"
+#include "run/experiment/identity.h"
+#include "run/metrics/metrics_server.h"
+#include "run/metrics/run_readings.h"
+#include "run/metrics/summary.h"
+#include "run/output/exit_codes.h"
+#include "run/output/json_output.h"
+#include "run/process/run_folder.h"
+#include "run/process/signals.h"
 
 namespace isthmus::app {
 

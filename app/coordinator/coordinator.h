@@ -5,7 +5,7 @@
 #include <string>
 
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

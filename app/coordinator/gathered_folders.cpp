@@ -9,8 +9,8 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/text.h"
-#include "run/experiment.h"
-#include "run/run_folder.h"
+#include "run/experiment/experiment.h"
+#include "run/process/run_folder.h"
 
 namespace isthmus::app {
 

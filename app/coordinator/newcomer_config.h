@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

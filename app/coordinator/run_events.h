@@ -8,7 +8,7 @@
 
 #include "coordinator/event_hook.h"
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

@@ -25,7 +25,7 @@
 #include "isthmus/outer_sync/tls/authority.h"
 #include "isthmus/outer_sync/tls/certificate_state.h"
 #include "isthmus/trainer/parameter_table.h"
-#include "run/certs.h"
+#include "run/experiment/identity.h"
 
 namespace isthmus::app {
 

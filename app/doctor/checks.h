@@ -8,7 +8,7 @@
 #include <string>
 
 #include "doctor/report.h"
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

@@ -11,8 +11,8 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/say.h"
 #include "isthmus/outer_sync/tls/authority.h"
-#include "run/certs.h"
-#include "run/json_output.h"
+#include "run/experiment/identity.h"
+#include "run/output/json_output.h"
 
 namespace isthmus::app {
 

@@ -20,9 +20,9 @@
 #include "isthmus/outer_sync/tls/authority.h"
 #include "launch/local_run.h"
 #include "launch/site_links.h"
-#include "run/joined.h"
-#include "run/json_output.h"
-#include "run/signals.h"
+#include "run/output/json_output.h"
+#include "run/process/joined.h"
+#include "run/process/signals.h"
 
 namespace isthmus::app {
 

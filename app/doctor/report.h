@@ -10,7 +10,7 @@
 #include "isthmus/base/config.h"
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/net/coordinator/preflight.h"
-#include "run/json_output.h"
+#include "run/output/json_output.h"
 
 namespace isthmus::app {
 

@@ -19,10 +19,10 @@
 #include "isthmus/base/file.h"
 #include "isthmus/base/say.h"
 #include "isthmus/base/text_file.h"
-#include "run/exit_codes.h"
-#include "run/json_output.h"
-#include "run/process.h"
-#include "run/signals.h"
+#include "run/output/exit_codes.h"
+#include "run/output/json_output.h"
+#include "run/process/process.h"
+#include "run/process/signals.h"
 
 namespace isthmus::app {
 

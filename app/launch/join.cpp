@@ -13,8 +13,8 @@
 #include "isthmus/base/text_file.h"
 #include "isthmus/outer_sync/net/coordinator/enrol.h"
 #include "isthmus/outer_sync/tls/newcomer.h"
-#include "run/certs.h"
-#include "run/json_output.h"
+#include "run/experiment/identity.h"
+#include "run/output/json_output.h"
 #include "worker/reducer.h"
 
 namespace isthmus::app {

@@ -30,14 +30,14 @@
 #include "launch/local_run.h"
 #include "launch/restarts.h"
 #include "launch/site_links.h"
-#include "run/certs.h"
-#include "run/exit_codes.h"
-#include "run/experiment.h"
-#include "run/joined.h"
-#include "run/json_output.h"
-#include "run/machine.h"
-#include "run/run_folder.h"
-#include "run/signals.h"
+#include "run/experiment/experiment.h"
+#include "run/experiment/identity.h"
+#include "run/output/exit_codes.h"
+#include "run/output/json_output.h"
+#include "run/process/joined.h"
+#include "run/process/machine.h"
+#include "run/process/run_folder.h"
+#include "run/process/signals.h"
 
 namespace isthmus::app {
 

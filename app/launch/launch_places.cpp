@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "isthmus/base/error.h"
-#include "run/machine.h"
+#include "run/process/machine.h"
 
 namespace isthmus::app {
 

@@ -10,8 +10,8 @@
 #include "isthmus/base/text_file.h"
 #include "isthmus/outer_sync/core/address.h"
 #include "isthmus/outer_sync/tls/authority.h"
-#include "run/certs.h"
-#include "run/machine.h"
+#include "run/experiment/identity.h"
+#include "run/process/machine.h"
 
 namespace isthmus::app {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "launch/site_link.h"
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

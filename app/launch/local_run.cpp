@@ -13,7 +13,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/say.h"
-#include "run/exit_codes.h"
+#include "run/output/exit_codes.h"
 
 namespace isthmus::app {
 

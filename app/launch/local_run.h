@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "run/process.h"
+#include "run/process/process.h"
 
 namespace isthmus::app {
 

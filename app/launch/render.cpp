@@ -8,8 +8,8 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
 #include "isthmus/outer_sync/core/address.h"
-#include "run/joined.h"
-#include "run/json_output.h"
+#include "run/output/json_output.h"
+#include "run/process/joined.h"
 
 namespace isthmus::app {
 

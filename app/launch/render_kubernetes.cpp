@@ -9,7 +9,7 @@
 #include "isthmus/outer_sync/core/address.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "launch/render.h"
-#include "run/joined.h"
+#include "run/process/joined.h"
 
 namespace isthmus::app {
 

@@ -7,7 +7,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/core/address.h"
 #include "launch/render.h"
-#include "run/joined.h"
+#include "run/process/joined.h"
 
 namespace isthmus::app {
 

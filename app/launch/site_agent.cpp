@@ -25,10 +25,10 @@
 #include "isthmus/base/text_file.h"
 #include "launch/restarts.h"
 #include "launch/tether_messages.h"
-#include "run/machine.h"
-#include "run/process.h"
-#include "run/run_folder.h"
-#include "run/signals.h"
+#include "run/process/machine.h"
+#include "run/process/process.h"
+#include "run/process/run_folder.h"
+#include "run/process/signals.h"
 
 namespace isthmus::app {
 

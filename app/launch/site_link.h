@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "launch/tether_messages.h"
-#include "run/launcher_config.h"
-#include "run/process.h"
+#include "run/experiment/launcher_config.h"
+#include "run/process/process.h"
 
 namespace isthmus::app {
 

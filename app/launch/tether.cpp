@@ -15,8 +15,8 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/text_file.h"
 #include "launch/tether_messages.h"
-#include "run/experiment.h"
-#include "run/process.h"
+#include "run/experiment/experiment.h"
+#include "run/process/process.h"
 
 namespace isthmus::app {
 

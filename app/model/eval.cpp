@@ -11,7 +11,7 @@
 
 #include "isthmus/base/error.h"
 #include "model/trained_model.h"
-#include "run/json_output.h"
+#include "run/output/json_output.h"
 #include "worker/model_setup.h"
 
 namespace isthmus::app {

@@ -9,7 +9,7 @@
 #include "isthmus/trainer/pretrained.h"
 #include "model/bytes_tokenizer.h"
 #include "model/trained_model.h"
-#include "run/json_output.h"
+#include "run/output/json_output.h"
 
 namespace isthmus::app {
 

@@ -13,8 +13,8 @@
 #include "isthmus/base/error.h"
 #include "isthmus/data/random_batch.h"
 #include "model/selftest_checks.h"
-#include "run/json_output.h"
-#include "run/machine.h"
+#include "run/output/json_output.h"
+#include "run/process/machine.h"
 #include "worker/model_setup.h"
 #include "worker/ranks.h"
 

@@ -10,7 +10,7 @@
 #include "isthmus/data/random_batch.h"
 #include "isthmus/trainer/replica.h"
 #include "model/selftest_checks.h"
-#include "run/machine.h"
+#include "run/process/machine.h"
 #include "worker/model_setup.h"
 
 namespace isthmus::app {

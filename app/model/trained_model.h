@@ -8,7 +8,7 @@
 
 #include "isthmus/data/tokenizer.h"
 #include "isthmus/trainer/parameter_table.h"
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

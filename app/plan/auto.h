@@ -1,7 +1,7 @@
 #pragma once
 // `outer.auto`: a plan's recommendation becomes the run's settings before the run starts.
 
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "isthmus/outer_sync/plan/simulate.h"
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "isthmus/outer_sync/core/layout.h"
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

@@ -7,7 +7,7 @@
 
 #include "isthmus/base/progress.h"
 #include "isthmus/outer_sync/plan/paper_table.h"
-#include "run/json_output.h"
+#include "run/output/json_output.h"
 
 namespace isthmus::app {
 

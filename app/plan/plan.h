@@ -10,7 +10,7 @@
 
 #include "isthmus/outer_sync/plan/recommend.h"
 #include "plan/links.h"
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

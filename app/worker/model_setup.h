@@ -15,7 +15,7 @@
 #include "isthmus/trainer/device.h"
 #include "isthmus/trainer/evaluate.h"
 #include "isthmus/trainer/parameter_table.h"
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

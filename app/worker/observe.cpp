@@ -8,10 +8,10 @@
 
 #include "isthmus/base/metrics.h"
 #include "isthmus/base/say.h"
-#include "run/certs.h"
-#include "run/json_output.h"
-#include "run/run_folder.h"
-#include "run/signals.h"
+#include "run/experiment/identity.h"
+#include "run/output/json_output.h"
+#include "run/process/run_folder.h"
+#include "run/process/signals.h"
 #include "worker/follower.h"
 #include "worker/model_setup.h"
 

@@ -13,8 +13,8 @@
 
 #include "isthmus/trainer/rank_link.h"
 #include "isthmus/trainer/site_replica.h"
-#include "run/experiment.h"
-#include "run/process.h"
+#include "run/experiment/experiment.h"
+#include "run/process/process.h"
 #include "worker/worker.h"
 
 namespace isthmus::app {

@@ -10,12 +10,12 @@
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/config/codec_plan.h"
 #include "isthmus/outer_sync/net/member/member_node.h"
-#include "run/certs.h"
-#include "run/metrics_server.h"
-#include "run/run_folder.h"
-#include "run/run_readings.h"
-#include "run/signals.h"
-#include "run/stopper.h"
+#include "run/experiment/identity.h"
+#include "run/metrics/metrics_server.h"
+#include "run/metrics/run_readings.h"
+#include "run/process/run_folder.h"
+#include "run/process/signals.h"
+#include "run/process/stopper.h"
 
 namespace isthmus::app {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "isthmus/base/file.h"
-#include "run/run_folder.h"
+#include "run/process/run_folder.h"
 
 namespace isthmus::app {
 

@@ -12,8 +12,8 @@
 
 #include "isthmus/outer_sync/engine/outer_loop.h"
 #include "isthmus/outer_sync/net/member/member_node.h"
-#include "run/experiment.h"
-#include "run/summary.h"
+#include "run/experiment/experiment.h"
+#include "run/metrics/summary.h"
 
 namespace isthmus::app {
 

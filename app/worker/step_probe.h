@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

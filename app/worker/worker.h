@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

@@ -23,7 +23,7 @@
 #include "isthmus/trainer/parameter_table.h"
 #include "observer.h"
 #include "replica.h"
-#include "run/version.h"
+#include "run/output/version.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -6,7 +6,7 @@
 
 #include "isthmus/data/tokenizer.h"
 #include "isthmus/outer_sync/log/fingerprint.h"
-#include "run/certs.h"
+#include "run/experiment/identity.h"
 #include "without_signals.h"
 
 namespace isthmus::python {

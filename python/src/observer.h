@@ -10,7 +10,7 @@
 
 #include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/log/log_header.h"
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 #include "worker/follower.h"
 
 namespace isthmus::python {

@@ -11,7 +11,7 @@
 #include "isthmus/data/tokenizer.h"
 #include "isthmus/outer_sync/config/codec_plan.h"
 #include "isthmus/outer_sync/log/fingerprint.h"
-#include "run/certs.h"
+#include "run/experiment/identity.h"
 #include "without_signals.h"
 
 namespace isthmus::python {

@@ -18,10 +18,10 @@
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/engine/outer_loop.h"
 #include "isthmus/outer_sync/net/member/member_node.h"
-#include "run/experiment.h"
-#include "run/metrics_server.h"
-#include "run/run_folder.h"
-#include "run/run_readings.h"
+#include "run/experiment/experiment.h"
+#include "run/metrics/metrics_server.h"
+#include "run/metrics/run_readings.h"
+#include "run/process/run_folder.h"
 #include "worker/replica_run.h"
 
 namespace isthmus::python {

@@ -1,6 +1,6 @@
 // The folders to which a run's processes write.
 
-#include "run/run_folder.h"
+#include "run/process/run_folder.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -9,7 +9,7 @@
 #include "compare/page.h"
 #include "compare/run_state.h"
 #include "recorded.h"
-#include "run/version.h"
+#include "run/output/version.h"
 
 namespace isthmus {
 namespace {

@@ -1,13 +1,13 @@
 // `sites.NAME.launch`: reading, printing, refused values, and the resulting ssh options.
 
-#include "run/launcher_config.h"
+#include "run/experiment/launcher_config.h"
 
 #include <gmock/gmock.h>
 
 #include "isthmus/base/error.h"
 #include "launch/launch_sites.h"
 #include "launch/site_link.h"
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 #include "temporary_folder.h"
 
 namespace isthmus::app {

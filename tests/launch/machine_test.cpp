@@ -1,6 +1,6 @@
 // How the GPUs and cores of a machine are assigned to replicas.
 
-#include "run/machine.h"
+#include "run/process/machine.h"
 
 #include <gmock/gmock.h>
 

@@ -12,7 +12,7 @@
 #include "isthmus/base/file.h"
 #include "isthmus/base/text.h"
 #include "launch/tether_messages.h"
-#include "run/run_folder.h"
+#include "run/process/run_folder.h"
 #include "temporary_folder.h"
 
 namespace isthmus {

@@ -17,8 +17,8 @@
 #include "isthmus/data/tokenizer.h"
 #include "isthmus/outer_sync/config/codec_plan.h"
 #include "isthmus/outer_sync/log/fingerprint.h"
-#include "run/certs.h"
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
+#include "run/experiment/identity.h"
 #include "worker/replica_run.h"
 
 namespace {

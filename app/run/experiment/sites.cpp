@@ -1,4 +1,4 @@
-#include "run/sites.h"
+#include "run/experiment/sites.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <map>
 
 #include "isthmus/base/error.h"
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 

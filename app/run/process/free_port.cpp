@@ -1,4 +1,4 @@
-#include "run/free_port.h"
+#include "run/process/free_port.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>

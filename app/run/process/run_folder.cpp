@@ -1,4 +1,4 @@
-#include "run/run_folder.h"
+#include "run/process/run_folder.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

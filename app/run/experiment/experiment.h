@@ -14,8 +14,8 @@
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/trainer/config.h"
-#include "run/metrics_config.h"
-#include "run/sites.h"
+#include "run/experiment/metrics_config.h"
+#include "run/experiment/sites.h"
 
 namespace isthmus::app {
 

@@ -1,4 +1,4 @@
-#include "run/run_readings.h"
+#include "run/metrics/run_readings.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,10 +1,9 @@
 #pragma once
-// `isthmus certs`: the certificates of a run.
+// How a process of a run proves who it is: with its certificate, or with the run's secret.
 
-#include <filesystem>
 #include <string>
 
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 namespace isthmus::app {
 
@@ -12,19 +11,6 @@ namespace isthmus::app {
 inline constexpr const char* role_help =
     "role in the run: trainer (may also reduce and observe), reducer or observer; default: trainer; the "
     "names coordinator and operator have roles of their own";
-
-struct CertsRequest {
-  bool json = false;
-  enum class Task { init, issue, revoke };
-  Task task = Task::init;
-  std::filesystem::path folder;  ///< parent folder of the runs' certificates
-  std::string run, name;
-  int days = 0;
-  std::string role;  ///< for `issue`; empty: the default role of the name
-};
-
-/// Returns the exit status. Throws Error(config) or Error(data).
-int run_certs(const CertsRequest& request);
 
 /// Folder with the certificate of process `name`: `certs` itself if it holds one, otherwise certs/`name`.
 /// Empty if `certs` is empty.

@@ -1,4 +1,4 @@
-#include "run/version.h"
+#include "run/output/version.h"
 
 #include <isthmus_commit.h>
 

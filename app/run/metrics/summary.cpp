@@ -1,4 +1,4 @@
-#include "run/summary.h"
+#include "run/metrics/summary.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "isthmus/base/progress.h"
-#include "run/version.h"
+#include "run/output/version.h"
 
 namespace isthmus::app {
 

@@ -1,4 +1,4 @@
-#include "run/terminal.h"
+#include "run/output/terminal.h"
 
 #include <poll.h>
 #include <sys/ioctl.h>

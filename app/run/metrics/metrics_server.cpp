@@ -1,4 +1,4 @@
-#include "run/metrics_server.h"
+#include "run/metrics/metrics_server.h"
 
 #include <fmt/format.h>
 #include <prometheus/metric_family.h>
@@ -10,7 +10,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/text.h"
 #include "isthmus/outer_sync/core/address.h"
-#include "run/version.h"
+#include "run/output/version.h"
 
 namespace isthmus::app {
 namespace {

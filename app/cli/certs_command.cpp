@@ -1,11 +1,9 @@
-#include "run/certs.h"
+#include "cli/certs_command.h"
 
 #include <fmt/format.h>
 
-#include "isthmus/base/error.h"
 #include "isthmus/outer_sync/tls/authority.h"
-#include "run/experiment.h"
-#include "run/json_output.h"
+#include "run/output/json_output.h"
 
 namespace isthmus::app {
 
@@ -48,23 +46,6 @@ int run_certs(const CertsRequest& request) {
       break;
   }
   return 0;
-}
-
-std::string own_certificates(const std::string& certs, const std::string& name) {
-  if (certs.empty() || std::filesystem::exists(std::filesystem::path(certs) / "cert.pem")) return certs;
-  return (std::filesystem::path(certs) / name).string();
-}
-
-void take_identity(const std::string& name, Experiment& experiment) {
-  auto& network = experiment.network;
-  network.certs = own_certificates(network.certs, name);
-  if (network.certs.empty() && !network.insecure && network.secret.empty())
-    network.secret = (experiment.folder() / secret_file).string();
-}
-
-void take_replica_name(const std::string& name, Experiment& experiment) {
-  check_member_name("--name", name);
-  take_identity(name, experiment);
 }
 
 }  // namespace isthmus::app

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "isthmus/outer_sync/net/link/page_server.h"
-#include "run/metric_table.h"
-#include "run/metrics_config.h"
+#include "run/experiment/metrics_config.h"
+#include "run/metrics/metric_table.h"
 
 namespace isthmus::app {
 

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "run/experiment.h"
-#include "run/report_json.h"
+#include "run/experiment/experiment.h"
+#include "run/metrics/report_json.h"
 
 namespace isthmus::app {
 

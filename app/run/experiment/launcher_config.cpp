@@ -1,4 +1,4 @@
-#include "run/launcher_config.h"
+#include "run/experiment/launcher_config.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "run/metric_table.h"
+#include "run/metrics/metric_table.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "run/machine.h"
+#include "run/process/machine.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "isthmus/base/error.h"
-#include "run/joined.h"
+#include "run/process/joined.h"
 
 namespace isthmus::app {
 

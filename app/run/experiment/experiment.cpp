@@ -1,4 +1,4 @@
-#include "run/experiment.h"
+#include "run/experiment/experiment.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "isthmus/base/random.h"
 #include "isthmus/outer_sync/config/settings_timeline.h"
 #include "plan/auto.h"
-#include "run/run_folder.h"
+#include "run/process/run_folder.h"
 
 namespace isthmus::app {
 

@@ -1,4 +1,4 @@
-#include "run/signals.h"
+#include "run/process/signals.h"
 
 #include <pthread.h>
 

@@ -10,8 +10,8 @@
 #include "isthmus/outer_sync/engine/outer_loop.h"
 #include "isthmus/outer_sync/net/member/member_node.h"
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
-#include "run/metric_table.h"
-#include "run/summary.h"
+#include "run/metrics/metric_table.h"
+#include "run/metrics/summary.h"
 
 namespace isthmus::app {
 

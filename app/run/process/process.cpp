@@ -1,4 +1,4 @@
-#include "run/process.h"
+#include "run/process/process.h"
 
 #include <fcntl.h>
 #include <sys/prctl.h>

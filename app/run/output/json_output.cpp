@@ -1,4 +1,4 @@
-#include "run/json_output.h"
+#include "run/output/json_output.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "run/metrics_config.h"
+#include "run/experiment/metrics_config.h"
 
 namespace isthmus::app {
 

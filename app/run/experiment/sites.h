@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "isthmus/base/config.h"
-#include "run/launcher_config.h"
+#include "run/experiment/launcher_config.h"
 
 namespace isthmus::app {
 

@@ -1,4 +1,4 @@
-#include "run/stopper.h"
+#include "run/process/stopper.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -6,7 +6,7 @@
 #include <csignal>
 
 #include "isthmus/base/say.h"
-#include "run/signals.h"
+#include "run/process/signals.h"
 
 namespace isthmus::app {
 
