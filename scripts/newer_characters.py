@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""newer_characters.py > data/newer_characters.inc: prints the characters that the `tokenizers` package knows and
+"""newer_characters.py > data/unicode/newer_characters.inc: prints the characters that the `tokenizers` package knows and
 Unicode 14 does not, as ranges of one general category, each with an older character of the same category and number of
 bytes. Run it with Python 3.11, which has Unicode 14."""
 

@@ -30,12 +30,12 @@
 #include <thread>
 #include <vector>
 
-#include "id_files.h"
+#include "ids/id_files.h"
+#include "ids/token_source.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
 #include "isthmus/data/loader.h"
-#include "store_writer.h"
-#include "token_source.h"
+#include "store/store_writer.h"
 
 namespace isthmus::data {
 namespace {

@@ -23,13 +23,13 @@
 #include <thread>
 #include <vector>
 
-#include "block_codec.h"
-#include "id_files.h"
+#include "ids/id_files.h"
 #include "isthmus/base/error.h"
 #include "isthmus/data/tokenize.h"
-#include "store_format.h"
-#include "store_reader.h"
-#include "store_writer.h"
+#include "store/block_codec.h"
+#include "store/store_format.h"
+#include "store/store_reader.h"
+#include "store/store_writer.h"
 
 namespace isthmus::data {
 namespace {

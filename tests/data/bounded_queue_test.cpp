@@ -1,4 +1,4 @@
-#include "bounded_queue.h"
+#include "queues/bounded_queue.h"
 
 #include <gtest/gtest.h>
 

@@ -6,13 +6,13 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "bpe_pattern.h"
-#include "bpe_spec.h"
-#include "bpe_tokenizer.h"
 #include "data_support.h"
-#include "newer_characters.h"
-#include "normal_form.h"
-#include "utf8.h"
+#include "tokenizer/bpe_pattern.h"
+#include "tokenizer/bpe_spec.h"
+#include "tokenizer/bpe_tokenizer.h"
+#include "unicode/newer_characters.h"
+#include "unicode/normal_form.h"
+#include "unicode/utf8.h"
 
 namespace isthmus::data {
 namespace {

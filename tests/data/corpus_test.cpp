@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "data_support.h"
-#include "store_writer.h"
+#include "store/store_writer.h"
 
 namespace isthmus::data {
 namespace {

@@ -1,6 +1,6 @@
 // Reading documents from files, folders and JSON lines, some of them bad.
 
-#include "documents.h"
+#include "text/documents.h"
 
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "data_support.h"
-#include "text_files.h"
+#include "text/text_files.h"
 
 namespace isthmus::data {
 namespace {

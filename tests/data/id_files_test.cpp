@@ -1,4 +1,4 @@
-#include "id_files.h"
+#include "ids/id_files.h"
 
 #include <array>
 

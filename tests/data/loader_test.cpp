@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "data_support.h"
-#include "store_writer.h"
+#include "store/store_writer.h"
 
 namespace isthmus::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "megatron.h"
+#include "ids/megatron.h"
 
 #include <numeric>
 

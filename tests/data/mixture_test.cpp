@@ -1,4 +1,4 @@
-#include "mixture.h"
+#include "order/mixture.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -11,8 +11,8 @@
 
 #include "data_support.h"
 #include "isthmus/data/heldout.h"
-#include "store_writer.h"
-#include "window_reader.h"
+#include "loader/window_reader.h"
+#include "store/store_writer.h"
 
 namespace isthmus::data {
 namespace {

@@ -14,11 +14,11 @@
 #include <random>
 #include <thread>
 
-#include "block_codec.h"
 #include "data_support.h"
-#include "store_format.h"
-#include "store_reader.h"
-#include "store_writer.h"
+#include "store/block_codec.h"
+#include "store/store_format.h"
+#include "store/store_reader.h"
+#include "store/store_writer.h"
 
 namespace isthmus::data {
 namespace {

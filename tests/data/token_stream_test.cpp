@@ -1,7 +1,7 @@
 // A live stream of documents over real sockets and pipes, with senders that are slow, disconnect, or send
 // something else.
 
-#include "token_stream.h"
+#include "corpus/token_stream.h"
 
 #include <sys/resource.h>
 

@@ -8,8 +8,8 @@
 #include <stdexcept>
 
 #include "data_support.h"
-#include "ordered_stage.h"
-#include "store_reader.h"
+#include "queues/ordered_stage.h"
+#include "store/store_reader.h"
 
 namespace isthmus::data {
 namespace {

@@ -3,7 +3,7 @@
 #include "isthmus/data/tune.h"
 
 #include "data_support.h"
-#include "store_writer.h"
+#include "store/store_writer.h"
 
 namespace isthmus::data {
 namespace {

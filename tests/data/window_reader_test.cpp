@@ -1,4 +1,4 @@
-#include "window_reader.h"
+#include "loader/window_reader.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -9,7 +9,7 @@
 #include <mutex>
 
 #include "data_support.h"
-#include "token_source.h"
+#include "ids/token_source.h"
 
 namespace isthmus::data {
 namespace {

@@ -1,7 +1,7 @@
 // Encodes any bytes with a small tokenizer: every id is in the vocabulary, and decoding restores the bytes.
 
-#include "bpe_tokenizer.h"
 #include "fuzz_support.h"
+#include "tokenizer/bpe_tokenizer.h"
 #include "tokenizer_support.h"
 
 using namespace isthmus;

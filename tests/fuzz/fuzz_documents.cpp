@@ -8,10 +8,10 @@
 
 #include <fstream>
 
-#include "documents.h"
 #include "fuzz_folder.h"
 #include "fuzz_support.h"
 #include "isthmus/base/error.h"
+#include "text/documents.h"
 
 using namespace isthmus;
 using namespace isthmus::data;

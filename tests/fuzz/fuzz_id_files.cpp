@@ -10,9 +10,9 @@
 
 #include "fuzz_folder.h"
 #include "fuzz_support.h"
-#include "id_files.h"
+#include "ids/id_files.h"
+#include "ids/megatron.h"
 #include "isthmus/base/error.h"
-#include "megatron.h"
 
 using namespace isthmus;
 using quant::require;

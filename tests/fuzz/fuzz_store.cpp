@@ -13,9 +13,9 @@
 #include "fuzz_support.h"
 #include "isthmus/base/checksum.h"
 #include "isthmus/base/error.h"
-#include "store_format.h"
-#include "store_reader.h"
-#include "store_writer.h"
+#include "store/store_format.h"
+#include "store/store_reader.h"
+#include "store/store_writer.h"
 
 using namespace isthmus;
 using namespace isthmus::data;

@@ -3,9 +3,9 @@
 // Input: a byte, then JSON. If the byte is odd, the JSON is the file. If it is even, the JSON is a merge
 // patch (RFC 7396) for a valid file, so that inputs pass the first checks.
 
-#include "bpe_tokenizer.h"
 #include "fuzz_support.h"
 #include "isthmus/base/error.h"
+#include "tokenizer/bpe_tokenizer.h"
 #include "tokenizer_support.h"
 
 using namespace isthmus;

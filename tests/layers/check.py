@@ -1,10 +1,10 @@
 """Checks that the sources under a root follow the layers: check.py [ROOT]
 
-A folder uses only the folders below it, only trainer/ uses libtorch, and quant/ uses no sockets. outer_sync/ is a stack
-of folders with the same rule; its pure folders use no sockets, threads, clocks or random numbers. The link graph
-enforces only a part of this. This check reads the sources and finds the rest, such as a relative path into another
-folder, or a clock in a state machine. The stack must be that of outer_sync/CMakeLists.txt. Prints file:line and the
-rule for each breach, and exits with 1 if it finds any.
+A folder uses only the folders below it, only trainer/ uses libtorch, and quant/ uses no sockets. The same rule holds
+among the folders inside a larger folder (FOLDERS). The pure folders of outer_sync/ use no sockets, threads, clocks or
+random numbers. The link graph enforces only a part of this. This check reads the sources and finds the rest, such as a
+relative path into another folder, or a clock in a state machine. The stack in outer_sync/ must be that of
+outer_sync/CMakeLists.txt. Prints file:line and the rule for each breach, and exits with 1 if it finds any.
 """
 
 import pathlib
@@ -41,6 +41,23 @@ OUTER_SYNC = {
     "net/coordinator": ["core", "protocol", "protocol/coordinator", "config", "tls", "net/wire", "net/link"],
 }
 PURE = ("core", "methods", "protocol", "protocol/coordinator", "config", "plan", "net/wire", "net/rate")
+# The same for data/.
+DATA = {
+    "unicode": [],
+    "device": [],
+    "queues": [],
+    "order": [],
+    "ids": [],
+    "text": ["unicode"],
+    "tokenizer": ["unicode"],
+    "store": ["ids", "tokenizer"],
+    "tokenize": ["queues", "ids", "text", "tokenizer", "store"],
+    "corpus": ["queues", "order", "ids", "text", "tokenizer", "store", "tokenize"],
+    "loader": ["device", "queues", "order", "ids", "corpus"],
+}
+FOLDERS = {"outer_sync": OUTER_SYNC, "data": DATA}
+# A public header belongs to the inner folder in its path, or else to the one that has its source. These have neither.
+HEADERS = {"data": {"device.h": "device", "document_format.h": "text", "sample_source.h": "order"}}
 # Addresses are parsed with inet_pton; buffers return to a pool on any thread.
 EXEMPT = {"core/address.cpp": ("sockets",), "core/buffer_pool.h": ("threads",)}
 # The coordinator, the reducer and replay are also built without libtorch, so app/ must not use it either.
@@ -75,47 +92,48 @@ def included_layer(root, path, include):
     return parts[0] if len(parts) > 1 and parts[0] in MAY_USE else None
 
 
-def in_stack(path):
-    """A path in outer_sync/ without the prefix of public headers."""
-    return path.removeprefix("include/isthmus/outer_sync/")
+def inner_folder(root, path):
+    """The parent in FOLDERS that contains a path under the root, and its inner folder there; None for each that is not."""
+    parent = max((parent for parent in FOLDERS if path.startswith(parent + "/")), key=len, default=None)
+    if parent is None:
+        return None, None
+    name = path.removeprefix(parent + "/").removeprefix(f"include/isthmus/{parent}/")
+    folder = max((folder for folder in FOLDERS[parent] if name.startswith(folder + "/")), key=len, default=None)
+    if folder is None and path.startswith(f"{parent}/include/"):
+        folder = HEADERS.get(parent, {}).get(name) or next(
+            (folder for folder in FOLDERS[parent] if (root / parent / folder / name).with_suffix(".cpp").exists()), None)
+    return parent, folder
 
 
-def stack_folder(path):
-    """The folder of the stack that contains a path in outer_sync/, or None."""
-    return max((folder for folder in OUTER_SYNC if path.startswith(folder + "/")), key=len, default=None)
-
-
-def included_in_stack(root, path, include):
-    """The file of a quoted include in outer_sync/, as a path in outer_sync/; None if it is elsewhere."""
-    beside, here = (path.parent / include).resolve(), root / "outer_sync"
+def included_path(root, path, include):
+    """The path under the root of a quoted include, also of a file that does not exist; None outside the root."""
+    beside, layer = (path.parent / include).resolve(), path.relative_to(root).parts[0]
     if beside.exists():
-        return in_stack(beside.relative_to(here).as_posix()) if beside.is_relative_to(here) else None
-    if include.startswith("isthmus/outer_sync/"):
-        return include.removeprefix("isthmus/outer_sync/")
-    return None if include.startswith("isthmus/") else include
+        return beside.relative_to(root).as_posix() if beside.is_relative_to(root) else None
+    parts = include.split("/")
+    return f"{parts[1]}/include/{include}" if parts[0] == "isthmus" and len(parts) > 2 else f"{layer}/{include}"
 
 
-def stack_breaches(root, path, include):
-    """Breaches of the stack in outer_sync/ by a quoted include."""
-    folder = stack_folder(in_stack(path.relative_to(root / "outer_sync").as_posix()))
-    leads_to = included_in_stack(root, path, include)
+def folder_breaches(root, path, include):
+    """Breaches of FOLDERS by a quoted include."""
+    parent, folder = inner_folder(root, path.relative_to(root).as_posix())
+    leads_to = included_path(root, path, include)
     if folder is None or leads_to is None:
         return
-    used = stack_folder(leads_to)
+    used_parent, used = inner_folder(root, leads_to)
+    if used_parent != parent:
+        return
     if used is None:
-        yield f"{include} is in no folder of outer_sync/"
-    elif used != folder and used not in OUTER_SYNC[folder]:
-        allowed = ", ".join(OUTER_SYNC[folder]) or "no other folder"
-        yield f"outer_sync/{folder}/ may not use outer_sync/{used}/ (it may use {allowed})"
+        yield f"{include} is in no folder of {parent}/"
+    elif used != folder and used not in FOLDERS[parent][folder]:
+        allowed = ", ".join(FOLDERS[parent][folder]) or "no other folder"
+        yield f"{parent}/{folder}/ may not use {parent}/{used}/ (it may use {allowed})"
 
 
 def pure_folder(root, path):
     """The pure folder that contains a file, or None."""
-    relative = path.relative_to(root)
-    if relative.parts[0] != "outer_sync":
-        return None
-    folder = stack_folder(in_stack(path.relative_to(root / "outer_sync").as_posix()))
-    return folder if folder in PURE else None
+    parent, folder = inner_folder(root, path.relative_to(root).as_posix())
+    return folder if parent == "outer_sync" and folder in PURE else None
 
 
 def include_breaches(root, path, include):
@@ -127,7 +145,7 @@ def include_breaches(root, path, include):
     if LIBTORCH.match(include) and layer != "trainer":
         yield "only trainer/ may use libtorch"
     pure = pure_folder(root, path)
-    exempt = EXEMPT.get(in_stack(path.relative_to(root / layer).as_posix()), ()) if pure else ()
+    exempt = EXEMPT.get(f"{pure}/{path.name}", ())
     if SOCKETS.match(include) and (layer == "quant" or (pure and "sockets" not in exempt)):
         yield "no sockets in quant/" if layer == "quant" else f"no sockets in outer_sync/{pure}/"
     if pure and THREADS.match(include) and "threads" not in exempt:
@@ -139,16 +157,16 @@ def include_breaches(root, path, include):
 def breaches(root, path):
     """Line number and rule of each breach in a file."""
     pure = pure_folder(root, path)
-    in_outer_sync = path.relative_to(root).parts[0] == "outer_sync"
-    if in_outer_sync and stack_folder(in_stack(path.relative_to(root / "outer_sync").as_posix())) is None:
-        yield 1, f"the file is in no folder of outer_sync/ ({', '.join(OUTER_SYNC)})"
+    parent, folder = inner_folder(root, path.relative_to(root).as_posix())
+    if parent and folder is None:
+        yield 1, f"the file is in no folder of {parent}/ ({', '.join(FOLDERS[parent])})"
     for number, line in enumerate(without_comments(path.read_text(encoding="utf-8")).splitlines(), 1):
         include = INCLUDE.match(line)
         if include:
             for rule in include_breaches(root, path, include.group(1)):
                 yield number, rule
-            if in_outer_sync and QUOTED.match(line):
-                for rule in stack_breaches(root, path, include.group(1)):
+            if QUOTED.match(line):
+                for rule in folder_breaches(root, path, include.group(1)):
                     yield number, rule
         elif pure and CLOCK_CALL.search(line):
             yield number, f"no clock and no random numbers in outer_sync/{pure}/: pass values"

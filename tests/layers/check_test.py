@@ -27,11 +27,12 @@ def run_on(files):
 
 
 def a_source(layer):
-    return "outer_sync/core/x.cpp" if layer == "outer_sync" else f"{layer}/x.cpp"
+    """A source in the lowest folder of a layer."""
+    return "/".join([layer, *list(check.FOLDERS.get(layer, ()))[:1], "x.cpp"])
 
 
 def a_header(layer):
-    return "isthmus/outer_sync/core/x.h" if layer == "outer_sync" else f"isthmus/{layer}/x.h"
+    return "/".join(["isthmus", layer, *list(check.FOLDERS.get(layer, ()))[:1], "x.h"])
 
 
 class Check(unittest.TestCase):
@@ -55,26 +56,40 @@ class Check(unittest.TestCase):
                 else:
                     self.breaks(a_source(layer), text, 2, f"{layer}/ may not use {used}/")
 
-    def test_each_folder_of_outer_sync_and_every_folder_it_may_not_use(self):
+    def test_each_inner_folder_and_every_folder_it_may_not_use(self):
         files, expected = {}, []
-        for folder, allowed in check.OUTER_SYNC.items():
-            for used in check.OUTER_SYNC:
-                name = used.replace("/", "_")
-                public = f"outer_sync/include/isthmus/outer_sync/{folder}/{name}.h"
-                for path, include in ((f"outer_sync/{folder}/{name}.cpp", f"{used}/x.h"),
-                                      (public, f"isthmus/outer_sync/{used}/x.h")):
-                    files[path] = f'\n#include "{include}"\n'
-                    if used != folder and used not in allowed:
-                        expected.append(f"{path}:2: outer_sync/{folder}/ may not use outer_sync/{used}/")
+        for parent, folders in check.FOLDERS.items():
+            layer, _, inside = parent.partition("/")
+            for folder, allowed in folders.items():
+                for used in folders:
+                    name = used.replace("/", "_")
+                    public = f"{parent}/include/isthmus/{parent}/{folder}/{name}.h"
+                    for path, include in ((f"{parent}/{folder}/{name}.cpp", f"{inside}/{used}/x.h".lstrip("/")),
+                                          (public, f"isthmus/{parent}/{used}/x.h")):
+                        if path == public and inside:
+                            continue
+                        files[path] = f'\n#include "{include}"\n'
+                        if used != folder and used not in allowed:
+                            expected.append(f"{path}:2: {parent}/{folder}/ may not use {parent}/{used}/")
         output, status = run_on(files)
         self.assertEqual(status, 1)
         self.assertEqual(sorted(line.split(" (it may")[0] for line in output.splitlines()), sorted(expected))
 
-    def test_the_stack_has_no_cycle(self):
-        below = []
-        for folder, allowed in check.OUTER_SYNC.items():
-            self.assertLessEqual(set(allowed), set(below), folder)
-            below.append(folder)
+    def test_the_inner_folders_have_no_cycle(self):
+        for parent, folders in check.FOLDERS.items():
+            below = []
+            for folder, allowed in folders.items():
+                self.assertLessEqual(set(allowed), set(below), f"{parent}/{folder}")
+                below.append(folder)
+
+    def test_a_public_header_belongs_to_the_folder_that_has_its_source(self):
+        header = "data/include/isthmus/data/batches.h"
+        self.keeps({header: '#include "isthmus/data/words.h"\n', "data/loader/batches.cpp": "",
+                    "data/include/isthmus/data/words.h": "", "data/corpus/words.cpp": ""})
+        self.breaks(header, '#include "isthmus/data/words.h"\n', 1, "data/corpus/ may not use data/loader/",
+                    **{"data/corpus/batches.cpp": "", "data/include/isthmus/data/words.h": "", "data/loader/words.cpp": ""})
+        self.breaks(header, "", 1, "in no folder")
+        self.keeps({f"data/include/isthmus/data/{name}": "" for name in check.HEADERS["data"]})
 
     def test_a_relative_path_to_a_folder_above(self):
         above = {"outer_sync/engine/loop.h": ""}
@@ -84,6 +99,8 @@ class Check(unittest.TestCase):
     def test_a_file_in_no_folder_and_an_include_that_leads_to_none(self):
         self.breaks("outer_sync/x.cpp", "int x;\n", 1, "in no folder")
         self.breaks("outer_sync/net/x.cpp", "int x;\n", 1, "in no folder")
+        self.breaks("data/x.cpp", "int x;\n", 1, "in no folder of data/")
+        self.breaks("data/order/x.cpp", '#include "x.h"\n', 1, "in no folder of data/")
         self.breaks("outer_sync/core/x.cpp", '#include "isthmus/outer_sync/lane.h"\n', 1, "in no folder")
         self.breaks("outer_sync/core/x.cpp", '#include "isthmus/outer_sync/transport/lane.h"\n', 1, "in no folder")
 
@@ -112,8 +129,8 @@ class Check(unittest.TestCase):
 
     def test_a_relative_path_into_another_layer(self):
         header = {"trainer/model.h": ""}
-        self.breaks("data/x.cpp", '#include "../trainer/model.h"\n', 1, "data/ may not use trainer/", **header)
-        self.breaks("data/x.cpp", '#include "trainer/model.h"\n', 1, "data/ may not use trainer/", **header)
+        self.breaks("quant/x.cpp", '#include "../trainer/model.h"\n', 1, "quant/ may not use trainer/", **header)
+        self.breaks("quant/x.cpp", '#include "trainer/model.h"\n', 1, "quant/ may not use trainer/", **header)
 
     def test_a_folder_of_the_same_name_inside_a_layer_is_its_own(self):
         self.keeps({"base/x.cpp": '#include "data/x.h"\n', "base/data/x.h": ""})

@@ -1,0 +1,241 @@
+#include "isthmus/data/corpus.h"
+
+#include <algorithm>
+#include <cassert>
+#include <filesystem>
+#include <optional>
+
+#include "corpus/text_corpus.h"
+#include "corpus/token_stream.h"
+#include "ids/token_source.h"
+#include "isthmus/base/error.h"
+#include "isthmus/data/sampler.h"
+#include "isthmus/data/store.h"
+#include "store/open_ids.h"
+
+namespace isthmus::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Tokens to hold out at the end: the fraction, but at least one window.
+std::uint64_t tail_tokens(std::uint64_t tokens, const DataConfig& config) {
+  if (config.heldout <= 0) return 0;
+  const auto fraction = static_cast<std::uint64_t>(static_cast<double>(tokens) * config.heldout);
+  return std::min(tokens, std::max(fraction, static_cast<std::uint64_t>(config.seq_len) + 1));
+}
+
+/// The id that ends a document; nullopt if unknown.
+std::optional<std::uint32_t> separator_of(const DataConfig& config, const Tokenizer& tokenizer) {
+  if (config.separator >= 0) return static_cast<std::uint32_t>(config.separator);
+  if (config.tokenizer.starts_with("vocab:")) return {};
+  return tokenizer.separator();
+}
+
+/// Throws Error(config) if attention is bounded by an id that does not end documents.
+void check_mask(const std::string& path, std::uint32_t separator, const DataConfig& config,
+                const Tokenizer& tokenizer) {
+  const auto expected = separator_of(config, tokenizer);
+  if (!config.document_mask || !expected || *expected == separator) return;
+  throw Error(ErrorKind::config, "data.document_mask is true, and documents of " + path + " end with id " +
+                                     std::to_string(separator) + ", but data.separator is " +
+                                     std::to_string(config.separator) + "; expected " +
+                                     std::to_string(separator));
+}
+
+/// Throws if the store was made with another tokenizer or vocabulary.
+void check_store(const std::string& path, const StoreSpec& spec, const DataConfig& config,
+                 const Tokenizer& tokenizer) {
+  const bool only_ids = config.tokenizer.starts_with("vocab:");
+  if (!only_ids && spec.tokenizer != tokenizer.fingerprint()) {
+    data_error(path + ": was made with a tokenizer of " + std::to_string(spec.vocab_size) +
+               " ids, fingerprint " + spec.tokenizer.hex().substr(0, 16) + ", but data.tokenizer " +
+               config.tokenizer + " has " + std::to_string(tokenizer.vocab_size()) + ", fingerprint " +
+               tokenizer.fingerprint().hex().substr(0, 16) + "; expected the tokenizer that made it");
+  }
+  if (only_ids && spec.vocab_size > tokenizer.vocab_size()) {
+    data_error(path + ": has ids of a vocabulary of " + std::to_string(spec.vocab_size) +
+               "; expected data.tokenizer " + "vocab:" + std::to_string(spec.vocab_size) + " or more, not " +
+               config.tokenizer);
+  }
+  check_mask(path, spec.separator, config, tokenizer);
+}
+
+constexpr const char* what_there_is =
+    "a text or JSONL file, a folder of those, a chunk store, a .bin file or a folder of them, or a Megatron "
+    "data set";
+
+/// The data set's name in messages.
+std::string name_of(const std::string& path, const DataConfig& config) {
+  return (config.mixture.empty() ? "data.path " : "data.mixture: ") + path;
+}
+
+std::unique_ptr<TokenSource> open_source(const std::string& path, const DataConfig& config,
+                                         const Tokenizer& tokenizer, std::vector<std::string>& notes) {
+  if (path.empty()) data_error(std::string("data.path is not set: name ") + what_there_is);
+  const auto check = [&](const StoreSpec& spec) { check_store(path, spec, config, tokenizer); };
+  if (auto ids = open_ids(path, separator_of(config, tokenizer), check)) return ids;
+  const auto name = name_of(path, config);
+  std::error_code error;
+  const auto status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found) data_error(name + " does not exist: name " + what_there_is);
+  if (!fs::is_directory(status) && !fs::is_regular_file(status))
+    data_error(name + (error ? ": " + error.message() : " is neither a file nor a folder"));
+  check_mask(path, tokenizer.separator(), config, tokenizer);
+  return read_text(path, name, config, tokenizer, notes);
+}
+
+void check_length(const std::string& name, const DataSet& set, const DataConfig& config) {
+  const auto window = static_cast<std::uint64_t>(config.seq_len) + 1;
+  const auto refuse = [&](const char* part, Split split, const char* advice) {
+    data_error(name + ": the " + part + " part of the corpus has " + std::to_string(set.tokens(split)) +
+               " tokens, but one window of data.seq_len " + std::to_string(config.seq_len) + " needs " +
+               std::to_string(window) + ": use " + advice);
+  };
+  if (set.tokens(Split::train) < window)
+    refuse("training", Split::train, "more text or a smaller data.seq_len");
+  if (config.heldout > 0 && set.tokens(Split::heldout) < window)
+    refuse("held-out", Split::heldout, "a larger data.heldout, more text or a smaller data.seq_len");
+}
+
+}  // namespace
+
+struct Corpus::Contents {
+  explicit Contents(const DataConfig& config) : tokenizer(make_tokenizer(config.tokenizer)) {
+    if (config.is_stream()) {
+      throw Error(ErrorKind::config,
+                  "data.source is pipe: only the workers of a run can read a stream; expected files");
+    }
+    begin(config);
+    for (const auto& part : config.parts())
+      add(open_source(part.path, config, *tokenizer, notes), part.path, part.weight, config);
+    check_separator(config);
+    fingerprint = sets.front().fingerprint();
+    if (sets.size() == 1) return;
+    Hasher hasher;
+    hasher.update("mixture");
+    for (const auto& set : sets) hasher.update(set.fingerprint().hex());
+    fingerprint = hasher.finish();
+  }
+
+  Contents(const DataConfig& config, const StreamOptions& options)
+      : tokenizer(make_tokenizer(config.tokenizer)) {
+    begin(config);
+    check_mask(config.path, tokenizer->separator(), config, *tokenizer);
+    sets.emplace_back(std::make_unique<TokenStream>(config, *tokenizer, options), tokenizer->vocab_size(),
+                      config.path);
+    check_separator(config);
+    fingerprint = sets.front().fingerprint();
+  }
+
+  Contents(const DataConfig& config, std::unique_ptr<const TokenSource> source)
+      : tokenizer(make_tokenizer(config.tokenizer)) {
+    begin(config);
+    add(std::move(source), config.path, 1, config);
+    check_separator(config);
+    fingerprint = sets.front().fingerprint();
+  }
+
+  void add(std::unique_ptr<const TokenSource> source, const std::string& name, double weight,
+           const DataConfig& config) {
+    const auto all = source->tokens();
+    const auto wanted = tail_tokens(all, config);
+    auto begin = config.heldout > 0 ? source->heldout_begin(wanted) : all;
+    // Hold out whole documents only if something is left to train on.
+    if (begin <= static_cast<std::uint64_t>(config.seq_len)) begin = all - std::min(wanted, all);
+    learn_separator(source->separator());
+    sets.emplace_back(std::move(source), tokenizer->vocab_size(), begin, name, weight);
+    check_length(name, sets.back(), config);
+  }
+
+  void begin(const DataConfig& config) {
+    separator = separator_of(config, *tokenizer);
+    knows_separator = separator.has_value();
+  }
+
+  /// Takes the separator that all data sets report, if neither config nor tokenizer define it.
+  void learn_separator(std::optional<std::uint32_t> of_set) {
+    if (knows_separator) return;
+    if (sets.empty()) separator = of_set;
+    if (separator != of_set) separator.reset();
+  }
+
+  void check_separator(const DataConfig& config) {
+    document_mask = config.document_mask;
+    if (document_mask && !separator) {
+      throw Error(
+          ErrorKind::config,
+          "data.document_mask is true, but the id that separates documents is not known with tokenizer " +
+              config.tokenizer + "; set it with data.separator");
+    }
+    if (separator && *separator >= tokenizer->vocab_size()) {
+      throw Error(ErrorKind::config, "data.separator is " + std::to_string(*separator) +
+                                         "; expected an id of the vocabulary of " +
+                                         std::to_string(tokenizer->vocab_size()));
+    }
+  }
+
+  std::unique_ptr<const Tokenizer> tokenizer;
+  std::optional<std::uint32_t> separator;
+  bool knows_separator = false, document_mask = false;
+  std::vector<DataSet> sets;
+  Digest fingerprint;
+  std::vector<std::string> notes;
+};
+
+Corpus::Corpus(const DataConfig& config) : contents_(std::make_unique<const Contents>(config)) {}
+Corpus::Corpus(const DataConfig& config, const StreamOptions& options)
+    : contents_(std::make_unique<const Contents>(config, options)) {}
+Corpus::Corpus(const DataConfig& config, std::unique_ptr<const TokenSource> source)
+    : contents_(std::make_unique<const Contents>(config, std::move(source))) {}
+Corpus::~Corpus() = default;
+Corpus::Corpus(Corpus&&) noexcept = default;
+Corpus& Corpus::operator=(Corpus&&) noexcept = default;
+
+const Tokenizer& Corpus::tokenizer() const { return *contents_->tokenizer; }
+
+std::optional<std::uint32_t> Corpus::separator() const { return contents_->separator; }
+
+std::int64_t Corpus::mask_separator() const {
+  return contents_->document_mask ? std::int64_t{contents_->separator.value()} : -1;
+}
+
+std::span<const DataSet> Corpus::sets() const { return contents_->sets; }
+
+std::uint64_t Corpus::tokens(Split split) const {
+  std::uint64_t sum = 0;
+  for (const auto& set : sets()) sum += set.tokens(split);
+  return sum;
+}
+
+void Corpus::read(Split split, std::uint64_t begin, std::span<std::int64_t> out) const {
+  assert(begin <= tokens(split) && out.size() <= tokens(split) - begin);
+  for (const auto& set : sets()) {
+    const auto here = set.tokens(split);
+    if (begin < here && !out.empty()) {
+      const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(here - begin, out.size()));
+      std::vector<std::uint32_t> ids(count);
+      set.read(split, begin, count, sizeof ids[0], reinterpret_cast<std::byte*>(ids.data()));
+      std::copy(ids.begin(), ids.end(), out.begin());
+      out = out.subspan(count);
+      begin += count;
+    }
+    begin -= std::min(begin, here);
+  }
+}
+
+void Corpus::commit() const {
+  if (auto* stream = sets().front().stream()) stream->commit();
+}
+
+std::optional<std::uint64_t> Corpus::stored_sequences(std::int64_t seq_len) const {
+  const auto* stream = sets().front().stream();
+  if (stream == nullptr || stream->ended()) return {};
+  return window_count(stream->stored_tokens(), static_cast<std::uint64_t>(seq_len));
+}
+
+const Digest& Corpus::fingerprint() const { return contents_->fingerprint; }
+
+const std::vector<std::string>& Corpus::notes() const { return contents_->notes; }
+
+}  // namespace isthmus::data
