@@ -55,9 +55,25 @@ DATA = {
     "corpus": ["queues", "order", "ids", "text", "tokenizer", "store", "tokenize"],
     "loader": ["device", "queues", "order", "ids", "corpus"],
 }
-FOLDERS = {"outer_sync": OUTER_SYNC, "data": DATA}
-# A public header belongs to the inner folder in its path, or else to the one that has its source. These have neither.
-HEADERS = {"data": {"device.h": "device", "document_format.h": "text", "sample_source.h": "order"}}
+# The same for trainer/.
+TRAINER = {
+    "config": [],
+    "device": ["config"],
+    "kernels": ["config"],
+    "cuda": ["kernels"],
+    "ops": ["kernels", "cuda"],
+    "models": ["config", "device", "ops"],
+    "optimizer": ["config", "kernels", "ops"],
+    "ranks": ["device"],
+    "replica": ["config", "device", "kernels", "cuda", "ops", "models", "optimizer", "ranks"],
+    "checkpoint": ["replica"],
+}
+FOLDERS = {"outer_sync": OUTER_SYNC, "data": DATA, "trainer": TRAINER}
+# A public header belongs to the inner folder in its path, or else to the folder of its source. These have neither.
+PLACES = {
+    "data": {"device.h": "device", "document_format.h": "text", "sample_source.h": "order"},
+    "trainer": {"outer_state.h": "replica", "outer_state.cpp": "replica"},
+}
 # Addresses are parsed with inet_pton; buffers return to a pool on any thread.
 EXEMPT = {"core/address.cpp": ("sockets",), "core/buffer_pool.h": ("threads",)}
 # The coordinator, the reducer and replay are also built without libtorch, so app/ must not use it either.
@@ -99,8 +115,9 @@ def inner_folder(root, path):
         return None, None
     name = path.removeprefix(parent + "/").removeprefix(f"include/isthmus/{parent}/")
     folder = max((folder for folder in FOLDERS[parent] if name.startswith(folder + "/")), key=len, default=None)
+    folder = folder or PLACES.get(parent, {}).get(name)
     if folder is None and path.startswith(f"{parent}/include/"):
-        folder = HEADERS.get(parent, {}).get(name) or next(
+        folder = next(
             (folder for folder in FOLDERS[parent] if (root / parent / folder / name).with_suffix(".cpp").exists()), None)
     return parent, folder
 

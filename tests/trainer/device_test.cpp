@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "driver_files.h"
+#include "device/driver_files.h"
 #include "isthmus/base/error.h"
 #include "temporary_folder.h"
 

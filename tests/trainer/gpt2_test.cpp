@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "model_support.h"
-#include "ops.h"
+#include "ops/ops.h"
 
 namespace isthmus::trainer {
 namespace {

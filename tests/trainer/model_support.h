@@ -12,8 +12,8 @@
 #include <string>
 #include <utility>
 
-#include "batch.h"
-#include "model.h"
+#include "device/batch.h"
+#include "models/model.h"
 #include "small_model.h"
 
 namespace isthmus::trainer {

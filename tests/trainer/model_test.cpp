@@ -1,6 +1,6 @@
 // Compares the model with a plain composition in double, and its fused parts with plain ones.
 
-#include "model.h"
+#include "models/model.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "model_support.h"
-#include "ops.h"
+#include "ops/ops.h"
 
 namespace isthmus::trainer {
 namespace {

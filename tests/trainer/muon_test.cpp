@@ -1,4 +1,4 @@
-#include "muon.h"
+#include "optimizer/muon.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

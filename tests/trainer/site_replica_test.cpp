@@ -14,7 +14,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/trainer/checkpoint.h"
-#include "shares.h"
+#include "replica/shares.h"
 #include "small_model.h"
 #include "temporary_folder.h"
 

@@ -3,7 +3,7 @@
 // on a stream (cudaStream_t). Functions return once the work is submitted, and throw Error(data) if that
 // fails. Every operand is read and written once or twice, which determines the time of these parts on a GPU.
 
-#include "cpu_kernels.h"
+#include "kernels/cpu_kernels.h"
 
 namespace isthmus::trainer::cuda {
 

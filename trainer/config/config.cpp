@@ -1,0 +1,186 @@
+#include "isthmus/trainer/config.h"
+
+#include <string_view>
+#include <vector>
+
+#include "config/presets.h"
+#include "isthmus/base/error.h"
+
+namespace isthmus::trainer {
+
+using config::Scope;
+using config::unbounded;
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& first, std::int64_t a, const std::string& second, std::int64_t b,
+                         const std::string& expected) {
+  throw Error(ErrorKind::config, first + " is " + std::to_string(a) + " and " + second + " is " +
+                                     std::to_string(b) + "; expected " + expected);
+}
+
+constexpr const char* no_preset = "none";
+
+std::vector<std::string_view> preset_names() {
+  std::vector<std::string_view> names = {no_preset};
+  for (const auto& preset : presets) names.push_back(preset.name);
+  return names;
+}
+
+}  // namespace
+
+void ModelConfig::serialize(config::Archive& ar) {
+  const auto preset_before = preset;
+  ar({"preset", &preset, Scope::agreed,
+      "predefined model, which sets the other keys of this section; keys that you set yourself override it "
+      "(docs/models.md)",
+      -unbounded, unbounded, preset_names()});
+  if (preset != preset_before && preset != no_preset) *this = model_of(preset);
+  const auto architecture_before = architecture;
+  ar({"architecture",
+      &architecture,
+      Scope::agreed,
+      "llama: RMSNorm, rotary positions, SwiGLU; gpt2: LayerNorm, learned positions, GELU, biases",
+      -unbounded,
+      unbounded,
+      {"llama", "gpt2"}});
+  if (architecture != architecture_before) {
+    qk_norm = !is_gpt2();
+    tie_embeddings = is_gpt2();
+  }
+  ar({"layers", &layers, Scope::agreed, "transformer layers", 1, 4096});
+  ar({"dim", &dim, Scope::agreed, "width of the residual stream", 2, 65536});
+  ar({"heads", &heads, Scope::agreed, "attention heads of dim / heads elements each", 1, 1024});
+  ar({"kv_heads", &kv_heads, Scope::agreed,
+      "heads of keys and values, each shared by a group of heads; 0: as many as heads", 0, 1024});
+  ar({"ffn_dim", &ffn_dim, Scope::agreed,
+      "width of the feed-forward part; 0: 8/3 dim rounded up to a multiple of 64, for gpt2 4 dim", 0,
+      1 << 20});
+  ar({"tie_embeddings", &tie_embeddings, Scope::agreed,
+      "use one matrix for the embedding and the head; the default is true for gpt2"});
+  ar({"qk_norm", &qk_norm, Scope::agreed,
+      "llama: RMSNorm of each head's queries and keys before the rotation"});
+  ar({"rope_theta", &rope_theta, Scope::agreed, "llama: base of the rotary positions' wavelengths", 1, 1e12});
+  ar({"positions", &positions, Scope::agreed,
+      "gpt2: number of learned positions, the maximum of data.seq_len; 0: data.seq_len", 0, 1 << 20});
+  ar({"norm_eps", &norm_eps, Scope::agreed, "added to the mean square in the norms", 1e-12, 1e-2});
+  ar({"init_std", &init_std, Scope::agreed,
+      "standard deviation of initial matrices; divided by sqrt(2 layers) in matrices that add to the "
+      "residual stream",
+      0, 1});
+}
+
+void ModelConfig::resolve(std::int64_t seq_len) {
+  if (kv_heads == 0) kv_heads = heads;
+  if (ffn_dim == 0) ffn_dim = is_gpt2() ? 4 * dim : (8 * dim / 3 + 63) / 64 * 64;
+  if (is_gpt2() && positions == 0) positions = seq_len;
+  if (dim % heads != 0) refuse("model.dim", dim, "model.heads", heads, "a multiple of heads");
+  if (is_gpt2()) {
+    if (kv_heads != heads)
+      refuse("model.heads", heads, "model.kv_heads", kv_heads,
+             "equal numbers: gpt2 does not share keys and values");
+    if (qk_norm)
+      throw Error(ErrorKind::config, "model.qk_norm is true; expected false with model.architecture gpt2");
+    if (seq_len > positions)
+      refuse("data.seq_len", seq_len, "model.positions", positions, "at most one token for each position");
+    return;
+  }
+  if (head_dim() % 2 != 0)
+    refuse("model.dim", dim, "model.heads", heads, "an even dim / heads: rotations act on pairs");
+  if (heads % kv_heads != 0)
+    refuse("model.heads", heads, "model.kv_heads", kv_heads, "a multiple of kv_heads");
+}
+
+void InnerConfig::serialize(config::Archive& ar) {
+  ar({"optimizer",
+      &optimizer,
+      Scope::agreed,
+      "inner optimizer; muon is for the matrices inside layers, with adamw for all other parameters",
+      -unbounded,
+      unbounded,
+      {"adamw", "muon"}});
+  ar({"lr", &lr, Scope::agreed, "maximum learning rate", 0, 10});
+  ar({"schedule",
+      &schedule,
+      Scope::agreed,
+      "schedule of the learning rate after its warm-up",
+      -unbounded,
+      unbounded,
+      {"cosine", "constant", "wsd"}});
+  ar({"min_lr_ratio", &min_lr_ratio, Scope::agreed,
+      "final learning rate of cosine and wsd, as a fraction of lr", 0, 1});
+  ar({"warmup_steps", &warmup_steps, Scope::agreed, "steps in which the learning rate rises linearly to lr",
+      0, 1e12});
+  ar({"decay_fraction", &decay_fraction, Scope::agreed,
+      "fraction of all steps, at the end, in which wsd lowers the learning rate", 0, 1});
+  ar({"beta1", &beta1, Scope::agreed, "decay per step of the gradient's running mean", 0, 0.9999});
+  ar({"beta2", &beta2, Scope::agreed, "decay per step of the squared gradient's running mean", 0, 0.99999});
+  ar({"momentum", &momentum, Scope::agreed, "muon: decay per step of the gradient's running mean", 0,
+      0.9999});
+  ar({"eps", &eps, Scope::agreed, "added to the root of the squared gradient's running mean", 1e-15, 1});
+  ar({"weight_decay", &weight_decay, Scope::agreed,
+      "decoupled weight decay of matrices, times the learning rate", 0, 10});
+  ar({"clip", &clip, Scope::agreed, "maximum global gradient norm; 0 disables clipping", 0, 1e12});
+  ar({"z_loss", &z_loss, Scope::agreed,
+      "weight of the squared logarithm of the softmax's denominator in the minimised loss (the reported loss "
+      "excludes it); 0: none",
+      0, 1});
+  // Contributions are weighted by their number of tokens, so batches may differ.
+  ar({"batch", &batch, Scope::per_site, "sequences per step of one replica", 1, 1 << 20});
+  // Local arithmetic, not agreed state: replicas on different hardware may differ in it.
+  ar({"precision",
+      &precision,
+      Scope::per_site,
+      "format of weights and activations in the forward and backward pass (master weights and moments are "
+      "fp32); auto: bf16 on a GPU and on a CPU with bf16 instructions, else fp32",
+      -unbounded,
+      unbounded,
+      {"auto", "fp32", "bf16"}});
+}
+
+void TrainerConfig::serialize(config::Archive& ar) {
+  // The content must agree, not the path: members compare the hash of their global parameters.
+  ar({"init_from", &init_from, Scope::per_site,
+      "folder of a model in Hugging Face's layout (config.json, model.safetensors) that provides the initial "
+      "parameters of a new run; empty: random parameters from run.seed"});
+  ar({"threads", &threads, Scope::per_site,
+      "CPU threads for one replica's computation; 0: divide the cores evenly among the replicas of a machine",
+      0, 4096});
+  ar({"micro_batch", &micro_batch, Scope::per_site,
+      "sequences that go through the model at once; a step's gradient is still that of its whole batch, "
+      "summed in fp32; 0: all sequences",
+      0, 1 << 20});
+  ar({"activation_checkpointing", &activation_checkpointing, Scope::per_site,
+      "keep only the input of each layer and recompute the layer in the backward pass: a third more work for "
+      "a small part of the memory"});
+  ar({"deterministic", &deterministic, Scope::per_site,
+      "on a GPU: use slower kernels that give bit-identical results in every run (on a CPU all do)"});
+}
+
+void ReplicaConfig::serialize(config::Archive& ar) {
+  ar({"ranks", &ranks, Scope::per_site,
+      "processes that form one replica: each has a GPU of its own, or on a CPU they share the cores; "
+      "inner.batch is divided among them",
+      1, 64});
+  ar({"zero", &zero, Scope::per_site,
+      "ZeRO-1: each rank holds the inner optimizer's moments only for its share of the parameters, and "
+      "updates that share; results are bit-identical"});
+}
+
+void ReplicaConfig::check(std::int64_t batch) const {
+  if (batch % ranks != 0)
+    refuse("inner.batch", batch, "replica.ranks", ranks,
+           "a multiple of ranks, which take equal numbers of sequences");
+}
+
+void DeviceConfig::serialize(config::Archive& ar) {
+  ar({"device",
+      &device,
+      Scope::per_site,
+      "device to train on; auto: cuda if there is a GPU",
+      -unbounded,
+      unbounded,
+      {"auto", "cpu", "cuda"}});
+}
+
+}  // namespace isthmus::trainer

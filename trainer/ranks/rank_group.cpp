@@ -1,0 +1,115 @@
+#include "isthmus/trainer/rank_group.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#ifdef ISTHMUS_WITH_CUDA
+#include <c10/cuda/CUDAStream.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "device/batch.h"
+#include "isthmus/base/error.h"
+#include "ranks/first_line.h"
+
+namespace isthmus::trainer {
+namespace {
+
+c10::intrusive_ptr<c10d::Backend> join(const RankGroupOptions& options) {
+  const auto store =
+      c10::make_intrusive<c10d::FileStore>(options.store.string(), static_cast<int>(options.ranks));
+  store->setTimeout(options.timeout);
+  const auto rank = static_cast<int>(options.rank), ranks = static_cast<int>(options.ranks);
+#ifdef ISTHMUS_WITH_CUDA
+  if (options.device == Device::cuda) {
+    // c10d's watchdog would end the process if a rank is silent; Isthmus detects that itself and calls
+    // abort().
+    setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/0);
+    const auto nccl = c10d::ProcessGroupNCCL::Options::create();
+    nccl->timeout = options.timeout;
+    return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, ranks, nccl);
+  }
+#endif
+  const auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
+  gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, ranks, gloo);
+}
+
+}  // namespace
+
+struct RankGroup::Group {
+  RankGroupOptions options;
+  at::Device device;
+  c10::intrusive_ptr<c10d::Backend> backend;
+
+  [[nodiscard]] at::Tensor tensor(std::span<float> values) const {
+    return at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())},
+                         at::TensorOptions(at::kFloat).device(device));
+  }
+  template <class Work>
+  void work(const std::string& what, const Work& body) const {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      throw Error(ErrorKind::network, what + " failed on rank " + std::to_string(options.rank) + " of " +
+                                          std::to_string(options.ranks) + ": " + first_line(error));
+    }
+  }
+};
+
+RankGroup::RankGroup(const RankGroupOptions& options)
+    : group_(std::make_unique<Group>(Group{options, torch_device(options.device), {}})) {
+  group_->work("meeting at " + options.store.string(), [&] { group_->backend = join(options); });
+}
+RankGroup::~RankGroup() {
+  if (!group_->backend || aborted_) return;
+  try {
+    group_->backend->shutdown();
+  } catch (const std::exception&) {
+    // The other ranks are gone.
+  }
+}
+
+void RankGroup::mean(std::span<float> values) {
+  group_->work("averaging gradients over ranks", [&] {
+    std::vector<at::Tensor> tensors = {group_->tensor(values)};
+    group_->backend->allreduce(tensors)->wait();
+    tensors.front().div_(static_cast<double>(group_->options.ranks));
+  });
+}
+
+void RankGroup::broadcast(std::span<float> values, std::uint32_t from) {
+  if (values.empty()) return;
+  group_->work("sending values to the other ranks", [&] {
+    std::vector<at::Tensor> tensors = {group_->tensor(values)};
+    c10d::BroadcastOptions how;
+    how.rootRank = from;
+    group_->backend->broadcast(tensors, how)->wait();
+  });
+}
+
+void RankGroup::settle() {
+  group_->work("waiting for the GPU", [&] {
+#ifdef ISTHMUS_WITH_CUDA
+    if (group_->device.is_cuda()) c10::cuda::getCurrentCUDAStream(group_->device.index()).synchronize();
+#endif
+    if (aborted_) throw Error(ErrorKind::network, "another rank is lost");
+  });
+}
+
+void RankGroup::abort() noexcept {
+  aborted_ = true;
+  if (group_->device.is_cpu()) return;
+  try {
+    group_->backend->abort();
+  } catch (const std::exception&) {
+    // It ended in another way; waiting callers find out.
+  }
+}
+
+}  // namespace isthmus::trainer
