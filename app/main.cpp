@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "cli/trainer_verbs.h"
+#include "cli/verbs.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/say.h"
 #include "torch_folder.h"
@@ -144,15 +144,12 @@ int run(int argc, char** argv) {
     if ((verb == "doctor" || (verb == "join" && !reduces)) && trainer.found()) return trainer.run();
     return std::nullopt;
   });
-  const TrainerVerbs verbs{.worker = train,
-                           .observe = train,
-                           .write_model = train,
-                           .evaluate = train,
-                           .sample = train,
-                           .selftest = train,
-                           .rank = train,
-                           .device = [&](const auto&) { return trainer.missing(); },
-                           .measure_step = {}};
+  const TrainerVerbs verbs{
+      .worker = train,
+      .observe = train,
+      .model = {.write_model = train, .evaluate = train, .sample = train, .selftest = train, .rank = train},
+      .device = [&](const auto&) { return trainer.missing(); },
+      .measure_step = {}};
   return run_verbs(commands, &verbs, argc, argv);
 }
 

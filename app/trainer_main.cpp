@@ -1,7 +1,7 @@
 // The entry points of libisthmus_trainer.so, which has all verbs and a trainer. `isthmus` loads it after
 // libtorch (trainer_library.h).
 
-#include "cli/trainer_verbs.h"
+#include "cli/verbs.h"
 #include "isthmus/trainer/device.h"
 #include "trainer_library.h"
 #include "worker/step_probe.h"
@@ -30,11 +30,11 @@ extern "C" __attribute__((visibility("default"))) int isthmus_trainer_main(int a
   CommandLine commands(isthmus_description, trainer_build(), torch);
   const TrainerVerbs verbs{.worker = run_worker,
                            .observe = run_observe,
-                           .write_model = run_export,
-                           .evaluate = run_eval,
-                           .sample = run_sample,
-                           .selftest = run_selftest,
-                           .rank = run_rank,
+                           .model = {.write_model = run_export,
+                                     .evaluate = run_eval,
+                                     .sample = run_sample,
+                                     .selftest = run_selftest,
+                                     .rank = run_rank},
                            .device = find_device,
                            .measure_step = measure_step};
   return run_verbs(commands, &verbs, argc, argv);

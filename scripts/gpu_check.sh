@@ -81,7 +81,7 @@ YAML
   check same_bits 20 bash -c 'same_hash "$@"' _ "$logs/runs/first" "$logs/runs/again"
   check one_global_state 20 bash -c 'same_hash "$@"' _ "$logs/runs/warmup"
   check quiet 10 bash -c 'quiet "$@"' _ "$logs/first.log" "$logs/selftest.log" "$logs"/runs/first/*/worker.log
-  check trace 30 "${ours[@]}" "$kit/bin/isthmus" trace summary "$logs/runs/first/replica-0/trace.json"
+  check trace 30 "${ours[@]}" "$kit/bin/isthmus" trace "$logs/runs/first/replica-0/trace.json"
 }
 
 speed() {

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <fstream>
@@ -19,6 +18,7 @@
 #include "isthmus/outer_sync/net/coordinator/coordinator_node.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "launch/local_run.h"
+#include "plan/model_size.h"
 #include "run/experiment/identity.h"
 #include "run/output/json_output.h"
 #include "run/process/signals.h"
@@ -178,35 +178,7 @@ class OuterBench final : public LocalRun {
   const OuterBenchRequest& request_;
 };
 
-struct StepTime {
-  config::Duration step_time;
-  void serialize(config::Archive& ar) {
-    ar({"--step-time", &step_time, config::Scope::agreed, "time of an inner step", 1e-4, 86400});
-  }
-};
-
 }  // namespace
-
-std::uint64_t parameter_count(const std::string& text) {
-  constexpr double most = 1e12;
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string unit(static_cast<const char*>(end), text.data() + text.size());
-  const double scale = unit.empty() ? 1 : unit == "k" ? 1e3 : unit == "M" ? 1e6 : unit == "B" ? 1e9 : 0;
-  const double count = std::round(number * scale);
-  if (error != std::errc() || !(count >= 1 && count <= most)) {
-    throw Error(
-        ErrorKind::config,
-        "--params is '" + text + "'; expected a number of parameters up to 1000B, like 64k, 200M or 1.5B");
-  }
-  return static_cast<std::uint64_t>(count);
-}
-
-config::Duration step_duration(const std::string& text) {
-  auto source = config::Source::from_text("", "command line");
-  source.put({"--step-time", {text}, false, false, "command line", {}});
-  return config::read<StepTime>(source).step_time;
-}
 
 std::uint64_t filling_steps(const Experiment& experiment) {
   const auto& outer = experiment.outer;
@@ -237,7 +209,8 @@ void make_measurable(Experiment& experiment, std::int64_t steps) {
 
 int run_outer_bench(OuterBenchRequest request) {
   using Role = OuterBenchRequest::Role;
-  check_fragments(request);
+  (void)even_layout(request.experiment.outer,
+                    request.parameters);  // before anything starts: it throws if a fragment is too small
   if (request.role == Role::coordinator) return run_bench_coordinator(std::move(request));
   check_memory(request,
                request.role == Role::all ? static_cast<std::uint64_t>(request.experiment.replicas) : 1);

@@ -27,11 +27,6 @@ struct OuterBenchRequest {
   std::vector<std::string> command;  ///< this program and the options that all roles share
 };
 
-/// "200M", "1.5B" (thousand million), "64k" or a plain number. Throws Error(config).
-[[nodiscard]] std::uint64_t parameter_count(const std::string& text);
-/// "500ms". Throws Error(config).
-[[nodiscard]] config::Duration step_duration(const std::string& text);
-
 /// Prepares the experiment for measuring its outer loop: `steps` steps (0: enough to measure two sync
 /// intervals), no warm-up and no final sync. Throws Error(config) if its outer loop cannot be measured.
 void make_measurable(Experiment& experiment, std::int64_t steps);

@@ -17,7 +17,9 @@
 #include "isthmus/outer_sync/engine/memory.h"
 #include "isthmus/outer_sync/engine/outer_loop.h"
 #include "isthmus/outer_sync/net/member/member_node.h"
+#include "plan/model_size.h"
 #include "run/experiment/identity.h"
+#include "run/process/names.h"
 #include "run/process/stopper.h"
 
 namespace isthmus::app {
@@ -29,8 +31,6 @@ using outer_sync::Range;
 using outer_sync::protocol::Round;
 
 namespace {
-
-constexpr std::uint64_t cache_line = 16;  // elements
 
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 double seconds_since(Clock::time_point begin) { return seconds(Clock::now() - begin); }
@@ -130,7 +130,7 @@ class BenchReplica {
         config_(request_.experiment),
         step_time_(std::chrono::duration_cast<Clock::duration>(
             std::chrono::duration<double>(request_.step_time.seconds))),
-        layout_(bench_layout(request_)),
+        layout_(even_layout(request_.experiment.outer, request_.parameters)),
         parameters_(layout_.buffer_size()),
         drift_(noise_seed(config_, request_.name)),
         schedule_(layout_.fragment_count(), config_.outer.sync_phases(),
@@ -316,29 +316,8 @@ outer_sync::protocol::View mesh_of(const OuterBenchRequest& request, ChunkId chu
 
 }  // namespace
 
-void check_fragments(const OuterBenchRequest& request) {
-  const auto parts = static_cast<std::uint64_t>(request.experiment.outer.num_fragments);
-  if (parts <= request.parameters / cache_line) return;
-  throw Error(ErrorKind::config,
-              fmt::format("--params is {} and outer.num_fragments is {}; expected at least {} parameters in "
-                          "each fragment",
-                          request.parameters, parts, cache_line));
-}
-
-outer_sync::FragmentLayout bench_layout(const OuterBenchRequest& request) {
-  const auto& outer = request.experiment.outer;
-  const auto parts = static_cast<std::uint64_t>(outer.num_fragments);
-  const auto size = request.parameters;
-  const auto begin = [&](std::uint64_t p) {
-    return p == parts ? size : (size / parts * p + size % parts * p / parts) / cache_line * cache_line;
-  };
-  std::vector<Range> fragments;
-  for (std::uint64_t p = 0; p < parts; ++p) fragments.push_back({begin(p), begin(p + 1) - begin(p)});
-  return {std::move(fragments), static_cast<std::uint64_t>(outer.chunk_elements)};
-}
-
 std::uint64_t bench_memory(const OuterBenchRequest& request) {
-  const auto layout = bench_layout(request);
+  const auto layout = even_layout(request.experiment.outer, request.parameters);
   const auto bound =
       outer_sync::memory_bound(request.experiment.outer, layout, mesh_of(request, layout.chunk_count()), 0);
   return request.parameters * sizeof(float) + bound.state + bound.usual;

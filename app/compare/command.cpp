@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 
-#include "cli/commands.h"
 #include "compare/certificate.h"
 #include "compare/comparison.h"
 #include "compare/page.h"
@@ -138,29 +138,28 @@ int run_compare(const CompareRequest& request) {
   return exit_status(ErrorKind::divergence);
 }
 
-void add_compare(CommandLine& commands, CompareRequest& request) {
+void add_compare(CommandLine& commands) {
+  const auto request = std::make_shared<CompareRequest>();
   auto* verb = commands.app().add_subcommand(
       "compare", "run the arms of an experiment with several seeds and report which losses differ");
-  verb->add_option("file", request.file,
+  verb->add_option("file", request->file,
                    "the comparison, in YAML: arms, seeds, budget; with --certify an experiment too")
       ->required();
-  verb->add_option("--size", request.size, "which of the file's sizes to run; by default the first");
-  verb->add_option("--jobs", request.jobs, "number of runs at the same time")
+  verb->add_option("--size", request->size, "which of the file's sizes to run; by default the first");
+  verb->add_option("--jobs", request->jobs, "number of runs at the same time")
       ->capture_default_str()
       ->check(CLI::Range(1, 256));
-  verb->add_flag("--no-run", request.no_run, "run nothing; report on the existing runs");
+  verb->add_flag("--no-run", request->no_run, "run nothing; report on the existing runs");
   verb->add_flag(
-      "--certify", request.certify,
+      "--certify", request->certify,
       "judge the file's gates, or an experiment against its baselines; status 5 unless all passed");
-  commands.add_json(*verb);
-  commands.add_set(*verb);
+  add_json(*verb, request->json);
+  add_set(*verb, request->assignments);
   verb->footer("Example: isthmus compare configs/compare/ladder.yaml --set seeds=[1,2,3]");
-  commands.on(*verb, [&commands, &request] {
-    request.assignments = commands.flags().set;
-    request.json = commands.flags().json;
-    request.program = commands.program();
-    request.program.front() = fs::path(request.program.front()).replace_filename("isthmus");
-    return run_compare(request);
+  commands.on(*verb, [&commands, request] {
+    request->program = commands.program();
+    request->program.front() = fs::path(request->program.front()).replace_filename("isthmus");
+    return run_compare(*request);
   });
 }
 

@@ -1,14 +1,13 @@
 #pragma once
 // `isthmus compare`: runs the arms of an experiment with several seeds, and reports which losses differ.
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <string>
 #include <vector>
 
-namespace isthmus::app {
+#include "command_line/command_line.h"
 
-class CommandLine;
+namespace isthmus::app {
 
 struct CompareRequest {
   std::filesystem::path file;  ///< the comparison
@@ -25,6 +24,6 @@ struct CompareRequest {
 /// not pass.
 [[nodiscard]] int run_compare(const CompareRequest& request);
 
-void add_compare(CommandLine& commands, CompareRequest& request);
+void add_compare(CommandLine& commands);
 
 }  // namespace isthmus::app

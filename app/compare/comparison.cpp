@@ -10,6 +10,8 @@
 #include "compare/baselines.h"
 #include "compare/statistics.h"
 #include "isthmus/base/error.h"
+#include "plan/choose.h"
+#include "run/process/names.h"
 
 namespace isthmus::app {
 
@@ -229,11 +231,11 @@ class Planner {
     put(source, "run.out", comparison_.folder.string());
     put(source, "run.seed", std::to_string(seed));
     try {
-      RunPlan run{index, seed, load_experiment(source, {}, std::nullopt, Purpose::training)};
+      RunPlan run{index, seed, load_and_choose(source, {}, std::nullopt, Purpose::training).experiment};
       if (comparison_.keys.budget.tokens > 0) {
         const auto steps = std::ceil(comparison_.keys.budget.tokens / tokens_per_step(run.experiment));
         put(source, "run.steps", fmt::format("{:.0f}", steps));
-        run.experiment = load_experiment(source, {}, std::nullopt, Purpose::training);
+        run.experiment = load_and_choose(source, {}, std::nullopt, Purpose::training).experiment;
       }
       check_faults(arm, run.experiment);
       return run;

@@ -84,14 +84,14 @@ AutoReplan::AutoReplan(const Experiment& experiment, Propose propose, Say say)
     : experiment_(experiment),
       propose_(std::move(propose)),
       say_(std::move(say)),
-      asked_for_(experiment.automatic.utilization > 0 && experiment.automatic.in_run) {
+      asked_for_(experiment.automatic.utilization > 0 && experiment.automatic.min_interval.seconds > 0) {
   if (!asked_for_) return;
   emulated_ = said(links_of(experiment), experiment);
   const auto& wanted = experiment.automatic;
   constexpr double confirmed = 0.25;  // of the minimum time between two changes
   replanner_.emplace(outer_sync::plan::ReplanRules{.utilization = wanted.utilization,
-                                                   .min_seconds = wanted.least_between.seconds,
-                                                   .confirmed_for = confirmed * wanted.least_between.seconds},
+                                                   .min_seconds = wanted.min_interval.seconds,
+                                                   .confirmed_for = confirmed * wanted.min_interval.seconds},
                      experiment.outer, expected(experiment, say_));
   thread_ = std::thread([this] { work(); });
 }

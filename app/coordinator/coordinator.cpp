@@ -26,6 +26,7 @@
 #include "isthmus/outer_sync/net/link/run_secret.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "run/experiment/identity.h"
+#include "run/experiment/live_settings.h"
 #include "run/metrics/metrics_server.h"
 #include "run/metrics/run_readings.h"
 #include "run/metrics/summary.h"
@@ -141,7 +142,7 @@ class Display final : public outer_sync::CoordinatorObserver {
   void message(const std::string& text) override { said(text); }
 
   bool gathered(const outer_sync::protocol::Gathered& news) override {
-    return experiment_.run.gather && gathered_.keep(news);
+    return experiment_.run.gathers() && gathered_.keep(news);
   }
 
   void evaluated(std::uint64_t step, double loss) override {
@@ -446,7 +447,7 @@ int run_coordinator(CoordinatorRequest request) {
   display.message(
       fmt::format("coordinator of '{}' listens at port {}, waiting for {}", experiment.run.name, node.port(),
                   goes_on ? "the members of the run" : fmt::format("{} replicas", experiment.replicas)));
-  if (!experiment.auto_note.empty()) display.message(experiment.auto_note);
+  if (!request.chosen.empty()) display.message(request.chosen);
   const auto begin = Clock::now();
   const auto ended = node.run();
   display.finish();

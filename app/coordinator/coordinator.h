@@ -11,6 +11,7 @@ namespace isthmus::app {
 
 struct CoordinatorRequest {
   Experiment experiment;
+  std::string chosen{};  ///< the settings that outer.auto chose, and why; empty: none
   int announce_fd = -1;  ///< gets "PORT\n" once the listener is bound
   bool resume = false;
   bool json = false;     ///< print the summary as JSON

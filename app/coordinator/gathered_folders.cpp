@@ -10,6 +10,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/text.h"
 #include "run/experiment/experiment.h"
+#include "run/process/names.h"
 #include "run/process/run_folder.h"
 
 namespace isthmus::app {

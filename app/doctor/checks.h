@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "doctor/report.h"
 #include "run/experiment/experiment.h"
+#include "run/metrics/diagnosis.h"
 
 namespace isthmus::app {
 

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <utility>
 
 #include "coordinator/coordinator.h"
 #include "doctor/everywhere.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/say.h"
 #include "isthmus/outer_sync/tls/authority.h"
+#include "plan/choose.h"
 #include "run/experiment/identity.h"
 #include "run/output/json_output.h"
 
@@ -222,68 +224,76 @@ int run_doctor(const DoctorRequest& request) {
   }
 }
 
+namespace {
+
+struct DoctorFlags : ConfigOptions {
+  std::string name, site;
+  std::vector<std::string> expected;
+  int wait = 60, announce_fd = -1;
+  bool json = false;
+};
+
+int act(DoctorFlags flags, const CommandLine& commands, const DeviceProbe& device) {
+  const bool worker = !flags.name.empty();
+  if (!worker && !flags.coordinator.empty())
+    throw Error(ErrorKind::config, "--coordinator is for a worker's doctor; expected a --name with it");
+  const bool hub = !worker && !flags.listen.empty();
+  if (!worker) flags.coordinator = std::exchange(flags.listen, {});
+  DoctorRequest request{.experiment = {},
+                        .problem = {},
+                        .role = worker ? DoctorRole::worker
+                                : hub  ? DoctorRole::coordinator
+                                       : DoctorRole::everything,
+                        .alone = !worker && !hub,
+                        .name = flags.name,
+                        .build = commands.build(),
+                        .device = device,
+                        .expected = flags.expected,
+                        .wait = std::chrono::seconds(flags.wait),
+                        .json = flags.json,
+                        .announce_fd = flags.announce_fd};
+  try {
+    const auto place = worker ? std::optional(WorkerPlace{flags.name, flags.site}) : std::nullopt;
+    request.experiment =
+        load_and_choose(flags.config, flags.assignments(), place, Purpose::training).experiment;
+  } catch (const Error& error) {
+    request.problem = error.what();
+  }
+  if (request.alone && request.experiment && has_remote_sites(*request.experiment)) {
+    return examine_everywhere({.config = {flags.config, flags.assignments()},
+                               .wait = request.wait,
+                               .json = request.json,
+                               .program = commands.program()});
+  }
+  return run_doctor(request);
+}
+
+}  // namespace
+
 void add_doctor(CommandLine& commands, DeviceProbe device) {
-  struct Options {
-    std::string listen;
-    std::vector<std::string> expected;
-    int wait = 60;
-  };
-  const auto options = std::make_shared<Options>();
-  auto& flags = commands.flags();
+  const auto flags = std::make_shared<DoctorFlags>();
   auto* verb = commands.app().add_subcommand(
       "doctor", "check machines and links before a run: at all sites over ssh, or on each machine");
-  verb->add_option("config", flags.config, "experiment in YAML")->required();
-  verb->add_option("--name", flags.name, "check as the worker of this name");
-  verb->add_option("--coordinator", flags.coordinator,
+  verb->add_option("config", flags->config, "experiment in YAML")->required();
+  verb->add_option("--name", flags->name, "check as the worker of this name");
+  verb->add_option("--coordinator", flags->coordinator,
                    "HOST:PORT of the doctor that checks as the coordinator");
-  verb->add_option("--site", flags.site,
+  verb->add_option("--site", flags->site,
                    "site that provides the settings; by default the site of the worker's name");
-  verb->add_option("--listen", options->listen,
+  verb->add_option("--listen", flags->listen,
                    "ADDRESS:PORT to listen on; without --name it checks as the coordinator there");
-  verb->add_option("--advertise", flags.advertise, "HOST:PORT that peers dial");
-  verb->add_option("--wait", options->wait, "seconds to wait for the others")
+  verb->add_option("--advertise", flags->advertise, "HOST:PORT that peers dial");
+  verb->add_option("--wait", flags->wait, "seconds to wait for the others")
       ->capture_default_str()
       ->check(CLI::Range(1, 3600));
-  commands.add_json(*verb);
-  verb->add_option("--announce-fd", flags.announce_fd)->group("");
-  verb->add_option("--expect", options->expected)->allow_extra_args(false)->group("");
-  commands.add_security(*verb);
-  commands.add_set(*verb);
+  add_json(*verb, flags->json);
+  verb->add_option("--announce-fd", flags->announce_fd)->group("");
+  verb->add_option("--expect", flags->expected)->allow_extra_args(false)->group("");
+  add_security(*verb, *flags);
+  add_set(*verb, flags->set);
   verb->footer("Example: isthmus doctor two_sites.yaml");
-  commands.on(*verb, [&commands, options, device = std::move(device)] {
-    auto& given = commands.flags();
-    const bool worker = !given.name.empty();
-    if (!worker && !given.coordinator.empty())
-      throw Error(ErrorKind::config, "--coordinator is for a worker's doctor; expected a --name with it");
-    const bool hub = !worker && !options->listen.empty();
-    (worker ? given.listen : given.coordinator) = options->listen;
-    DoctorRequest request{.experiment = {},
-                          .problem = {},
-                          .role = worker ? DoctorRole::worker
-                                  : hub  ? DoctorRole::coordinator
-                                         : DoctorRole::everything,
-                          .alone = !worker && !hub,
-                          .name = given.name,
-                          .build = commands.build(),
-                          .device = device,
-                          .expected = options->expected,
-                          .wait = std::chrono::seconds(options->wait),
-                          .json = given.json,
-                          .announce_fd = given.announce_fd};
-    try {
-      request.experiment =
-          worker ? commands.load(WorkerPlace{given.name, given.site}) : commands.load(std::nullopt);
-    } catch (const Error& error) {
-      request.problem = error.what();
-    }
-    if (request.alone && request.experiment && has_remote_sites(*request.experiment)) {
-      return examine_everywhere({.config = {given.config, commands.assignments()},
-                                 .wait = request.wait,
-                                 .json = request.json,
-                                 .program = commands.program()});
-    }
-    return run_doctor(request);
-  });
+  commands.on(*verb,
+              [&commands, flags, device = std::move(device)] { return act(*flags, commands, device); });
 }
 
 }  // namespace isthmus::app

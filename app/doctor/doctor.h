@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "cli/commands.h"
+#include "command_line/command_line.h"
 #include "doctor/checks.h"
 
 namespace isthmus::app {

@@ -11,7 +11,6 @@
 #include <sstream>
 #include <thread>
 
-#include "doctor/report.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/say.h"
 #include "isthmus/base/text.h"
@@ -20,6 +19,8 @@
 #include "isthmus/outer_sync/tls/authority.h"
 #include "launch/local_run.h"
 #include "launch/site_links.h"
+#include "plan/choose.h"
+#include "run/metrics/diagnosis.h"
 #include "run/output/json_output.h"
 #include "run/process/joined.h"
 #include "run/process/signals.h"
@@ -78,7 +79,7 @@ class Everywhere final : public LocalRun {
   explicit Everywhere(const EverywhereRequest& request)
       : request_(request),
         output_(request.json),
-        experiment_(load_experiment(request.config.file, request.config.assignments)),
+        experiment_(load_and_choose(request.config.file, request.config.assignments).experiment),
         links_(
             experiment_,
             [this](const Site& site, const SiteFacts& facts) {

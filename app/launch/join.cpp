@@ -207,12 +207,9 @@ void add_invite(CommandLine& commands, CLI::App& certs) {
       ->check(CLI::Range(1, 3650));
   verb->add_option("--role", request->role, role_help);
   verb->add_option("--dir", request->folder, "parent folder of the runs' certificates")->default_val("certs");
-  commands.add_json(*verb);
+  add_json(*verb, request->json);
   verb->footer("Example: isthmus certs invite two-sites us-3 --coordinator third.example:7000");
-  commands.on(*verb, [&commands, request] {
-    request->json = commands.flags().json;
-    return run_invite(*request);
-  });
+  commands.on(*verb, [request] { return run_invite(*request); });
 }
 
 void add_join(CommandLine& commands, std::function<int(WorkerRequest)> train) {
@@ -232,10 +229,9 @@ void add_join(CommandLine& commands, std::function<int(WorkerRequest)> train) {
   verb->add_flag("--reduce-only", request->reduce_only, "reduce chunks only, without a model or data");
   verb->add_flag("--only-enrol", request->only_enrol, "fetch the certificate and config, then exit");
   verb->add_flag("--quiet", request->quiet, "print no progress line");
-  commands.add_set(*verb);
+  add_set(*verb, request->assignments);
   verb->footer("Example: isthmus join isthmus1.AAkAAAB0... --data /data/corpus");
   commands.on(*verb, [&commands, request, train = std::move(train)] {
-    request->assignments = commands.flags().set;
     return run_join(*request, train, commands.build(), commands.program());
   });
 }

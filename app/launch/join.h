@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/commands.h"
+#include "command_line/command_line.h"
+#include "worker/worker.h"
 
 namespace isthmus::app {
 
@@ -38,7 +39,7 @@ int run_join(JoinRequest request, const std::function<int(WorkerRequest)>& train
              const std::vector<std::string>& program);
 
 void add_invite(CommandLine& commands, CLI::App& certs);
-/// `train`: as in CommandLine::add_worker.
+/// `train`: as in add_worker.
 void add_join(CommandLine& commands, std::function<int(WorkerRequest)> train);
 
 }  // namespace isthmus::app

@@ -30,6 +30,7 @@
 #include "launch/local_run.h"
 #include "launch/restarts.h"
 #include "launch/site_links.h"
+#include "plan/choose.h"
 #include "run/experiment/experiment.h"
 #include "run/experiment/identity.h"
 #include "run/output/exit_codes.h"
@@ -138,8 +139,9 @@ class Launch final : public LocalRun {
 
   Experiment load() {
     const auto file = request_.resume ? request_.config / "config.yaml" : request_.config;
-    auto experiment = load_experiment(file, request_.assignments);
-    if (!experiment.auto_note.empty()) say_line(experiment.auto_note);
+    auto loaded = load_and_choose(file, request_.assignments);
+    if (!loaded.chosen.empty()) say_line(loaded.chosen);
+    auto experiment = std::move(loaded.experiment);
     if (request_.resume) {  // the folder may have moved since
       const auto folder = std::filesystem::absolute(request_.config).lexically_normal();
       const auto clean = folder.has_filename() ? folder : folder.parent_path();

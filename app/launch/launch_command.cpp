@@ -61,11 +61,10 @@ void add_launch(CommandLine& commands) {
                      ->check(CLI::IsMember({"slurm", "kubernetes"}))
                      ->excludes(detach);
   verb->add_option("--to", flags->to, "output folder of --render; NAME-slurm by default")->needs(render);
-  commands.add_json(*verb);
+  add_json(*verb, flags->launch.json);
   verb->add_option("--started-fd", flags->launch.started_fd)->group("");
   verb->footer("Example: isthmus launch configs/quickstart.yaml --set outer.sync_every=60");
   commands.on(*verb, [&commands, flags] {
-    flags->launch.json = commands.flags().json;
     flags->launch.program = commands.program();
     return act(*flags);
   });

@@ -1,7 +1,7 @@
 #pragma once
 // The commands `launch`, `attach`, and `tether`, which launch starts at other sites.
 
-#include "cli/commands.h"
+#include "command_line/command_line.h"
 
 namespace isthmus::app {
 

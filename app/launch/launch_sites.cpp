@@ -10,6 +10,7 @@
 #include "isthmus/base/text_file.h"
 #include "isthmus/outer_sync/core/address.h"
 #include "isthmus/outer_sync/tls/authority.h"
+#include "plan/choose.h"
 #include "run/experiment/identity.h"
 #include "run/process/machine.h"
 
@@ -60,8 +61,9 @@ Experiment experiment_there(const LaunchConfig& config, const Site& site, const 
     entry.base = folder;
     source.put(std::move(entry));
   }
-  auto there = load_experiment(std::move(source), {}, WorkerPlace{site.workers().front(), site.name},
-                               Purpose::training);
+  auto there = load_and_choose(std::move(source), {}, WorkerPlace{site.workers().front(), site.name},
+                               Purpose::training)
+                   .experiment;
   there.sites.clear();
   there.run.out = folder.string();
   there.run.name = run;

@@ -8,6 +8,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
 #include "isthmus/outer_sync/core/address.h"
+#include "plan/choose.h"
 #include "run/output/json_output.h"
 #include "run/process/joined.h"
 
@@ -87,7 +88,7 @@ void write_files(const fs::path& folder, const std::vector<RenderedFile>& files)
 
 int run_render(const RenderRequest& request) {
   const bool slurm = request.kind == "slurm";
-  auto all = load_experiment(request.config.file, request.config.assignments);
+  auto all = load_and_choose(request.config.file, request.config.assignments).experiment;
   const auto sites = sites_to_render(all, slurm ? Kind::slurm : Kind::kubernetes);
   const auto coordinator = fixed_coordinator(all);
   const auto folder = request.to.empty() ? fs::path(all.run.name + "-" + request.kind) : request.to;

@@ -23,10 +23,9 @@ SiteLinks::SiteLinks(const Experiment& experiment, Files files, Show show)
 
 std::shared_ptr<SiteLink> SiteLinks::make(const Site& site) {
   constexpr double silence_apart = 30;
-  const auto silence = site.launch.silence.seconds > 0 ? site.launch.silence : experiment_.launch.silence;
   const AgentWish wish{.run = experiment_.run.name,
                        .site = site.name + apart_,
-                       .silence = apart_.empty() ? silence.seconds : silence_apart,
+                       .silence = apart_.empty() ? site.silence.seconds : silence_apart,
                        .grace = experiment_.run.stop_grace.seconds};
   return std::make_shared<SiteLink>(
       SiteLink::Options{.site = site.name,

@@ -16,6 +16,7 @@
 #include "isthmus/base/text_file.h"
 #include "launch/tether_messages.h"
 #include "run/experiment/experiment.h"
+#include "run/process/names.h"
 #include "run/process/process.h"
 
 namespace isthmus::app {

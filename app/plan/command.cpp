@@ -24,9 +24,10 @@ double flops_of(const std::string& text) {
               "--flops is '" + text + "'; expected operations per second, as 312T or 1.5P");
 }
 
-struct Options {
+struct PlanFlags {
   PlanRequest request;
   std::string config, flops;
+  std::vector<std::string> set;
   bool paper_table = false;
 };
 
@@ -35,15 +36,15 @@ struct Options {
 void add_plan(CommandLine& commands, MeasureStep measure) {
   auto* verb = commands.app().add_subcommand(
       "plan", "predict a run's use of links, memory and disks, and find settings that keep it computing");
-  const auto options = std::make_shared<Options>();
-  auto& request = options->request;
+  const auto flags = std::make_shared<PlanFlags>();
+  auto& request = flags->request;
   request.measure_step = std::move(measure);
-  verb->add_option("config", options->config, "experiment in YAML; without it, the defaults with --params");
+  verb->add_option("config", flags->config, "experiment in YAML; without it, the defaults with --params");
   auto* links = verb->add_option(
       "--links", request.links,
       "sites and their links in YAML, the output of `doctor --json` (.json), or the folder of a run");
   verb->add_option("--step-time", request.step_time, "time of an inner step, for example 500ms");
-  verb->add_option("--flops", options->flops,
+  verb->add_option("--flops", flags->flops,
                    "FLOP/s of a replica's devices, for example 312T, instead of --step-time");
   verb->add_option("--mfu", request.mfu, "share of --flops that training reaches")
       ->capture_default_str()
@@ -62,20 +63,18 @@ void add_plan(CommandLine& commands, MeasureStep measure) {
                    "memory of one device to check against, for example 24GB");
   verb->add_option("--host-memory", request.host_memory, "memory of a replica's machine, for example 64GB");
   verb->add_option("--disk", request.disk, "disk of a replica's machine, for example 1TB");
-  commands.add_json(*verb);
-  verb->add_flag("--paper-table", options->paper_table,
+  add_json(*verb, request.json);
+  verb->add_flag("--paper-table", flags->paper_table,
                  "print the bandwidth table of the Streaming DiLoCo paper next to ours");
-  commands.add_set(*verb);
+  add_set(*verb, flags->set);
   verb->footer("Example: isthmus plan configs/quickstart.yaml --links links.yaml --step-time 500ms");
-  commands.on(*verb, [&commands, options] {
-    auto& asked = options->request;
-    asked.json = commands.flags().json;
-    if (options->paper_table) return run_paper_table(asked.json);
-    if (options->config.empty() && asked.params.empty())
+  commands.on(*verb, [flags] {
+    auto& asked = flags->request;
+    if (flags->paper_table) return run_paper_table(asked.json);
+    if (flags->config.empty() && asked.params.empty())
       throw Error(ErrorKind::config, "plan needs a config file, or --params 200M");
-    if (!options->flops.empty()) asked.flops = flops_of(options->flops);
-    asked.experiment =
-        load_experiment(options->config, commands.flags().set, std::nullopt, Purpose::benchmark);
+    if (!flags->flops.empty()) asked.flops = flops_of(flags->flops);
+    asked.experiment = load_experiment(flags->config, flags->set, std::nullopt, Purpose::benchmark);
     return run_plan(asked);
   });
 }

@@ -1,7 +1,7 @@
 #pragma once
 // The command `plan`, which both binaries have.
 
-#include "cli/commands.h"
+#include "command_line/command_line.h"
 #include "plan/plan.h"
 
 namespace isthmus::app {

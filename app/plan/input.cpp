@@ -2,33 +2,20 @@
 
 #include <algorithm>
 
-#include "bench/bench.h"
-#include "bench/replica.h"
 #include "isthmus/base/error.h"
 #include "isthmus/data/tokenizer.h"
 #include "isthmus/outer_sync/methods/pace.h"
 #include "isthmus/trainer/parameter_table.h"
+#include "plan/model_size.h"
 #include "plan/plan.h"
 #include "plan/probe.h"
 
 namespace isthmus::app {
 
-using outer_sync::FragmentLayout;
-
 namespace {
 
 /// Forward and backward: 6 operations for each parameter and token (Kaplan et al., arXiv 2001.08361).
 constexpr double operations = 6;
-
-/// Cuts parameters into fragments as `bench outer` does.
-FragmentLayout even_layout(const Experiment& experiment, std::uint64_t parameters, std::int64_t fragments) {
-  OuterBenchRequest bench;
-  bench.experiment = experiment;
-  bench.experiment.outer.num_fragments = fragments;
-  bench.parameters = parameters;
-  check_fragments(bench);
-  return bench_layout(bench);
-}
 
 std::int64_t vocab_of(const PlanRequest& request) {
   if (request.vocab > 0) return request.vocab;
@@ -38,8 +25,9 @@ std::int64_t vocab_of(const PlanRequest& request) {
 void take_model(const PlanRequest& request, PlanInput& input) {
   if (!request.params.empty()) {
     input.parameters = parameter_count(request.params);
-    input.layout = [experiment = input.experiment, n = input.parameters](std::int64_t fragments) {
-      return even_layout(experiment, n, fragments);
+    input.layout = [outer = input.experiment.outer, n = input.parameters](std::int64_t fragments) mutable {
+      outer.num_fragments = fragments;
+      return even_layout(outer, n);
     };
     return;
   }

@@ -195,7 +195,7 @@ Setting as_slow_as_the_slowest(Setting setting) {
 }
 
 ordered_json recommendation_json(const PlanRequest& request, const PlanInput& input) {
-  const auto found = find_choices(request, input);
+  const auto found = find_choices(request.utilization, input);
   const auto* best = outer_sync::plan::best(found);
   ordered_json json;
   json["wanted_utilization"] = request.utilization;
@@ -232,14 +232,14 @@ ordered_json links_json(const PlanInput& input) {
 
 }  // namespace
 
-std::vector<Choice> find_choices(const PlanRequest& request, const PlanInput& input) {
+std::vector<Choice> find_choices(double utilization, const PlanInput& input) {
   auto base = input.experiment.outer;
   if (base.method != "streaming_diloco") {
     base.method = "streaming_diloco";
     if (base.codec == "topk") base.codec = "lloyd4";
   }
   outer_sync::plan::Wanted wanted;
-  wanted.utilization = request.utilization;
+  wanted.utilization = utilization;
   if (input.layers) {
     constexpr std::int64_t layers_of_fragment = 3;
     wanted.num_fragments = {std::max<std::int64_t>(2, *input.layers / layers_of_fragment + 1),

@@ -9,9 +9,10 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "doctor/report.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/text_file.h"
+#include "run/process/names.h"
+#include "run/metrics/diagnosis.h"
 
 namespace isthmus::app {
 

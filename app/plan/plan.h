@@ -56,8 +56,7 @@ struct PlanInput {
 [[nodiscard]] nlohmann::ordered_json plan_json(const PlanRequest& request, const PlanInput& input);
 
 /// Settings that reach the wanted utilization: one for each codec that can.
-[[nodiscard]] std::vector<outer_sync::plan::Choice> find_choices(const PlanRequest& request,
-                                                                 const PlanInput& input);
+[[nodiscard]] std::vector<outer_sync::plan::Choice> find_choices(double utilization, const PlanInput& input);
 
 /// Prints the plan. Exit status 0, or Error's.
 int run_plan(const PlanRequest& request);

@@ -48,7 +48,7 @@ int run_reducer(WorkerRequest request) {
                               closing_rule(experiment), trace, outer.lossless_stage());
   const auto folder = own_folder(experiment.folder() / request.name);
   const auto records = std::make_shared<outer_sync::RecordQueue>();
-  if (experiment.run.gather) node.gather(records);
+  if (experiment.run.gathers()) node.gather(records);
   const auto say = [&records](const std::string& text) {
     records->add(outer_sync::protocol::RecordKind::log, text);
     say_line(text);

@@ -32,6 +32,7 @@
 #include "isthmus/trainer/sample.h"
 #include "isthmus/trainer/schedule.h"
 #include "run/experiment/identity.h"
+#include "run/experiment/live_settings.h"
 #include "run/metrics/metrics_server.h"
 #include "run/metrics/run_readings.h"
 #include "run/metrics/summary.h"
@@ -96,7 +97,7 @@ class Worker {
                       .folder = checkpoints_in(folder_),
                       .say = [this](const std::string& text) { say(text); }}),
         samples_(node_) {
-    if (config_.run.gather) node_.gather(records_);
+    if (config_.run.gathers()) node_.gather(records_);
     metrics_.copy_to([this](std::string line) { records_->add(RecordKind::metrics, std::move(line)); });
     outer_.share_moments(replica_);
     if (ranks_) watch_ranks();

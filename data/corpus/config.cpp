@@ -78,12 +78,16 @@ std::vector<MixturePart> DataConfig::parts() const {
   return out;
 }
 
+bool DataConfig::is_stream() const {
+  return path == LiveInput::standard_input || path.find("://") != std::string::npos;
+}
+
 void DataConfig::check() const {
   if (!is_stream()) return;
   const auto refuse = [](const std::string& why) {
-    throw Error(ErrorKind::config, "data.source is pipe and " + why);
+    throw Error(ErrorKind::config, "data.path is a stream and " + why);
   };
-  if (!mixture.empty()) refuse("data.mixture is set; expected data.path: streams are not mixed");
+  if (!mixture.empty()) refuse("data.mixture is set too; expected only data.path: streams are not mixed");
   check_live_path("data.path", path);
   if (tokenizer.starts_with("vocab:"))
     refuse("data.tokenizer is " + tokenizer + ", which reads no text; expected a tokenizer for text");

@@ -104,7 +104,7 @@ struct Corpus::Contents {
   explicit Contents(const DataConfig& config) : tokenizer(make_tokenizer(config.tokenizer)) {
     if (config.is_stream()) {
       throw Error(ErrorKind::config,
-                  "data.source is pipe: only the workers of a run can read a stream; expected files");
+                  "data.path is a stream, which only the workers of a run can read; expected files");
     }
     begin(config);
     for (const auto& part : config.parts())

@@ -138,11 +138,12 @@ void StoreWriter::resume() {
   }
   for (std::size_t i = 0; i < std::max(task_.size(), journal.task.size()); ++i) {
     if (i < task_.size() && i < journal.task.size() && task_[i] == journal.task[i]) continue;
-    const auto of = [&](const Task& task) {
-      return i < task.size() ? task[i].first + " is " + task[i].second : "nothing";
+    const auto at = [&](const Task& task) {
+      return i < task.size() ? task[i] : std::pair(std::string(), std::string("not set"));
     };
-    unusable("it belongs to a run that was started differently: now " + of(task_) + ", then " +
-             of(journal.task));
+    const auto now = at(task_), before = at(journal.task);
+    unusable("it belongs to a run that was started differently: " + (now.first.empty() ? before : now).first +
+             " is " + now.second + ", but was " + before.second);
   }
   if (!(journal.spec == spec_)) unusable("it belongs to a run with another tokenizer or format");
   counts_ = journal.counts;

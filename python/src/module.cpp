@@ -22,6 +22,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/trainer/parameter_table.h"
 #include "observer.h"
+#include "plan/choose.h"
 #include "replica.h"
 #include "run/output/version.h"
 
@@ -109,7 +110,8 @@ void run_signal_handlers() {
 
 app::Experiment load(const std::string& file, const std::vector<std::string>& assignments,
                      const std::string& name, const std::string& site) {
-  return app::load_experiment(file, assignments, app::WorkerPlace{name, site}, app::Purpose::own_data);
+  return app::load_and_choose(file, assignments, app::WorkerPlace{name, site}, app::Purpose::own_data)
+      .experiment;
 }
 
 /// Places of the tensors of the config's own model, as in `isthmus worker`.

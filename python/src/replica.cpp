@@ -12,6 +12,7 @@
 #include "isthmus/outer_sync/config/codec_plan.h"
 #include "isthmus/outer_sync/log/fingerprint.h"
 #include "run/experiment/identity.h"
+#include "run/experiment/live_settings.h"
 #include "without_signals.h"
 
 namespace isthmus::python {
@@ -99,7 +100,7 @@ Replica::Replica(ReplicaRequest request)
       last_(static_cast<std::uint64_t>(config_.run.stop_after > 0
                                            ? std::min(config_.run.steps, config_.run.stop_after)
                                            : config_.run.steps)) {
-  if (config_.run.gather) node_.gather(gathered_);
+  if (config_.run.gathers()) node_.gather(gathered_);
   metrics_.copy_to([this](std::string line) { gathered_->add(RecordKind::metrics, std::move(line)); });
   node_.look_up(std::move(request.while_waiting));
   server_ = app::serve_metrics(

@@ -24,7 +24,7 @@ class Auto : public ::testing::Test {
                       "network.heartbeat=200ms",
                       "outer.auto.utilization=0.9",
                       "outer.auto.at_start=false",
-                      "outer.auto.least_between=2s"};
+                      "outer.auto.min_interval=2s"};
     settings.insert(settings.end(), more.begin(), more.end());
     launch.emplace(site.start_launch(settings));
     ASSERT_TRUE(eventually([&] {

@@ -273,13 +273,13 @@ TEST_F(Gathered, MetricsAndLogLinesOfWorkersElsewhereLineByLine) {
   site.write("runs/tiny/eu-1/metrics.jsonl", "{\"of\": \"an older run\"}\n");
   start_coordinator();
   auto eu = worker("eu-1", elsewhere());
-  auto us = worker("us-1", elsewhere({"run.gather=false"}));
+  auto us = worker("us-1", elsewhere({"run.gather_limit=0"}));
   expect_reference(eu, us);
   EXPECT_THAT(own("eu-1", "metrics.jsonl"), ::testing::Not(::testing::IsEmpty()));
   EXPECT_EQ(here("eu-1", "metrics.jsonl"), own("eu-1", "metrics.jsonl"));
   EXPECT_THAT(here("eu-1", "gathered.log"), ::testing::Contains(HasSubstr("member 1 of 2")));
   EXPECT_THAT(here("eu-1", "metrics.jsonl.1"), SizeIs(1)) << "the older run's line";
-  EXPECT_FALSE(std::filesystem::exists(site.run() / "us-1")) << "us-1 has run.gather=false";
+  EXPECT_FALSE(std::filesystem::exists(site.run() / "us-1")) << "us-1 has run.gather_limit=0";
 }
 
 TEST_F(Gathered, WhoWorksInThatFolderItselfIsLeftAlone) {

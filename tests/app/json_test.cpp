@@ -41,7 +41,7 @@ TEST_F(JsonTest, OfARunAndWhatItLeaves) {
   EXPECT_EQ(summary.at("exit_status"), 0);
   const auto run = site_.run().string();
   EXPECT_TRUE(document("data ledger " + run).at("clean").get<bool>());
-  EXPECT_EQ(document("trace summary " + run + "/replica-0/trace.json").at("process"), "replica-0");
+  EXPECT_EQ(document("trace " + run + "/replica-0/trace.json").at("process"), "replica-0");
   const auto replayed = document("replay log/replica-0");
   EXPECT_EQ(replayed.at("global_hash"), site_.hash());
   EXPECT_EQ(replayed.at("fragments").size(), 3U);
@@ -70,19 +70,19 @@ TEST_F(JsonTest, OfConfigs) {
   const auto config = document("config tiny.yaml");
   EXPECT_EQ(config.at("outer.sync_every"), "10");
   EXPECT_EQ(document("config").size(), config.size());
-  EXPECT_EQ(document("config explain outer.sync_every").at("class"), "live");
-  EXPECT_THAT(shell("config explain outer.sync_evry", 2), "");
+  EXPECT_EQ(document("config --explain outer.sync_every").at("class"), "live");
+  EXPECT_THAT(shell("config --explain outer.sync_evry", 2), "");
   EXPECT_THAT(read_all(site_ / "err.log"), HasSubstr("the nearest are outer.sync_every"));
   site_.write(
       "other.yaml",
       "extends: tiny.yaml\nouter.sync_every: 20\nsites: {eu: {inner.batch: 8}, us: {inner.batch: 4}}\n");
-  const auto difference = document("config diff tiny.yaml other.yaml");
+  const auto difference = document("config tiny.yaml --diff other.yaml");
   std::map<std::string, std::pair<std::string, std::string>> found;
   for (const auto& entry : difference.at("differ")) found[entry.at("key")] = {entry.at("a"), entry.at("b")};
   EXPECT_EQ(found.size(), 5U) << difference;
   EXPECT_EQ(found["outer.sync_every"], std::pair(std::string("10"), std::string("20")));
   EXPECT_EQ(found["sites.eu.inner.batch"].second, "8");
-  EXPECT_EQ(document("config diff tiny.yaml tiny.yaml").at("differ").size(), 0U);
+  EXPECT_EQ(document("config tiny.yaml --diff tiny.yaml").at("differ").size(), 0U);
 }
 
 /// A command that fails prints no document, and its reason on standard error.

@@ -65,8 +65,7 @@ TEST(Ranks, GoOnFromACheckpointWithAsManyAndWithOthers) {
 TEST(Ranks, OfAStreamGetItsRowsFromTheOneThatReadsIt) {
   Site site;
   StreamServer server(site / "feed", [](const std::string&) { return stream_of_lines(1, 20'000); });
-  const auto result =
-      site.launch({"data.source=pipe", "data.path=\"" + server.address() + "\"", "replica.ranks=2"});
+  const auto result = site.launch({"data.path=\"" + server.address() + "\"", "replica.ranks=2"});
   ASSERT_EQ(result.status, 0) << result.report() << site.logs();
 }
 

@@ -16,8 +16,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 Words streaming(const std::string& path, int replicas) {
-  return {"data.source=pipe", "data.path=\"" + path + "\"", "replicas=" + std::to_string(replicas),
-          "run.checkpoint_every=5"};
+  return {"data.path=\"" + path + "\"", "replicas=" + std::to_string(replicas), "run.checkpoint_every=5"};
 }
 
 std::function<std::string(const std::string&)> endless_text() {

@@ -1,4 +1,4 @@
-#include "cli/trace_summary.h"
+#include "cli/files/trace_summary.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cli/top_screen.h"
+#include "cli/live/top_screen.h"
 #include "coordinator/round_timeline.h"
 #include "isthmus/base/error.h"
 

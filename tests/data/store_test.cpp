@@ -369,7 +369,7 @@ TEST(Store, GoesOnFromItsLastCommitAndEndsWithTheSameBytes) {
                        [&] {
                          const StoreWriter other(folder / "s", spec, {{"sources", "y"}});
                        }),
-              ::testing::AllOf(::testing::HasSubstr("now sources is y, then sources is x"),
+              ::testing::AllOf(::testing::HasSubstr("sources is y, but was x"),
                                ::testing::HasSubstr("remove " + (folder / "s.partial").string())));
   {
     StoreWriter writer(folder / "s", spec, {{"sources", "x"}});

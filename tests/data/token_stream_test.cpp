@@ -55,7 +55,6 @@ class Reader {
 
   static DataConfig config(const std::string& path, std::int64_t threads, const std::string& on_bad) {
     DataConfig config;
-    config.source = "pipe";
     config.path = path;
     config.seq_len = window;
     config.threads = threads;
@@ -341,7 +340,7 @@ TEST(TokenStream, AStoreOfAnotherStreamIsRefused) {
   options.store = folder / "store";
   options.say = [](const std::string&) {};
   EXPECT_THAT(error_of(ErrorKind::data, [&] { const Corpus corpus(config, options); }),
-              HasSubstr("now data.text_field is body, then data.text_field is text"));
+              HasSubstr("data.text_field is body, but was text"));
 }
 
 TEST(TokenStream, SettingsThatCannotBeAreRefusedByName) {
@@ -353,8 +352,10 @@ TEST(TokenStream, SettingsThatCannotBeAreRefusedByName) {
   EXPECT_THAT(refused([](auto& c) { c.mixture = "a = 1; b = 1"; }), HasSubstr("data.mixture is set"));
   EXPECT_THAT(refused([](auto& c) { c.tokenizer = "vocab:300"; }), HasSubstr("which reads no text"));
   EXPECT_THAT(refused([](auto& c) { c.format = "text"; }), HasSubstr("data.format is text; expected jsonl"));
-  for (const auto* path : {"", "corpus.txt", "tcp://", "tcp://host", "tcp://host:0", "tcp://host:70000",
-                           "tcp://host:port", "unix://relative", "http://host:80"}) {
+  for (const auto* path : {"", "corpus.txt", "./-", "/unix:/feed"})
+    EXPECT_FALSE(Reader::config(path, 1, "fail").is_stream()) << path;
+  for (const auto* path : {"tcp://", "tcp://host", "tcp://host:0", "tcp://host:70000", "tcp://host:port",
+                           "unix://relative", "http://host:80"}) {
     EXPECT_THAT(refused([&](auto& c) { c.path = path; }),
                 HasSubstr(std::string("data.path is \"") + path + "\"; expected - (standard input)"));
   }

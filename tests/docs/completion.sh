@@ -28,11 +28,11 @@ offered() {
 compopt() { :; }
 
 offered launch isthmus la
-offered "explain" isthmus config ex
+offered "--explain" isthmus config --ex
 offered "--resume" isthmus launch --resu
 offered "outer.sync_every=" isthmus launch --set outer.sync_e
 offered "outer.sync_every= outer.sync_delay=" isthmus worker --set outer.sy
-offered "outer.sync_delay" isthmus config explain outer.sync_d
+offered "outer.sync_delay" isthmus config --explain outer.sync_d
 offered "int8 int4" isthmus launch --set outer.codec = in
 offered "true false" isthmus launch --set outer.final_sync =
 offered "lz4" isthmus data tokenize --codec l

@@ -94,7 +94,7 @@ def test_tls_round_log_status_and_top_are_as_of_other_workers(run):
     run.finish()
     replayed = program(run, "replay", run.folder / "log/eu")
     assert run.report("eu")["global_hash"] in replayed, replayed
-    summary = program(run, "trace", "summary", run.folder / "runs/test/eu/trace.json")
+    summary = program(run, "trace", run.folder / "runs/test/eu/trace.json")
     assert "train" in summary
 
 

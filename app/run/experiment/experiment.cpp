@@ -3,13 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
-#include "isthmus/outer_sync/config/settings_timeline.h"
-#include "plan/auto.h"
 #include "run/process/run_folder.h"
 
 namespace isthmus::app {
@@ -50,12 +47,10 @@ void RunConfig::serialize(config::Archive& ar) {
   ar({"on_event", &on_event, Scope::per_site,
       "shell command that the coordinator runs for each event of the run: the event is JSON on its standard "
       "input, $1 is its kind; empty: none"});
-  ar({"gather", &gather, Scope::per_site,
-      "copy workers' metrics and log lines to the coordinator's run folder"});
   ar({"gather_limit", &gather_limit, Scope::per_site,
-      "coordinator only: maximum size of one member's gathered lines; beyond it, further metrics of that "
-      "member are dropped and only the newer part of its log is kept. All members together may use 16 times "
-      "that",
+      "maximum size of one worker's metrics and log lines that are copied to the coordinator's run folder; "
+      "beyond it, further metrics of that worker are dropped and only the newer part of its log is kept. All "
+      "workers together may use 16 times that; 0: none are copied",
       0, 1e18});
   ar({"disk_low", &disk_low, Scope::per_site,
       "free space on the disk of a run folder below which the coordinator warns", 0, 1e18});
@@ -75,11 +70,10 @@ void AutoConfig::serialize(config::Archive& ar) {
       "time of an inner step, for outer.auto; 0: the links file has one for every site", 0, 86400});
   ar({"links", &links, Scope::per_site,
       "links file for outer.auto; empty: network.emulate and network.rate describe the links"});
-  ar({"in_run", &in_run, Scope::per_site,
-      "coordinator only: adjust sync_every and sync_delay during the run too, from the members' "
-      "measurements"});
-  ar({"least_between", &least_between, Scope::per_site,
-      "minimum time between two changes that outer.auto makes", 1, 86400});
+  ar({"min_interval", &min_interval, Scope::per_site,
+      "coordinator only: minimum time between two changes of sync_every and sync_delay during the run, from "
+      "the members' measurements; 0: no changes",
+      0, 86400});
 }
 
 void Experiment::serialize(config::Archive& ar) {
@@ -103,10 +97,8 @@ void Experiment::serialize(config::Archive& ar) {
 }
 
 void LaunchDefaults::serialize(config::Archive& ar) {
-  ar({"silence", &silence, Scope::per_site,
-      "time without the launch after which a site ends its workers; for sites without a launch.silence of "
-      "their own",
-      1, 1e7});
+  ar({"silence", &silence, Scope::per_site, "time without the launch after which a site ends its workers", 1,
+      1e7});
 }
 
 void WorkerConfig::serialize(config::Archive& ar) {
@@ -124,46 +116,6 @@ std::vector<std::string> WorkerConfig::words() const {
     throw Error(ErrorKind::config,
                 fmt::format("worker.command is '{}'; expected a list like [python, train.py]", command));
   return list.get<std::vector<std::string>>();
-}
-
-namespace {
-
-/// Makes a relative path absolute: from the folder of the file that sets it, or the working directory for
-/// --set.
-void anchor(std::string& path, const config::Source& source, std::string_view key) {
-  if (path.empty()) return;
-  for (const auto& entry : source.entries()) {
-    if (entry.key == key) path = std::filesystem::absolute(entry.base / path).lexically_normal().string();
-  }
-}
-
-}  // namespace
-
-void check_name(const std::string& what, const std::string& name) {
-  const bool plain =
-      !name.empty() && name.size() <= 64 && name.front() != '.' &&
-      name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") ==
-          std::string::npos;
-  if (!plain) {
-    throw Error(ErrorKind::config,
-                what + " is '" + name +
-                    "'; expected up to 64 letters, digits, '.', '_' and '-', not beginning "
-                    "with '.': it names a folder");
-  }
-}
-
-void check_member_name(const std::string& what, const std::string& name) {
-  check_name(what, name);
-  constexpr auto taken = std::to_array<std::string_view>({"config.yaml", "coordinator", "launch.json",
-                                                          "launch.log", "launch.seen", "metrics.jsonl",
-                                                          "run.secret", "stores", "summary.json"});
-  const auto is_of = [&name](std::string_view own) {
-    return name == own || name.starts_with(std::string(own) + '.');
-  };
-  if (std::ranges::any_of(taken, is_of))
-    throw Error(ErrorKind::config,
-                fmt::format("{} is '{}', which is reserved for the run's own files; choose another name",
-                            what, name));
 }
 
 outer_sync::protocol::Hello hello_of(Experiment& experiment, const std::string& name,
@@ -217,243 +169,6 @@ outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment) {
           .quorum = quorum,
           .grace = std::chrono::duration_cast<outer_sync::protocol::Time>(grace),
           .reject = outer.reject};
-}
-
-namespace {
-
-std::string reason_not_to_set(const config::Item& item) {
-  if (item.scope == Scope::live || item.at_once) return {};
-  const auto* why = item.scope == Scope::per_site
-                        ? "each member reads it when it starts; change the member's config and restart it"
-                        : "everything computed in the run so far depends on it";
-  return fmt::format(
-      "{} cannot be set during a run: its class is {}, and {}. Keys of class live and network.rate can be "
-      "set",
-      item.key, to_string(item.scope), why);
-}
-
-}  // namespace
-
-outer_sync::protocol::ChangeVerdict judge_change(const Experiment& experiment,
-                                                 const outer_sync::protocol::Settings& before,
-                                                 const config::SharedItems& items) {
-  auto asked = experiment;
-  const auto keys = config::list(asked);
-  std::vector<std::string> names;
-  names.reserve(keys.size());
-  for (const auto& key : keys) names.push_back(key.key);
-  std::size_t at_once = 0;
-  config::Source source;
-  try {
-    for (const auto& [key, value] : items) {
-      const auto item = std::ranges::find(keys, key, &config::Item::key);
-      if (item == keys.end())
-        return {
-            fmt::format("unknown key {}; did you mean {}?", key.substr(0, 80), config::nearest(key, names)),
-            false};
-      if (auto reason = reason_not_to_set(*item); !reason.empty()) return {std::move(reason), false};
-      at_once += item->at_once ? 1 : 0;
-      source.set(key + "=" + value);
-    }
-    config::Reader reader(source);  // checks each value by itself
-    asked.serialize(reader);
-    reader.finish();
-  } catch (const Error& error) {
-    return {error.what(), false};
-  }
-  if (at_once > 0 && at_once < items.size())
-    return {
-        "some of these keys belong to each member and apply at once, and the others are shared by all; set "
-        "them separately",
-        false};
-  return {outer_sync::problem_of_change(experiment.outer, before, items), at_once > 0};
-}
-
-RunConfig run_config_at(const RunConfig& base, const outer_sync::protocol::Settings& settings,
-                        std::uint64_t step) {
-  struct Section {
-    RunConfig run;
-    void serialize(config::Archive& ar) { ar.section("run", run); }
-  } section{base};
-  config::Source source;
-  for (const auto* key : {"run.eval_every", "run.checkpoint_every"}) {
-    const auto value = outer_sync::protocol::changed_value(settings, key, step);
-    if (!value.empty()) source.set(std::string(key) + "=" + value);
-  }
-  config::Reader reader(source);
-  section.serialize(reader);
-  reader.finish();
-  return section.run;
-}
-
-namespace {
-
-/// Makes each path of a mixture absolute.
-void anchor_mixture(data::DataConfig& data, const config::Source& source) {
-  if (data.mixture.empty()) return;
-  auto parts = data::parse_mixture(data.mixture);
-  const auto* entry = source.find("data.mixture");
-  for (auto& part : parts) {
-    if (entry != nullptr)
-      part.path = std::filesystem::absolute(entry->base / part.path).lexically_normal().string();
-  }
-  data.mixture = data::to_string(parts);
-}
-
-/// Reads a config without sites, or that of one site.
-Experiment read_experiment(const config::Source& source, bool needs_data) {
-  auto experiment = config::read<Experiment>(source);
-  if (!experiment.data.is_stream()) anchor(experiment.data.path, source, "data.path");
-  anchor(experiment.data.store, source, "data.store");
-  anchor_mixture(experiment.data, source);
-  anchor(experiment.outer.log, source, "outer.log");
-  anchor(experiment.network.secret, source, "network.secret");
-  anchor(experiment.automatic.links, source, "outer.auto.links");
-  anchor(experiment.trainer.init_from, source, "trainer.init_from");
-  const auto& tokenizer = experiment.data.tokenizer;
-  if (tokenizer != "bytes" && !tokenizer.starts_with("vocab:"))
-    anchor(experiment.data.tokenizer, source, "data.tokenizer");
-  check_name("run.name", experiment.run.name);
-  if (!experiment.worker.words().empty()) needs_data = false;  // that program has its own data
-  if (needs_data && experiment.data.path.empty() && experiment.data.mixture.empty())
-    throw Error(ErrorKind::config, "data.path is empty; expected a text file, a folder or a .bin file");
-  if (needs_data) experiment.data.check();
-  if (experiment.run.keep_checkpoints == 1)
-    throw Error(ErrorKind::config,
-                "run.keep_checkpoints is 1; expected 2 or more, or 0 to keep all: while replicas write the "
-                "newest, all of them have only the previous one");
-  experiment.model.resolve(experiment.data.seq_len);
-  experiment.outer.resolve();
-  experiment.outer.take_replicas(experiment.replicas);
-  experiment.outer.steps = experiment.run.steps;
-  experiment.network.check();
-  experiment.metrics.check();
-  experiment.replica.check(experiment.inner.batch);
-  if (experiment.outer.data_parallel() && experiment.replica.ranks > 1)
-    throw Error(
-        ErrorKind::config,
-        "replica.ranks is " + std::to_string(experiment.replica.ranks) +
-            " and outer.method is data_parallel; expected 1: with data_parallel every process is a replica");
-  const auto open = experiment.network.reachable();
-  if (experiment.outer.data_parallel() && !open.empty() && !experiment.network.insecure)
-    throw Error(ErrorKind::config, "outer.method is data_parallel and " + open +
-                                       ": Gloo's connections are neither encrypted nor authenticated; pass "
-                                       "--insecure if the network is trusted");
-  if (experiment.outer.data_parallel() && !experiment.network.listens())
-    throw Error(ErrorKind::config,
-                "network.listen is none and outer.method is data_parallel; expected ADDRESS:PORT: with Gloo "
-                "every worker must have an address that the others can dial");
-  if (experiment.inner.is_muon() && experiment.outer.data_parallel() && experiment.replicas > 1)
-    throw Error(
-        ErrorKind::config,
-        fmt::format("inner.optimizer is muon, outer.method is data_parallel and replicas is {0}; expected "
-                    "replicas 1 with {0} times the batch, which computes the same: the replicas' steps must "
-                    "be bit-identical on any processor, and Muon's are not",
-                    experiment.replicas));
-  if (experiment.inner.is_muon() && !experiment.outer.data_parallel() && experiment.outer.warmup_steps > 0)
-    throw Error(ErrorKind::config,
-                fmt::format("inner.optimizer is muon and outer.warmup_steps is {}; expected 0: warm-up steps "
-                            "must be bit-identical on any processor, and Muon's are not",
-                            experiment.outer.warmup_steps));
-  if (experiment.inner.is_muon() && experiment.replica.zero)
-    throw Error(ErrorKind::config,
-                "inner.optimizer is muon and replica.zero is true; expected false: Muon orthogonalises whole "
-                "matrices, which cannot be split");
-  if (experiment.reducers > 0 && experiment.outer.data_parallel()) {
-    throw Error(ErrorKind::config,
-                "reducers is " + std::to_string(experiment.reducers) +
-                    " and outer.method is data_parallel; expected 0: reducers would have nothing to reduce");
-  }
-  // The data-parallel baseline averages gradients at every step, as other methods do in the warm-up.
-  if (experiment.outer.data_parallel()) experiment.outer.warmup_steps = experiment.run.steps;
-  return experiment;
-}
-
-/// Stores worker.command, of the run and of sites, as one JSON text: the archive has no lists of texts.
-void write_commands_as_text(config::Source& source) {
-  for (auto entry : std::vector(source.entries())) {
-    const bool of_site = entry.key.starts_with("sites.") && entry.key.ends_with(".worker.command");
-    if (!entry.is_list || (entry.key != "worker.command" && !of_site)) continue;
-    entry.values = {nlohmann::json(entry.values).dump()};
-    entry.is_list = false;
-    source.put(std::move(entry));
-  }
-}
-
-/// Sets `replicas` to the sum over all sites. Throws Error(config) if another number is given.
-void put_replicas(config::Source& source, const std::vector<Site>& sites) {
-  std::int64_t sum = 0;
-  std::string parts;
-  for (const auto& site : sites) {
-    sum += site.replicas;
-    parts += fmt::format("{}{}: {}", parts.empty() ? "" : ", ", site.name, site.replicas);
-  }
-  const auto text = std::to_string(sum);
-  const auto* given = source.find("replicas");
-  if (given != nullptr && given->values != std::vector{text}) {
-    throw Error(
-        ErrorKind::config,
-        fmt::format("replicas is {} ({}) and the sites have {} ({}); leave replicas out when there are sites",
-                    given->values.empty() ? "" : given->values.front(), given->place, sum, parts));
-  }
-  if (given == nullptr) source.put({"replicas", {text}, false, false, "sites", {}});
-}
-
-void check_equal_batches(const std::vector<Site>& sites, const std::vector<Experiment>& at_sites) {
-  for (std::size_t i = 1; i < sites.size(); ++i) {
-    if (!at_sites[i].outer.data_parallel() || at_sites[i].inner.batch == at_sites[0].inner.batch) continue;
-    throw Error(ErrorKind::config,
-                fmt::format("inner.batch is {} at site {} and {} at site {}; expected equal batches "
-                            "with outer.method data_parallel, which averages gradients without weights",
-                            at_sites[0].inner.batch, sites[0].name, at_sites[i].inner.batch, sites[i].name));
-  }
-}
-
-}  // namespace
-
-Experiment load_experiment(const std::filesystem::path& file, const std::vector<std::string>& assignments,
-                           const std::optional<WorkerPlace>& worker, Purpose purpose) {
-  return load_experiment(purpose == Purpose::benchmark && file.empty()
-                             ? config::Source::from_text("", "no file")
-                             : config::Source::from_file(file),
-                         assignments, worker, purpose);
-}
-
-Experiment load_experiment(config::Source source, const std::vector<std::string>& assignments,
-                           const std::optional<WorkerPlace>& worker, Purpose purpose) {
-  for (const auto& assignment : assignments) source.set(assignment);
-  write_commands_as_text(source);
-  Experiment sample;
-  auto sites = take_sites(source, config::list(sample));
-  if (!sites.empty()) put_replicas(source, sites);
-  std::vector<Experiment> at_sites;
-  const bool chooses = purpose == Purpose::training || purpose == Purpose::own_data;
-  const bool needs_data = purpose == Purpose::training;
-  at_sites.reserve(sites.size());
-  for (const auto& site : sites) at_sites.push_back(read_experiment(at_site(source, site), needs_data));
-  check_equal_batches(sites, at_sites);
-  const auto* site = worker ? site_of(sites, worker->name, worker->site) : nullptr;
-  auto experiment = site == nullptr ? read_experiment(source, needs_data && sites.empty())
-                                    : at_sites[static_cast<std::size_t>(site - sites.data())];
-  // The run's folder gets absolute paths.
-  for (std::size_t i = 0; i < sites.size(); ++i) {
-    if (sites[i].is_elsewhere()) continue;  // its paths are that machine's
-    for (const auto& item : config::list(at_sites[i])) {
-      const auto setting = std::ranges::find(sites[i].settings, item.key, &config::Source::Entry::key);
-      if (setting != sites[i].settings.end() && !setting->is_list && !setting->by_step)
-        setting->values = {item.value};
-    }
-  }
-  if (site != nullptr) experiment.site = site->name;
-  experiment.sites = std::move(sites);
-  if (chooses && experiment.automatic.utilization > 0) {
-    check_automatic(experiment);
-    if (!experiment.automatic.at_start) return experiment;
-    auto general = read_experiment(source, false);  // no site's own settings may count
-    general.sites = experiment.sites;
-    choose_settings(experiment, std::move(general));
-  }
-  return experiment;
 }
 
 std::vector<config::Item> items_of(Experiment& experiment) {

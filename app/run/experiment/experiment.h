@@ -36,10 +36,11 @@ struct RunConfig {
   std::int64_t record_outer_gradients = 0;
   std::int64_t restarts = 100;
   std::string on_event;
-  bool gather = true;
   config::Size gather_limit{256'000'000};
   config::Size disk_low{2'000'000'000};
   config::Duration stop_grace{60};
+  /// Whether workers' metrics and log lines are copied to the coordinator's run folder.
+  [[nodiscard]] bool gathers() const { return gather_limit.bytes > 0; }
   /// Whether checkpoints are written before the end of the run.
   [[nodiscard]] bool writes_checkpoints_meanwhile() const {
     return checkpoint_every > 0 || checkpoint_interval.seconds > 0;
@@ -47,18 +48,18 @@ struct RunConfig {
   void serialize(config::Archive& ar);
 };
 
-/// Choice of outer-loop settings from links and step time, instead of those in the config.
+/// Choice of outer-loop settings from links and step time, instead of those in the config
+/// (plan/choose.h).
 struct AutoConfig {
   double utilization = 0;
   bool at_start = true;
   config::Duration step_time;
   std::string links;
-  bool in_run = true;
-  config::Duration least_between{60};
+  config::Duration min_interval{60};
   void serialize(config::Archive& ar);
 };
 
-/// Settings of `launch` for all sites; a site's own are in its LauncherConfig.
+/// Settings of `launch` that are not about one site's machine.
 struct LaunchDefaults {
   config::Duration silence{43200};
   void serialize(config::Archive& ar);
@@ -91,7 +92,6 @@ struct Experiment {
   LaunchDefaults launch;
   void serialize(config::Archive& ar);
 
-  std::string auto_note;    ///< what outer.auto has chosen, and why; empty if it chose nothing
   std::vector<Site> sites;  ///< not a key: its keys depend on the sites' names
   std::string site;         ///< site of this config; not a key; empty: no site
 
@@ -145,24 +145,8 @@ enum class Purpose { training, benchmark, inference, own_data };
 /// When an owner may close a chunk, and how many members a view needs.
 [[nodiscard]] outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment);
 
-/// Whether these values may be set during the run, on top of earlier changes.
-[[nodiscard]] outer_sync::protocol::ChangeVerdict judge_change(const Experiment& experiment,
-                                                               const outer_sync::protocol::Settings& before,
-                                                               const config::SharedItems& items);
-
-/// The run's keys at that step, including changes made during the run. Throws Error(config) for invalid
-/// values.
-[[nodiscard]] RunConfig run_config_at(const RunConfig& base, const outer_sync::protocol::Settings& settings,
-                                      std::uint64_t step);
-
 /// Seed of one replica's stochastic rounding: differs from the others', and stays the same when the replica
 /// comes back.
 [[nodiscard]] std::uint64_t noise_seed(const Experiment& experiment, const std::string& name);
-
-/// Throws Error(config) naming `what` unless the name is valid for a folder: letters, digits, '.', '_' and
-/// '-'.
-void check_name(const std::string& what, const std::string& name);
-/// The same for a member's name, which must also differ from the run's own files and folders next to it.
-void check_member_name(const std::string& what, const std::string& name);
 
 }  // namespace isthmus::app

@@ -2,6 +2,8 @@
 
 #include <filesystem>
 
+#include "run/process/names.h"
+
 namespace isthmus::app {
 
 std::string own_certificates(const std::string& certs, const std::string& name) {

@@ -65,8 +65,6 @@ void LauncherConfig::serialize(config::Archive& ar) {
       "parent of the run's folder there, relative to the user's home; relative paths that the site sets "
       "start from it"});
   ar({"coordinator", &coordinator, Scope::per_site, "run the coordinator there instead of next to `launch`"});
-  ar({"silence", &silence, Scope::per_site,
-      "time without the launch after which the site ends its workers; 0: launch.silence", 0, 1e7});
   ar({"image", &image, Scope::per_site,
       "container image with isthmus; Kubernetes then starts the site's workers, and `launch --render "
       "kubernetes` writes the manifests"});

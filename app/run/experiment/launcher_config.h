@@ -25,7 +25,6 @@ struct LauncherConfig {
   std::string program = "isthmus";
   std::string folder = "runs";
   bool coordinator = false;
-  config::Duration silence;  ///< 0: launch.silence
   std::string image, cluster_namespace = "default", volume;
   std::vector<std::string> options;  ///< as for ssh -o
   std::vector<std::string> slurm;    ///< for sbatch

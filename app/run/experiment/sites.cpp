@@ -8,6 +8,7 @@
 
 #include "isthmus/base/error.h"
 #include "run/experiment/experiment.h"
+#include "run/process/names.h"
 
 namespace isthmus::app {
 
@@ -125,7 +126,8 @@ std::vector<Site> take_sites(Source& source, const std::vector<config::Item>& ke
     check_name(name, entry);
     auto site = std::ranges::find(sites, name, &Site::name);
     if (site == sites.end())
-      site = sites.insert(site, Site{.name = name, .replicas = 1, .settings = {}, .launch = {}});
+      site =
+          sites.insert(site, Site{.name = name, .replicas = 1, .settings = {}, .launch = {}, .silence = {}});
     auto key = key_in_site(entry, name);
     if (key.empty())
       config_error(fmt::format("{}: {} is a plain value; expected a map like {{inner.batch: 8}}", entry.place,
@@ -139,7 +141,8 @@ std::vector<Site> take_sites(Source& source, const std::vector<config::Item>& ke
       own.put(std::move(entry));
       continue;
     }
-    if (key.starts_with(launch_prefix)) fail_at_launch_key(*site, entry, key);
+    if (key.starts_with(launch_prefix) && std::ranges::find(keys, key, &config::Item::key) == keys.end())
+      fail_at_launch_key(*site, entry, key);
     check_key(*site, entry, key, keys);
     entry.key = std::move(key);
     const auto* general = source.find(entry.key);

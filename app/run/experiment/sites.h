@@ -19,6 +19,7 @@ struct Site {
   std::int64_t replicas = 1;
   std::vector<config::Source::Entry> settings;  ///< by general key
   LauncherConfig launch;
+  config::Duration silence{};  ///< launch.silence there; `load_experiment` sets it
   /// The site's own keys, without settings.
   void serialize(config::Archive& ar);
 

@@ -21,7 +21,6 @@ struct MixturePart {
 [[nodiscard]] std::string to_string(const std::vector<MixturePart>& parts);
 
 struct DataConfig {
-  std::string source = "files";
   std::string path;
   std::string mixture;
   std::string tokenizer = "bytes";
@@ -40,26 +39,19 @@ struct DataConfig {
 
   /// The data sets of the corpus, with weights that add up to 1: those of `mixture`, or all of `path`.
   [[nodiscard]] std::vector<MixturePart> parts() const;
-  [[nodiscard]] bool is_stream() const { return source == "pipe"; }
-  [[nodiscard]] bool reads_standard_input() const { return is_stream() && path == "-"; }
-  /// Throws Error(config) naming the key if a stream (`source` is pipe) is configured in a way that is not
-  /// supported.
+  /// Whether `path` is a live stream: -, tcp://HOST:PORT or unix:///PATH.
+  [[nodiscard]] bool is_stream() const;
+  [[nodiscard]] bool reads_standard_input() const { return path == "-"; }
+  /// Throws Error(config) naming the key if a stream is configured in a way that is not supported.
   void check() const;
 
   void serialize(config::Archive& ar) {
     using enum config::Scope;
-    ar({"source",
-        &source,
-        per_site,
-        "source of the corpus: files, or pipe, a live stream of documents that is trained on as it arrives "
-        "and saved in a store",
-        -config::unbounded,
-        config::unbounded,
-        {"files", "pipe"}});
     ar({"path", &path, per_site,
         "corpus: text or JSONL file, folder of those (read recursively), chunk store, nanoGPT or llm.c .bin "
-        "file or a folder of them, or Megatron data set (its prefix); for a stream: - (standard input), "
-        "tcp://HOST:PORT or unix:///PATH"});
+        "file or a folder of them, or Megatron data set (its prefix); or a live stream of documents, which "
+        "is trained on as it arrives and saved in a store: - (standard input), tcp://HOST:PORT or "
+        "unix:///PATH"});
     ar({"mixture", &mixture, per_site,
         "several data sets with weights, instead of path: \"web.bin = 0.7; code.bin = 0.3\""});
     // Members compare Corpus::tokenizer_fingerprint(): they need the same vocabulary, not the same path to

@@ -57,7 +57,7 @@ class DataSet {
   double weight_;
 };
 
-/// Settings of a stream (`data.source: pipe`) that are not in the config.
+/// Settings of a live stream that are not in the config.
 struct StreamOptions {
   std::filesystem::path store;                  ///< folder of the stream's store, which is created or
                                                 ///< continued
@@ -68,7 +68,7 @@ struct StreamOptions {
   std::function<void(const std::string&)> say;  ///< takes sentences for the user; called on any thread
 };
 
-/// A corpus in one of the formats of docs/data.md: a live stream (`data.source: pipe`), text or JSONL files,
+/// A corpus in one of the formats of docs/data.md: a live stream, text or JSONL files,
 /// a chunk store, .bin files, a Megatron data set, or a mixture of these. Text is tokenised in memory, up to
 /// `data.max_bytes`; ids are read from disk as they are used, and checked then. Held out are whole files of a
 /// folder, else the tail: at least one window, so that a small corpus can be evaluated too. Immutable; every

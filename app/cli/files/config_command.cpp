@@ -1,0 +1,228 @@
+#include "cli/files/config_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+
+#include "cli/files/key_notes.h"
+#include "isthmus/base/error.h"
+#include "plan/choose.h"
+#include "run/experiment/experiment.h"
+#include "run/experiment/removed_keys.h"
+#include "run/output/json_output.h"
+
+namespace isthmus::app {
+namespace {
+
+using config::Item;
+using config::Scope;
+using Json = nlohmann::ordered_json;
+
+std::vector<Item> all_keys() {
+  Experiment experiment;
+  return config::list(experiment);
+}
+
+std::string_view class_meaning(Scope scope) {
+  switch (scope) {
+    case Scope::agreed:
+      return "equal on all members, for the whole run";
+    case Scope::live:
+      return "equal on all members; can change during the run, at the same step on all members";
+    case Scope::per_site:
+      return "each member has its own value, from `sites:`, --set or its own file";
+  }
+  return "";
+}
+
+/// The unit in the notes, or the one of the key's kind of value; empty without a unit.
+std::string unit_of(const Item& item, const KeyNote* note) {
+  if (note != nullptr && !note->unit.empty()) return std::string(note->unit);
+  switch (item.kind) {
+    case config::Kind::duration:
+      return "time: ms, s, min or h";
+    case config::Kind::size:
+      return "bytes: kB, MB, GB or TB";
+    case config::Kind::rate:
+      return "bits per second: kbps, Mbps or Gbps";
+    default:
+      return {};
+  }
+}
+
+/// Text in lines of 80 columns, with the label in the margin of the first line.
+std::string wrapped(std::string_view label, std::string_view text) {
+  constexpr std::size_t margin = 12, columns = 80;
+  std::string out = fmt::format("{:<{}}", label, margin);
+  auto column = margin;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const auto end = std::min(text.find(' ', begin), text.size());
+    const auto word = text.substr(begin, end - begin);
+    if (column > margin && column + 1 + word.size() > columns) {
+      out += fmt::format("\n{:{}}", "", margin);
+      column = margin;
+    } else if (column > margin) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+    begin = end + 1;
+  }
+  return out + '\n';
+}
+
+std::string nearest_keys(const std::string& key) {
+  constexpr int most = 3;
+  auto valid = config_keys();
+  std::string out;
+  for (int i = 0; i < most; ++i) {
+    const auto name = config::nearest(key, valid);
+    std::erase(valid, name);
+    out += (i == 0 ? "" : i + 1 < most ? ", " : " or ") + name;
+  }
+  return out;
+}
+
+/// Every key with its value, including the keys of the sites.
+std::map<std::string, Item> effective(const std::filesystem::path& path) {
+  const auto file = std::filesystem::is_directory(path) ? path / "config.yaml" : path;
+  auto experiment = load_experiment(file, {}, std::nullopt, Purpose::inference);
+  std::map<std::string, Item> out;
+  for (auto& item : items_of(experiment)) out.emplace(item.key, std::move(item));
+  return out;
+}
+
+std::string value_in(const std::map<std::string, Item>& items, const std::string& key) {
+  const auto found = items.find(key);
+  return found == items.end() ? "(not there)" : found->second.value.empty() ? "\"\"" : found->second.value;
+}
+
+int print_reference(bool as_json) {
+  JsonOutput json(as_json);
+  if (!as_json) fmt::print("{}", reference());
+  auto keys = Json::array();
+  for (const auto& item : all_keys()) {
+    keys.push_back({{"key", item.key},
+                    {"class", config::to_string(item.scope)},
+                    {"default", item.value},
+                    {"expected", item.expected},
+                    {"meaning", item.doc}});
+  }
+  json.print(keys);
+  return 0;
+}
+
+int print_config(Experiment& experiment, bool as_json) {
+  JsonOutput json(as_json);
+  if (!as_json) fmt::print("{}", to_yaml(experiment));
+  auto values = Json::object();
+  for (const auto& item : items_of(experiment)) values[item.key] = item.value;
+  json.print(values);
+  return 0;
+}
+
+int explain(const std::string& key, bool as_json) {
+  JsonOutput json(as_json);
+  const auto items = all_keys();
+  const auto item = std::ranges::find(items, key, &Item::key);
+  if (item == items.end())
+    throw Error(ErrorKind::config,
+                removed_key(key) != nullptr
+                    ? message_of(*removed_key(key))
+                    : fmt::format("unknown key '{}'; the nearest are {}", key, nearest_keys(key)));
+  const auto found = std::ranges::find(key_notes(), key, &KeyNote::key);
+  const auto* note = found == key_notes().end() ? nullptr : &*found;
+  const auto unit = unit_of(*item, note);
+  const std::string why(note == nullptr ? "" : note->why);
+  const std::string scope(config::to_string(item->scope));
+  const auto value = item->value.empty() ? std::string("\"\"") : item->value;
+  if (json.wanted()) {
+    json.print({{"key", item->key},
+                {"meaning", item->doc},
+                {"class", scope},
+                {"expected", item->expected},
+                {"unit", unit},
+                {"default", item->value},
+                {"why", why}});
+    return 0;
+  }
+  fmt::print("{}\n\n{}{}{}", item->key, wrapped("  meaning", item->doc),
+             wrapped("  class", fmt::format("{}: {}", scope, class_meaning(item->scope))),
+             wrapped("  expected", item->expected));
+  if (!unit.empty()) fmt::print("{}", wrapped("  unit", unit));
+  fmt::print("{}", wrapped("  default", value));
+  if (!why.empty()) fmt::print("{}", wrapped("  why", why));
+  fmt::print("{}", wrapped("  set it", fmt::format("--set {}={}", item->key, value)));
+  return 0;
+}
+
+int print_difference(const std::string& left_path, const std::string& right_path, bool as_json) {
+  JsonOutput json(as_json);
+  const auto a = effective(left_path), b = effective(right_path);
+  auto keys = b;
+  keys.insert(a.begin(), a.end());
+  auto differ = Json::array();
+  for (const auto& [key, item] : keys) {
+    const auto left = value_in(a, key), right = value_in(b, key);
+    if (left == right) continue;
+    if (!json.wanted()) {
+      fmt::print("{} ({})\n  {}: {}\n  {}: {}\n", key, config::to_string(item.scope), left_path, left,
+                 right_path, right);
+    }
+    differ.push_back({{"key", key}, {"class", config::to_string(item.scope)}, {"a", left}, {"b", right}});
+  }
+  if (!json.wanted()) fmt::print("{} of {} keys differ\n", differ.size(), keys.size());
+  json.print({{"a", left_path}, {"b", right_path}, {"keys", keys.size()}, {"differ", differ}});
+  return 0;
+}
+
+struct ConfigFlags {
+  ConfigOptions options;
+  std::string explained, other, name, site;
+  bool json = false;
+};
+
+int act(const ConfigFlags& flags) {
+  const auto& file = flags.options.config;
+  if (!flags.explained.empty()) return explain(flags.explained, flags.json);
+  if (!flags.other.empty()) return print_difference(file, flags.other, flags.json);
+  if (file.empty()) return print_reference(flags.json);
+  const bool of_worker = !flags.name.empty() || !flags.site.empty();
+  const auto place = of_worker ? std::optional(WorkerPlace{flags.name, flags.site}) : std::nullopt;
+  auto experiment = load_and_choose(file, flags.options.assignments(), place, Purpose::training).experiment;
+  return print_config(experiment, flags.json);
+}
+
+}  // namespace
+
+std::vector<std::string> config_keys() {
+  std::vector<std::string> out;
+  for (auto& item : all_keys()) out.push_back(std::move(item.key));
+  return out;
+}
+
+void add_config(CommandLine& commands) {
+  const auto flags = std::make_shared<ConfigFlags>();
+  auto* verb = commands.app().add_subcommand(
+      "config", "print an experiment with every key, or the reference of all keys");
+  auto* file = verb->add_option("config", flags->options.config,
+                                "experiment in YAML; without it, print the reference in Markdown");
+  verb->add_option("--explain", flags->explained,
+                   "print a key's meaning, allowed values, and the reason for its default")
+      ->excludes(file);
+  verb->add_option("--diff", flags->other,
+                   "list the keys whose values differ in this experiment; both may be folders of runs")
+      ->needs(file);
+  verb->add_option("--name", flags->name, "print the settings of this worker");
+  verb->add_option("--site", flags->site, "print the settings of this site");
+  add_set(*verb, flags->options.set);
+  add_json(*verb, flags->json);
+  verb->footer("Example: isthmus config configs/quickstart.yaml --set replicas=4");
+  commands.on(*verb, [flags] { return act(*flags); });
+}
+
+}  // namespace isthmus::app

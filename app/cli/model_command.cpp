@@ -1,0 +1,73 @@
+#include "cli/model_command.h"
+
+#include <memory>
+
+namespace isthmus::app {
+
+void add_model_verbs(CommandLine& commands, const ModelVerbs& verbs) {
+  const auto exported = std::make_shared<ExportRequest>();
+  auto* verb = commands.app().add_subcommand("export", "write a run's model in Hugging Face's layout");
+  verb->add_option("run", exported->run, "folder of the run")->required();
+  verb->add_option("--to", exported->to, "output folder for config.json, model.safetensors and the tokenizer")
+      ->required();
+  add_set(*verb, exported->assignments);
+  add_json(*verb, exported->json);
+  verb->footer("Example: isthmus export runs/quickstart --to quickstart-model");
+  commands.on(*verb, [exported, run = verbs.write_model] { return run(*exported); });
+
+  const auto evaluated = std::make_shared<EvalRequest>();
+  verb =
+      commands.app().add_subcommand("eval", "report loss, perplexity and bits per byte of a trained model");
+  verb->add_option("model", evaluated->model, "folder of a run, or of a model in Hugging Face's layout")
+      ->required();
+  verb->add_option("--data", evaluated->data,
+                   "text to evaluate, as in data.path; by default the run's held-out part");
+  verb->add_option("--out", evaluated->out, "write the figures to this file as JSON");
+  add_json(*verb, evaluated->json);
+  add_set(*verb, evaluated->assignments);
+  verb->footer("Example: isthmus eval runs/quickstart --data /data/other.txt");
+  commands.on(*verb, [evaluated, run = verbs.evaluate] { return run(*evaluated); });
+
+  const auto sampled = std::make_shared<SampleRequest>();
+  auto& options = sampled->options;
+  verb = commands.app().add_subcommand("sample", "generate text from a trained model");
+  verb->add_option("model", sampled->model, "folder of a run, or of a model in Hugging Face's layout")
+      ->required();
+  verb->add_option("--prompt", sampled->prompt, "prompt text; by default the start of a document");
+  verb->add_option("--tokens", options.tokens, "number of tokens to generate")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1'000'000));
+  verb->add_option("--temperature", options.temperature, "sampling temperature; 0 takes the likeliest token")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 100.0));
+  verb->add_option("--seed", options.seed, "sampling seed")->capture_default_str();
+  add_set(*verb, sampled->assignments);
+  add_json(*verb, sampled->json);
+  verb->footer("Example: isthmus sample runs/quickstart --prompt 'namespace at {'");
+  commands.on(*verb, [sampled, run = verbs.sample] { return run(*sampled); });
+}
+
+void add_checks(CommandLine& commands, const ModelVerbs& verbs) {
+  const auto request = std::make_shared<SelftestRequest>();
+  auto* verb = commands.app().add_subcommand(
+      "selftest", "check that codecs, training steps and ranks compute correctly on this machine");
+  verb->add_option("--gpus", request->gpus, "GPUs to check, each also as a rank: all, or a number");
+  verb->add_option("--ranks", request->ranks,
+                   "number of ranks of the replica to check, on the CPU unless --gpus is given")
+      ->check(CLI::Range(2, 64));
+  add_json(*verb, request->json);
+  verb->footer("Example: isthmus selftest --gpus all");
+  commands.on(*verb, [&commands, request, run = verbs.selftest] {
+    request->program = commands.program();
+    return run(*request);
+  });
+
+  const auto rank = std::make_shared<RankRequest>();
+  verb = commands.app().add_subcommand("rank", "one of the ranks of a replica")->group("");
+  verb->add_option("--folder", rank->folder, "folder of the replica")->required();
+  verb->add_option("--rank", rank->rank, "number of the rank")->required();
+  verb->add_option("--socket", rank->socket, "descriptor of the rank's socket")->required();
+  commands.on(*verb, [rank, run = verbs.rank] { return run(*rank); });
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,132 @@
+#include "command_line/command_line.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "isthmus/base/error.h"
+#include "isthmus/base/say.h"
+#include "isthmus/outer_sync/tls/join_token.h"
+#include "run/output/exit_codes.h"
+#include "run/process/process.h"
+
+namespace isthmus::app {
+
+namespace {
+
+/// Verbs of earlier releases, with the command that replaces each.
+struct RemovedVerb {
+  std::string_view verb, part, now;
+};
+constexpr auto removed_verbs = std::to_array<RemovedVerb>({
+    {"config", "explain", "isthmus config --explain KEY"},
+    {"config", "diff", "isthmus config A --diff B"},
+    {"trace", "summary", "isthmus trace FILE"},
+});
+
+void refuse_removed_verbs(int argc, char** argv) {
+  if (argc < 3) return;
+  for (const auto& [verb, part, now] : removed_verbs) {
+    if (argv[1] == verb && argv[2] == part)
+      throw Error(ErrorKind::config, fmt::format("`isthmus {} {}` is now `{}`", verb, part, now));
+  }
+}
+
+/// "Exit status: 0 done, 2 config, ...", for the end of --help.
+std::string exit_status_line() {
+  std::string line = "Exit status:";
+  for (const auto& [status, name, meaning] : exit_codes)
+    line += fmt::format("{} {} {}", status == 0 ? "" : ",", status, name);
+  return line;
+}
+
+/// Every account of the machine can read a process's command line for as long as the process runs.
+void hide_tokens(std::span<char*> arguments) {
+  for (char* argument : arguments) {
+    const std::string_view text(argument);
+    if (text.starts_with(outer_sync::tls::token_prefix)) std::fill_n(argument, text.size(), '*');
+  }
+}
+
+}  // namespace
+
+CommandLine::CommandLine(const std::string& description, TrainerBuild trainer, std::string torch)
+    : app_(description), trainer_(std::move(trainer)), torch_(std::move(torch)) {
+  app_.set_version_flag("--version", version_text(trainer_));
+  app_.require_subcommand(1);
+  app_.footer(exit_status_line());
+}
+
+std::vector<std::string> CommandLine::program() const {
+  std::vector<std::string> words = {std::filesystem::read_symlink("/proc/self/exe").string()};
+  if (!torch_.empty()) words.insert(words.end(), {"--torch", torch_});
+  return words;
+}
+
+void CommandLine::on(CLI::App& verb, std::function<int()> act) {
+  verb.callback([this, act = std::move(act)] { act_ = act; });
+}
+
+int CommandLine::run(int argc, char** argv) {
+  open_standard_descriptors();
+  try {
+    refuse_removed_verbs(argc, argv);
+    app_.parse(argc, argv);
+    if (ask_) {
+      if (const auto status = ask_(app_.get_subcommands().front()->get_name())) return *status;
+    }
+    hide_tokens({argv, static_cast<std::size_t>(argc)});  // not earlier: `ask_` may read the arguments again
+    const auto act = act_;  // `help --check` parses other command lines while it acts
+    return act();
+  } catch (const CLI::ParseError& error) {
+    const int status = app_.exit(error);
+    if (error.get_name() == "CallForHelp") std::fputs("\n", stdout);  // the help text has none at its end
+    return status == 0 ? 0 : 2;
+  } catch (const isthmus::Error& error) {
+    say_error(std::string("isthmus: ") + error.what());
+    return error.exit_status();
+  } catch (const std::exception& error) {
+    say_error(std::string("isthmus: ") + error.what());
+    return 1;
+  }
+}
+
+std::vector<std::string> ConfigOptions::assignments() const {
+  auto assignments = set;
+  for (const auto& [key, value] : {std::pair("coordinator", &coordinator),
+                                   {"listen", &listen},
+                                   {"advertise", &advertise},
+                                   {"certs", &certs},
+                                   {"secret", &secret}}) {
+    if (!value->empty()) assignments.push_back(fmt::format("network.{}=\"{}\"", key, *value));
+  }
+  if (insecure) assignments.emplace_back("network.insecure=true");
+  return assignments;
+}
+
+void add_set(CLI::App& verb, std::vector<std::string>& set) {
+  verb.add_option("--set", set, "override a config key with KEY=VALUE (repeatable)")->allow_extra_args(false);
+}
+
+void add_security(CLI::App& verb, ConfigOptions& options) {
+  verb.add_option("--certs", options.certs, "folder of certificates; overrides network.certs");
+  verb.add_option("--secret", options.secret,
+                  "file with the run's secret (RUN/run.secret on this machine); overrides network.secret");
+  verb.add_flag("--insecure", options.insecure,
+                "run without certificates: anyone on the network path can read and change all traffic, and "
+                "join the run");
+}
+
+CLI::Option* add_json(CLI::App& verb, bool& json) {
+  return verb.add_flag("--json", json,
+                       "print one JSON document on standard output, and messages on standard error");
+}
+
+}  // namespace isthmus::app

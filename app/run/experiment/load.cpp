@@ -1,0 +1,189 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "isthmus/base/error.h"
+#include "run/experiment/experiment.h"
+#include "run/process/names.h"
+#include "run/experiment/removed_keys.h"
+
+namespace isthmus::app {
+
+namespace {
+
+/// Makes a relative path absolute: from the folder of the file that sets it, or the working directory for
+/// --set.
+void anchor(std::string& path, const config::Source& source, std::string_view key) {
+  if (path.empty()) return;
+  for (const auto& entry : source.entries()) {
+    if (entry.key == key) path = std::filesystem::absolute(entry.base / path).lexically_normal().string();
+  }
+}
+
+/// Makes each path of a mixture absolute.
+void anchor_mixture(data::DataConfig& data, const config::Source& source) {
+  if (data.mixture.empty()) return;
+  auto parts = data::parse_mixture(data.mixture);
+  const auto* entry = source.find("data.mixture");
+  for (auto& part : parts) {
+    if (entry != nullptr)
+      part.path = std::filesystem::absolute(entry->base / part.path).lexically_normal().string();
+  }
+  data.mixture = data::to_string(parts);
+}
+
+/// Reads a config without sites, or that of one site.
+Experiment read_experiment(const config::Source& source, bool needs_data) {
+  auto experiment = config::read<Experiment>(source);
+  if (!experiment.data.is_stream()) anchor(experiment.data.path, source, "data.path");
+  anchor(experiment.data.store, source, "data.store");
+  anchor_mixture(experiment.data, source);
+  anchor(experiment.outer.log, source, "outer.log");
+  anchor(experiment.network.secret, source, "network.secret");
+  anchor(experiment.automatic.links, source, "outer.auto.links");
+  anchor(experiment.trainer.init_from, source, "trainer.init_from");
+  const auto& tokenizer = experiment.data.tokenizer;
+  if (tokenizer != "bytes" && !tokenizer.starts_with("vocab:"))
+    anchor(experiment.data.tokenizer, source, "data.tokenizer");
+  check_name("run.name", experiment.run.name);
+  if (!experiment.worker.words().empty()) needs_data = false;  // that program has its own data
+  if (needs_data && experiment.data.path.empty() && experiment.data.mixture.empty())
+    throw Error(ErrorKind::config, "data.path is empty; expected a text file, a folder or a .bin file");
+  if (needs_data) experiment.data.check();
+  if (experiment.run.keep_checkpoints == 1)
+    throw Error(ErrorKind::config,
+                "run.keep_checkpoints is 1; expected 2 or more, or 0 to keep all: while replicas write the "
+                "newest, all of them have only the previous one");
+  experiment.model.resolve(experiment.data.seq_len);
+  experiment.outer.resolve();
+  experiment.outer.take_replicas(experiment.replicas);
+  experiment.outer.steps = experiment.run.steps;
+  experiment.network.check();
+  experiment.metrics.check();
+  experiment.replica.check(experiment.inner.batch);
+  if (experiment.outer.data_parallel() && experiment.replica.ranks > 1)
+    throw Error(
+        ErrorKind::config,
+        "replica.ranks is " + std::to_string(experiment.replica.ranks) +
+            " and outer.method is data_parallel; expected 1: with data_parallel every process is a replica");
+  const auto open = experiment.network.reachable();
+  if (experiment.outer.data_parallel() && !open.empty() && !experiment.network.insecure)
+    throw Error(ErrorKind::config, "outer.method is data_parallel and " + open +
+                                       ": Gloo's connections are neither encrypted nor authenticated; pass "
+                                       "--insecure if the network is trusted");
+  if (experiment.outer.data_parallel() && !experiment.network.listens())
+    throw Error(ErrorKind::config,
+                "network.listen is none and outer.method is data_parallel; expected ADDRESS:PORT: with Gloo "
+                "every worker must have an address that the others can dial");
+  if (experiment.inner.is_muon() && experiment.outer.data_parallel() && experiment.replicas > 1)
+    throw Error(
+        ErrorKind::config,
+        fmt::format("inner.optimizer is muon, outer.method is data_parallel and replicas is {0}; expected "
+                    "replicas 1 with {0} times the batch, which computes the same: the replicas' steps must "
+                    "be bit-identical on any processor, and Muon's are not",
+                    experiment.replicas));
+  if (experiment.inner.is_muon() && !experiment.outer.data_parallel() && experiment.outer.warmup_steps > 0)
+    throw Error(ErrorKind::config,
+                fmt::format("inner.optimizer is muon and outer.warmup_steps is {}; expected 0: warm-up steps "
+                            "must be bit-identical on any processor, and Muon's are not",
+                            experiment.outer.warmup_steps));
+  if (experiment.inner.is_muon() && experiment.replica.zero)
+    throw Error(ErrorKind::config,
+                "inner.optimizer is muon and replica.zero is true; expected false: Muon orthogonalises whole "
+                "matrices, which cannot be split");
+  if (experiment.reducers > 0 && experiment.outer.data_parallel()) {
+    throw Error(ErrorKind::config,
+                "reducers is " + std::to_string(experiment.reducers) +
+                    " and outer.method is data_parallel; expected 0: reducers would have nothing to reduce");
+  }
+  // The data-parallel baseline averages gradients at every step, as other methods do in the warm-up.
+  if (experiment.outer.data_parallel()) experiment.outer.warmup_steps = experiment.run.steps;
+  return experiment;
+}
+
+/// Stores worker.command, of the run and of sites, as one JSON text: the archive has no lists of texts.
+void write_commands_as_text(config::Source& source) {
+  for (auto entry : std::vector(source.entries())) {
+    const bool of_site = entry.key.starts_with("sites.") && entry.key.ends_with(".worker.command");
+    if (!entry.is_list || (entry.key != "worker.command" && !of_site)) continue;
+    entry.values = {nlohmann::json(entry.values).dump()};
+    entry.is_list = false;
+    source.put(std::move(entry));
+  }
+}
+
+/// Sets `replicas` to the sum over all sites. Throws Error(config) if another number is given.
+void put_replicas(config::Source& source, const std::vector<Site>& sites) {
+  std::int64_t sum = 0;
+  std::string parts;
+  for (const auto& site : sites) {
+    sum += site.replicas;
+    parts += fmt::format("{}{}: {}", parts.empty() ? "" : ", ", site.name, site.replicas);
+  }
+  const auto text = std::to_string(sum);
+  const auto* given = source.find("replicas");
+  if (given != nullptr && given->values != std::vector{text}) {
+    throw Error(
+        ErrorKind::config,
+        fmt::format("replicas is {} ({}) and the sites have {} ({}); leave replicas out when there are sites",
+                    given->values.empty() ? "" : given->values.front(), given->place, sum, parts));
+  }
+  if (given == nullptr) source.put({"replicas", {text}, false, false, "sites", {}});
+}
+
+void check_equal_batches(const std::vector<Site>& sites, const std::vector<Experiment>& at_sites) {
+  for (std::size_t i = 1; i < sites.size(); ++i) {
+    if (!at_sites[i].outer.data_parallel() || at_sites[i].inner.batch == at_sites[0].inner.batch) continue;
+    throw Error(ErrorKind::config,
+                fmt::format("inner.batch is {} at site {} and {} at site {}; expected equal batches "
+                            "with outer.method data_parallel, which averages gradients without weights",
+                            at_sites[0].inner.batch, sites[0].name, at_sites[i].inner.batch, sites[i].name));
+  }
+}
+
+}  // namespace
+
+Experiment load_experiment(const std::filesystem::path& file, const std::vector<std::string>& assignments,
+                           const std::optional<WorkerPlace>& worker, Purpose purpose) {
+  return load_experiment(purpose == Purpose::benchmark && file.empty()
+                             ? config::Source::from_text("", "no file")
+                             : config::Source::from_file(file),
+                         assignments, worker, purpose);
+}
+
+Experiment load_experiment(config::Source source, const std::vector<std::string>& assignments,
+                           const std::optional<WorkerPlace>& worker, Purpose purpose) {
+  for (const auto& assignment : assignments) source.set(assignment);
+  source = without_removed_keys(source);
+  write_commands_as_text(source);
+  Experiment sample;
+  auto sites = take_sites(source, config::list(sample));
+  if (!sites.empty()) put_replicas(source, sites);
+  std::vector<Experiment> at_sites;
+  const bool needs_data = purpose == Purpose::training;
+  at_sites.reserve(sites.size());
+  for (auto& site : sites) {
+    at_sites.push_back(read_experiment(at_site(source, site), needs_data));
+    site.silence = at_sites.back().launch.silence;
+  }
+  check_equal_batches(sites, at_sites);
+  const auto* site = worker ? site_of(sites, worker->name, worker->site) : nullptr;
+  auto experiment = site == nullptr ? read_experiment(source, needs_data && sites.empty())
+                                    : at_sites[static_cast<std::size_t>(site - sites.data())];
+  // The run's folder gets absolute paths.
+  for (std::size_t i = 0; i < sites.size(); ++i) {
+    if (sites[i].is_elsewhere()) continue;  // its paths are that machine's
+    for (const auto& item : config::list(at_sites[i])) {
+      const auto setting = std::ranges::find(sites[i].settings, item.key, &config::Source::Entry::key);
+      if (setting != sites[i].settings.end() && !setting->is_list && !setting->by_step)
+        setting->values = {item.value};
+    }
+  }
+  if (site != nullptr) experiment.site = site->name;
+  experiment.sites = std::move(sites);
+  return experiment;
+}
+
+}  // namespace isthmus::app
