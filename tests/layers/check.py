@@ -68,7 +68,26 @@ TRAINER = {
     "replica": ["config", "device", "kernels", "cuda", "ops", "models", "optimizer", "ranks"],
     "checkpoint": ["replica"],
 }
-FOLDERS = {"outer_sync": OUTER_SYNC, "data": DATA, "trainer": TRAINER}
+# The same for app/.
+RUN = ["run/process", "run/output", "run/experiment", "run/metrics"]
+APP = {
+    "run/process": [],
+    "run/output": [],
+    "run/experiment": ["run/process"],
+    "run/metrics": ["run/output", "run/experiment"],
+    "command_line": ["run/process", "run/output"],
+    "plan": [*RUN, "command_line"],
+    "coordinator": [*RUN, "plan"],
+    "worker": [*RUN, "coordinator"],
+    "launch": [*RUN, "command_line", "plan", "coordinator", "worker"],
+    "doctor": [*RUN, "command_line", "plan", "coordinator", "launch"],
+    "bench": [*RUN, "command_line", "plan", "coordinator", "launch"],
+    "compare": [*RUN, "command_line", "plan"],
+    "model": [*RUN, "worker"],
+    "cli": [*RUN, "command_line", "plan", "coordinator", "worker", "launch", "doctor", "bench", "compare", "model"],
+    "programs": [*RUN, "worker", "cli"],
+}
+FOLDERS = {"outer_sync": OUTER_SYNC, "data": DATA, "trainer": TRAINER, "app": APP}
 # A public header belongs to the inner folder in its path, or else to the folder of its source. These have neither.
 PLACES = {
     "data": {"device.h": "device", "document_format.h": "text", "sample_source.h": "order"},
@@ -108,18 +127,17 @@ def included_layer(root, path, include):
     return parts[0] if len(parts) > 1 and parts[0] in MAY_USE else None
 
 
-def inner_folder(root, path):
-    """The parent in FOLDERS that contains a path under the root, and its inner folder there; None for each that is not."""
-    parent = max((parent for parent in FOLDERS if path.startswith(parent + "/")), key=len, default=None)
-    if parent is None:
-        return None, None
+def inner_folder(root, path, parent):
+    """The inner folder of a parent in FOLDERS that contains a path under the root; None if there is none."""
+    if not path.startswith(parent + "/"):
+        return None
     name = path.removeprefix(parent + "/").removeprefix(f"include/isthmus/{parent}/")
     folder = max((folder for folder in FOLDERS[parent] if name.startswith(folder + "/")), key=len, default=None)
     folder = folder or PLACES.get(parent, {}).get(name)
     if folder is None and path.startswith(f"{parent}/include/"):
         folder = next(
             (folder for folder in FOLDERS[parent] if (root / parent / folder / name).with_suffix(".cpp").exists()), None)
-    return parent, folder
+    return folder
 
 
 def included_path(root, path, include):
@@ -133,24 +151,23 @@ def included_path(root, path, include):
 
 def folder_breaches(root, path, include):
     """Breaches of FOLDERS by a quoted include."""
-    parent, folder = inner_folder(root, path.relative_to(root).as_posix())
     leads_to = included_path(root, path, include)
-    if folder is None or leads_to is None:
-        return
-    used_parent, used = inner_folder(root, leads_to)
-    if used_parent != parent:
-        return
-    if used is None:
-        yield f"{include} is in no folder of {parent}/"
-    elif used != folder and used not in FOLDERS[parent][folder]:
-        allowed = ", ".join(FOLDERS[parent][folder]) or "no other folder"
-        yield f"{parent}/{folder}/ may not use {parent}/{used}/ (it may use {allowed})"
+    for parent, folders in FOLDERS.items():
+        folder = inner_folder(root, path.relative_to(root).as_posix(), parent)
+        if folder is None or leads_to is None or not leads_to.startswith(parent + "/"):
+            continue
+        used = inner_folder(root, leads_to, parent)
+        if used is None:
+            yield f"{include} is in no folder of {parent}/"
+        elif used != folder and used not in folders[folder]:
+            allowed = ", ".join(folders[folder]) or "no other folder"
+            yield f"{parent}/{folder}/ may not use {parent}/{used}/ (it may use {allowed})"
 
 
 def pure_folder(root, path):
     """The pure folder that contains a file, or None."""
-    parent, folder = inner_folder(root, path.relative_to(root).as_posix())
-    return folder if parent == "outer_sync" and folder in PURE else None
+    folder = inner_folder(root, path.relative_to(root).as_posix(), "outer_sync")
+    return folder if folder in PURE else None
 
 
 def include_breaches(root, path, include):
@@ -174,9 +191,10 @@ def include_breaches(root, path, include):
 def breaches(root, path):
     """Line number and rule of each breach in a file."""
     pure = pure_folder(root, path)
-    parent, folder = inner_folder(root, path.relative_to(root).as_posix())
-    if parent and folder is None:
-        yield 1, f"the file is in no folder of {parent}/ ({', '.join(FOLDERS[parent])})"
+    name = path.relative_to(root).as_posix()
+    for parent, folders in FOLDERS.items():
+        if name.startswith(parent + "/") and inner_folder(root, name, parent) is None:
+            yield 1, f"the file is in no folder of {parent}/ ({', '.join(folders)})"
     for number, line in enumerate(without_comments(path.read_text(encoding="utf-8")).splitlines(), 1):
         include = INCLUDE.match(line)
         if include:

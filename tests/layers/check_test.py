@@ -128,16 +128,16 @@ class Check(unittest.TestCase):
         differs(lambda text: text.replace(core, "add_library(core\n"), "no target builds core/")
 
     def test_a_relative_path_into_another_layer(self):
-        header = {"app/model.h": ""}
-        self.breaks("quant/x.cpp", '#include "../app/model.h"\n', 1, "quant/ may not use app/", **header)
-        self.breaks("quant/x.cpp", '#include "app/model.h"\n', 1, "quant/ may not use app/", **header)
+        header = {"app/model/model.h": ""}
+        self.breaks("quant/x.cpp", '#include "../app/model/model.h"\n', 1, "quant/ may not use app/", **header)
+        self.breaks("quant/x.cpp", '#include "app/model/model.h"\n', 1, "quant/ may not use app/", **header)
 
     def test_a_folder_of_the_same_name_inside_a_layer_is_its_own(self):
         self.keeps({"base/x.cpp": '#include "data/x.h"\n', "base/data/x.h": ""})
 
     def test_libtorch_outside_the_trainer(self):
         for include in ("torch/torch.h", "ATen/ATen.h", "c10/util/Exception.h"):
-            self.breaks("app/x.cpp", f"#include <{include}>\n", 1, "libtorch")
+            self.breaks(a_source("app"), f"#include <{include}>\n", 1, "libtorch")
             self.keeps({a_source("trainer"): f"#include <{include}>\n"})
 
     def test_sockets(self):
