@@ -36,8 +36,9 @@ OUTER_SYNC = {
     "net/link": ["core", "config", "tls", "net/wire"],
     "net/mesh": ["core", "protocol", "net/wire", "net/rate", "net/link"],
     "net/state_transfer": ["core", "protocol", "net/wire", "net/rate", "net/link", "net/mesh"],
-    "net/member": ["core", "protocol", "config", "log", "engine", "tls", "net/wire", "net/rate", "net/link", "net/mesh",
-                   "net/state_transfer"],
+    "net/member/io": ["core", "protocol", "config", "engine", "tls", "net/wire", "net/rate", "net/link", "net/mesh",
+                      "net/state_transfer"],
+    "net/member": ["core", "protocol", "config", "log", "engine", "net/member/io"],
     "net/coordinator": ["core", "protocol", "protocol/coordinator", "config", "tls", "net/wire", "net/link"],
 }
 PURE = ("core", "methods", "protocol", "protocol/coordinator", "config", "plan", "net/wire", "net/rate")

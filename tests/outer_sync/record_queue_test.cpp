@@ -1,6 +1,6 @@
 // The queue of a member's log and metric lines on their way to the coordinator.
 
-#include "isthmus/outer_sync/net/member/record_queue.h"
+#include "isthmus/outer_sync/net/member/io/record_queue.h"
 
 #include <gmock/gmock.h>
 

@@ -15,8 +15,8 @@
 #include "isthmus/base/file.h"
 #include "isthmus/outer_sync/config/codec_plan.h"
 #include "net/link/spawn.h"
-#include "net/member/network_side.h"
-#include "net/member/state_server.h"
+#include "net/member/io/member_driver.h"
+#include "net/member/io/state_server.h"
 #include "net/state_transfer/state_frames.h"
 #include "network_run.h"
 #include "raw_peer.h"
@@ -35,12 +35,11 @@ TEST(Limits, WhoWaitsForAnIoThreadThatHasFailedIsToldWhy) {
   NetworkConfig network;
   network.coordinator = private_address(71);
   network.listen = "127.0.0.1:0";
-  SharedState meet;
+  Crossing crossing;
   Trace trace;
   const MemberRules rules{.codecs = codec_plan(OuterConfig()), .closing = {}};
-  auto side = std::make_shared<NetworkSide>(network, &layout, rules, meet, trace);
+  auto side = std::make_shared<MemberDriver>(network, &layout, rules, crossing, trace);
   EXPECT_TRUE(side->ledger().empty()) << "the member is in no view yet";
-  meet.seal = protocol::Seal{1, 0};
   side->activate(std::vector<protocol::FragmentState>(layout.fragment_count()), {}, {}, {});
   // Samples can only be assigned in a view. Without one, this contribution makes the io thread fail; no real
   // caller does this.
@@ -104,12 +103,13 @@ TEST(Limits, WhoAsksForAStateOfTheFutureCostsNoCopy) {
   asio::io_context io;
   const FragmentLayout layout = NetworkRun::Options().layout;
   const NetworkConfig network;
-  SharedState meet;
+  Crossing crossing;
+  const TrainerEnd trainer(crossing);
   WireCounters counters;
   Trace trace;
   constexpr Round here = 7;
   StateServer giver(
-      io, network, layout, meet, [](FragmentId, Round) { return std::vector<protocol::SharedBytes>(); },
+      io, network, layout, IoEnd(crossing), [](FragmentId, Round) { return std::vector<protocol::SharedBytes>(); },
       [](FragmentId) { return protocol::FragmentLedger(here); });
   asio::ip::tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
   RawPeer fetcher("127.0.0.1:" + std::to_string(acceptor.local_endpoint().port()));
@@ -131,14 +131,15 @@ TEST(Limits, WhoAsksForAStateOfTheFutureCostsNoCopy) {
     const auto answer = fetcher.receive();
     EXPECT_TRUE(answer && answer->type == FrameType::state_gone) << from;
   }
-  std::unique_lock lock(meet.mutex);
-  EXPECT_TRUE(meet.state_requests.empty());
-  ask(here + 1);  // the trainer may have it
-  EXPECT_TRUE(meet.changed.wait_for(lock, 20s, [&] { return meet.state_requests.size() == 1; }));
-  lock.unlock();
+  {
+    auto now = trainer.lock();
+    EXPECT_TRUE(now->both.state_requests.empty());
+    ask(here + 1);  // the trainer may have it
+    EXPECT_TRUE(now.wait_for(20s, [&] { return now->both.state_requests.size() == 1; }));
+  }
   io.stop();
   thread.join();
-  meet.state_requests.clear();
+  trainer.lock()->both.state_requests.clear();
 }
 
 // ---- a full disk ----

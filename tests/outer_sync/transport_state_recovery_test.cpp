@@ -1,6 +1,6 @@
 // Which parts of a copied state count when donors are lost and the trainer lags.
 
-#include "net/member/state_recovery.h"
+#include "net/member/io/state_recovery.h"
 
 #include <gmock/gmock.h>
 
@@ -35,10 +35,10 @@ class Taker final : public StateRecovery::Handler {
   void learn_all() {
     for (FragmentId p = 0; p < states.size(); ++p) taker.learned(p, states[p]);
   }
-  void seal() { shared_.follows = false; }
-  [[nodiscard]] bool follows() const { return shared_.follows; }
+  void seal() { shared_.lock()->run.copying.follows = false; }
+  [[nodiscard]] bool follows() const { return shared_.lock()->run.copying.follows; }
   [[nodiscard]] std::uint64_t attempt() const {
-    return std::get<BeginAnew>(shared_.state_events.front()).attempt;
+    return std::get<BeginAnew>(shared_.lock()->both.state_events.front()).attempt;
   }
 
   const std::vector<FragmentState> states = {{3, {}}, {5, {}}};
@@ -58,7 +58,8 @@ class Taker final : public StateRecovery::Handler {
   const bool observes_;
   Trace trace_;
   WireCounters counters_;
-  SharedState shared_;
+  Crossing crossing_;
+  const IoEnd shared_{crossing_};
   CodecContext codec_context_{FragmentLayout({{0, 64}, {64, 64}}, 16), {}, quant::Lossless::none};
 
  public:
@@ -91,11 +92,13 @@ TEST(TransportStateTaker, OnlyTheLastAttemptCounts) {
 }
 
 TEST(TransportStateTaker, AfterASealNoRoundIsFollowedUntilTheStateIsTakenAnew) {
-  SharedState meet;
-  meet.state_events.emplace_back(FollowedRound{0, 4, {}});
-  EXPECT_TRUE(meet.has_state_event());
-  meet.follows = false;
-  EXPECT_FALSE(meet.has_state_event()) << "the round may belong to the view that is about to begin";
+  Crossing crossing;
+  const IoEnd io(crossing);
+  const TrainerEnd trainer(crossing);
+  io.lock()->both.state_events.emplace_back(FollowedRound{0, 4, {}});
+  EXPECT_TRUE(trainer.lock()->has_state_event());
+  io.lock()->run.copying.follows = false;
+  EXPECT_FALSE(trainer.lock()->has_state_event()) << "the round may belong to the view that is about to begin";
   Taker node(false);
   node.seal();
   node.take();

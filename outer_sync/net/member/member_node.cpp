@@ -1,35 +1,62 @@
 #include "isthmus/outer_sync/net/member/member_node.h"
 
-#include <functional>
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
-#include "net/member/follower_side.h"
-#include "net/member/network_side.h"
-#include "net/member/reducer_side.h"
-#include "net/member/shared_state.h"
-#include "net/member/trainer_side.h"
+#include "config/duration.h"
+#include "net/member/follower.h"
+#include "net/member/io/crossing.h"
+#include "net/member/io/member_driver.h"
+#include "net/member/waits.h"
 
 namespace isthmus::outer_sync {
 
 using namespace protocol;
 using namespace transport;
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
 
-/// The sides of the threads and their shared state. The network side has threads, so it must end before the
-/// shared state.
+namespace {
+constexpr auto farewell_limit = 1s;
+constexpr auto longest_service = 1min;  ///< limit for serving fetchers after the run's end
+/// How long wait() pauses when rounds do not commit, before the trainer may ask again.
+constexpr auto ask_again_after = 20ms;
+constexpr std::size_t max_checkpoints_reported = 16;
+}  // namespace
+
+/// The driver has threads, so it must end before the crossing.
 class MemberNode::Impl {
  public:
   /// `layout` is null for a reducer.
   Impl(const NetworkConfig& config, const FragmentLayout* layout, const MemberRules& rules, Trace& trace)
-      : network(config, layout, rules, meet, trace),
-        trainer(config, rules.closing.reject > 0, meet, network),
-        follower(config, meet, network),
-        reducer(meet, network) {}
+      : network(config),
+        reject(rules.closing.reject > 0),
+        waits(crossing),
+        driver(config, layout, rules, crossing, trace),
+        follower(config, waits, driver) {}
 
-  SharedState meet;
-  NetworkSide network;
-  TrainerSide trainer;
-  FollowerSide follower;
-  ReducerSide reducer;
+  void say_hello(Hello hello) {
+    name = hello.member.name;
+    driver.say_hello(std::move(hello));
+  }
+  [[nodiscard]] Waits::Lock lock() const { return waits.shared.lock(); }
+  template <class Value>
+  [[nodiscard]] Value read(Value RunStatus::*value) const {
+    return lock()->run.*value;
+  }
+  void serve_requests(Waits::Lock& now);
+  void serve_the_last(Waits::Lock& now);
+
+  const NetworkConfig network;
+  const bool reject;  ///< measure the contributions' norms
+  Crossing crossing;
+  Waits waits;
+  MemberDriver driver;
+  Follower follower;
+  std::string name;
+  StateSource state_source;         ///< guarded by the crossing's lock
+  std::optional<Place> unanswered;  ///< the trainer has asked for it in vain since its last step
 };
 
 MemberNode::MemberNode(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs,
@@ -43,89 +70,272 @@ MemberNode::MemberNode(const NetworkConfig& network, std::uint64_t chunk_element
                                    MemberRules{codecs, closing, lossless, false, chunk_elements}, trace)) {}
 MemberNode::~MemberNode() = default;
 
-void MemberNode::gather(std::shared_ptr<RecordQueue> records) { impl_->network.gather(std::move(records)); }
+void MemberNode::gather(std::shared_ptr<RecordQueue> records) { impl_->driver.gather(std::move(records)); }
 void MemberNode::look_up(std::function<void()> while_waiting) {
-  impl_->meet.while_waiting = std::move(while_waiting);
+  impl_->waits.while_waiting = std::move(while_waiting);
 }
-std::string MemberNode::advertised() const { return impl_->network.advertised(); }
+std::string MemberNode::advertised() const { return impl_->driver.advertised(); }
+
+// ---- entering the run ----
+
 Admission MemberNode::join(Hello hello) {
-  impl_->trainer.say_hello(std::move(hello));
-  return impl_->trainer.admission();
+  impl_->say_hello(std::move(hello));
+  auto now = impl_->lock();
+  impl_->waits.wait_for(now, [&] { return now->run.admission || now->run.finished; });
+  return now->run.admission.value_or(Admission{.how = Admission::How::joins, .step = 0});
 }
+
 void MemberNode::activate(const std::vector<FragmentState>& fragments, const Digest& parameters,
                           const Ledger& ledger, SampleSet trained, const Settings& settings) {
-  impl_->trainer.activate(fragments, parameters, ledger, std::move(trained), settings);
+  impl_->waits.shared.update([&](TrainerView now) { now.both.order.restore(std::move(trained)); });
+  impl_->driver.activate(fragments, parameters, ledger, settings);
+  auto now = impl_->lock();
+  impl_->waits.wait_for(now, [&] { return now->run.view || now->both.evicted; });
+  Waits::throw_if_ended(now);
 }
-SampleRange MemberNode::next_samples(std::uint64_t most) { return impl_->trainer.next_samples(most); }
-Ledger MemberNode::ledger() { return impl_->network.ledger(); }
+
 void MemberNode::catch_up(OuterLoop& loop) { impl_->follower.catch_up(loop); }
 bool MemberNode::follow(OuterLoop& loop, const std::vector<Round>& until) {
   return impl_->follower.follow(loop, until);
 }
 bool MemberNode::has_state() const { return impl_->follower.has_state(); }
 bool MemberNode::is_current() const { return impl_->follower.is_current(); }
-std::optional<Finished> MemberNode::finished() const { return impl_->trainer.finished(); }
-View MemberNode::view() const { return impl_->trainer.view(); }
-MemberIndex MemberNode::self() const { return impl_->trainer.self(); }
-Rank MemberNode::rank() const { return impl_->trainer.rank(); }
-Participation MemberNode::participation() const { return impl_->trainer.participation(); }
-void MemberNode::announce(std::string text) { impl_->network.send(Announce{std::move(text)}); }
-std::string MemberNode::announced() { return impl_->trainer.announced(); }
-bool MemberNode::may_begin(std::uint64_t step, std::uint64_t end, std::uint64_t reach) {
-  return impl_->trainer.may_begin(step, end, reach);
-}
-bool MemberNode::is_paused(std::uint64_t step) { return impl_->trainer.is_paused(step); }
-std::optional<std::string> MemberNode::drains() const { return impl_->trainer.drains(); }
-std::shared_ptr<const Settings> MemberNode::settings() const { return impl_->trainer.settings(); }
-void MemberNode::give_up(const std::string& reason) { impl_->trainer.give_up(reason); }
-std::optional<std::uint64_t> MemberNode::stops_at() const { return impl_->trainer.stops_at(); }
-double MemberNode::reference_speed() const { return impl_->trainer.reference_speed(); }
-bool MemberNode::checkpoint_due(std::uint64_t step) { return impl_->trainer.checkpoint_due(step); }
-void MemberNode::request_checkpoint(const std::string& reason) { impl_->network.request_checkpoint(reason); }
-bool MemberNode::reaches_coordinator() const { return impl_->trainer.reaches_coordinator(); }
-void MemberNode::report_checkpoints(std::vector<CheckpointId> checkpoints) {
-  impl_->trainer.report_checkpoints(std::move(checkpoints));
-}
-std::uint64_t MemberNode::common_checkpoint() const { return impl_->trainer.common_checkpoint(); }
-void MemberNode::report(const StepReport& report) { impl_->trainer.report(report); }
-void MemberNode::report_evaluation(std::uint64_t step, double sum_nats, std::uint64_t tokens) {
-  impl_->network.report_evaluation({step, sum_nats, tokens});
-}
-void MemberNode::request_stop(const std::string& reason) { impl_->network.request_stop(reason); }
-bool MemberNode::stopped_early() const { return impl_->trainer.stopped_early(); }
-std::string MemberNode::done(std::string summary, const Digest& global_hash) {
-  return impl_->trainer.done(std::move(summary), global_hash);
-}
 std::optional<std::string> MemberNode::follow(Hello hello) {
-  impl_->trainer.say_hello(std::move(hello));
-  return impl_->reducer.follow();
+  impl_->say_hello(std::move(hello));
+  return follow_as_reducer(impl_->waits.shared, impl_->driver);
 }
+
+// ---- between steps ----
+
+/// Serves fetchers meanwhile, and calls `while_waiting`: a signal may ask this process to leave.
+bool MemberNode::is_paused(std::uint64_t step) {
+  auto now = impl_->lock();
+  Waits::throw_if_ended(now);
+  const auto paused = [&] {
+    return now->run.settings && step > now->run.settings->pause_after && !now->run.hold;
+  };
+  if (!paused()) return false;
+  impl_->serve_requests(now);
+  now.wait_for(Waits::look_up_every, [&] {
+    return !paused() || now->both.failure || now->both.evicted || now->run.drain ||
+           !now->both.state_requests.empty();
+  });
+  impl_->waits.look_up(now);
+  return true;
+}
+
+bool MemberNode::may_begin(std::uint64_t step, std::uint64_t end, std::uint64_t reach) {
+  auto now = impl_->lock();
+  Waits::throw_if_ended(now);
+  const auto& run = now->run;
+  if (run.hold) impl_->waits.wait_for(now, [&] { return run.stop_at || !run.commits || now->both.evicted; });
+  // While rounds do not commit, the step at which all stop cannot be reached.
+  if (run.hold && (!run.commits || (run.stop_at && step > *run.stop_at))) {
+    now->trainer.stopped_early = true;
+    return false;
+  }
+  now->trainer.begun = end;
+  // A replica that is about to jump to the agreed step is not at `end`, so it reports no reach.
+  now->both.reach = run.agreed_step > end ? Settings::never : reach;
+  return true;
+}
+
+bool MemberNode::checkpoint_due(std::uint64_t step) {
+  auto now = impl_->lock();
+  now->trainer.step_done = step;
+  return now->run.checkpoint_at == step;
+}
+
+SampleRange MemberNode::next_samples(std::uint64_t most) { return impl_->lock()->both.order.next(most); }
+Ledger MemberNode::ledger() { return impl_->driver.ledger(); }
+
+// ---- reports ----
+
+void MemberNode::report(const StepReport& report) { impl_->lock()->trainer.report = report; }
+void MemberNode::report_checkpoints(std::vector<CheckpointId> checkpoints) {
+  if (checkpoints.size() > max_checkpoints_reported)
+    checkpoints.erase(checkpoints.begin(), checkpoints.end() - max_checkpoints_reported);
+  impl_->lock()->trainer.checkpoints = std::move(checkpoints);
+}
+/// Bounded while the coordinator is away; later rounds are audited too.
+void MemberNode::audited(const Audit& audit) {
+  auto now = impl_->lock();
+  if (now->both.audits.size() < max_audits) now->both.audits.push_back(audit);
+}
+void MemberNode::report_evaluation(std::uint64_t step, double sum_nats, std::uint64_t tokens) {
+  impl_->driver.report_evaluation({step, sum_nats, tokens});
+}
+void MemberNode::request_stop(const std::string& reason) { impl_->driver.request_stop(reason); }
+void MemberNode::request_checkpoint(const std::string& reason) { impl_->driver.request_checkpoint(reason); }
+void MemberNode::announce(std::string text) { impl_->driver.send(Announce{std::move(text)}); }
+std::string MemberNode::announced() {
+  auto now = impl_->lock();
+  impl_->waits.wait_for(now, [&] { return now->run.announced.has_value(); });
+  return *now->run.announced;
+}
+
+// ---- queries ----
+
+View MemberNode::view() const {
+  auto now = impl_->lock();
+  return now->run.view ? now->run.view->view : View{};
+}
+
+MemberIndex MemberNode::self() const {
+  const auto members = view().members;
+  const auto me = std::ranges::find(members, impl_->name, &MemberInfo::name);
+  return static_cast<MemberIndex>(me - members.begin());
+}
+
+Rank MemberNode::rank() const {
+  const auto members = view().members;
+  Rank rank;
+  for (const auto& member : members) {
+    if (!trains(member)) continue;
+    rank.index += member.name < impl_->name ? 1 : 0;
+    ++rank.of;
+  }
+  return rank;
+}
+
+Participation MemberNode::participation() const {
+  auto now = impl_->lock();
+  auto seen = now->run.participation;
+  if (!now->run.commits) seen.participating = 0;
+  return seen;
+}
+
+std::optional<Finished> MemberNode::finished() const { return impl_->read(&RunStatus::finished); }
+std::optional<std::uint64_t> MemberNode::stops_at() const { return impl_->read(&RunStatus::stop_at); }
+std::optional<std::string> MemberNode::drains() const { return impl_->read(&RunStatus::drain); }
+std::shared_ptr<const Settings> MemberNode::settings() const { return impl_->read(&RunStatus::settings); }
+std::uint64_t MemberNode::agreed_step() const { return impl_->read(&RunStatus::agreed_step); }
+double MemberNode::reference_speed() const { return impl_->lock()->run.coordinator.reference_speed; }
+std::uint64_t MemberNode::common_checkpoint() const {
+  return impl_->lock()->run.coordinator.common_checkpoint;
+}
+bool MemberNode::reaches_coordinator() const { return impl_->lock()->run.coordinator.is_reached; }
+bool MemberNode::stopped_early() const { return impl_->lock()->trainer.stopped_early; }
+MemberNode::Wire MemberNode::wire() const {
+  return {impl_->driver.counters().payload, impl_->driver.counters().total};
+}
+
+// ---- the end ----
+
+std::string MemberNode::done(std::string summary, const Digest& global_hash) {
+  impl_->driver.done({std::move(summary), global_hash});
+  auto now = impl_->lock();
+  while (!now->run.finished) {
+    impl_->serve_requests(now);
+    impl_->waits.sleep_until(
+        now, [&] { return now->both.failure || now->run.finished || !now->both.state_requests.empty(); });
+    if (now->both.failure && !now->run.finished) throw *now->both.failure;
+  }
+  impl_->serve_the_last(now);
+  return now->run.finished->problem;
+}
+
 void MemberNode::leave(const std::string& reason) noexcept {
   try {
-    impl_->trainer.leave(reason);
+    impl_->driver.leave(reason);
+    {
+      auto now = impl_->lock();
+      now.wait_for(farewell_limit, [&] { return now->both.gone; });
+    }
+    impl_->waits.shared.update([](TrainerView now) { now.both.gone = true; });
   } catch (const std::exception&) {
     // Best effort: the coordinator also notices a closed connection.
   }
 }
-void MemberNode::fail(const Error& error) { impl_->meet.fail(error); }
+
+void MemberNode::fail(const Error& error) { impl_->waits.shared.fail(error); }
+
+void MemberNode::give_up(const std::string& reason) {
+  impl_->driver.give_up(reason);
+  auto now = impl_->lock();
+  impl_->waits.wait_for(now, [&] { return now->both.evicted.has_value(); });
+  throw outer_sync::Evicted(reason);
+}
+
+// ---- rounds ----
+
 void MemberNode::contribute(ChunkId chunk, Round round, SharedBytes bytes, std::uint64_t weight,
                             const SampleSet& samples) {
-  impl_->trainer.contribute(chunk, round, std::move(bytes), weight, samples);
+  auto& codecs = impl_->driver.codec_context();
+  auto packed = codecs.contribution_packer.pack(chunk, round, *bytes);
+  const double squares = impl_->reject ? codecs.reducer.squares(chunk, round, *bytes) : 0;
+  impl_->driver.contribute(chunk, round, std::move(bytes), std::move(packed), weight, squares, samples);
 }
+
 Awaited MemberNode::wait(FragmentId fragment, Round round, bool can_train_on) {
-  return impl_->trainer.wait(fragment, round, can_train_on);
+  const Place place{fragment, round};
+  auto now = impl_->lock();
+  const auto& run = now->run;
+  auto& results = now->both.results;
+  for (;;) {
+    Waits::throw_if_ended(now);
+    if (auto found = results.extract(place)) {
+      now->both.taken.insert(place);
+      return {std::move(found.mapped())};
+    }
+    impl_->serve_requests(now);
+    if (!run.commits) {
+      now->trainer.stuck = impl_->unanswered == place;
+      now.wait_until(Clock::now() + ask_again_after);
+      impl_->waits.look_up(now);
+      if (run.commits || results.contains(place)) continue;
+      impl_->unanswered = place;
+      return {std::nullopt, false};
+    }
+    if (can_train_on && run.forms_without_a_trainer()) return {};
+    impl_->waits.sleep_until(now, [&] {
+      return now->both.failure || now->both.evicted || results.contains(place) || !run.commits ||
+             (can_train_on && run.forms_without_a_trainer()) || !now->both.state_requests.empty();
+    });
+  }
 }
+
 void MemberNode::applied(FragmentId fragment, Round round, const Digest& chain,
                          std::vector<SampleRange> samples) {
-  impl_->network.applied(fragment, {round, chain}, std::move(samples));
+  impl_->driver.applied(fragment, {round, chain}, std::move(samples));
 }
-void MemberNode::audited(const Audit& audit) { impl_->trainer.audited(audit); }
-void MemberNode::serve_state_from(StateSource source) { impl_->trainer.serve_state_from(std::move(source)); }
-void MemberNode::serve() { impl_->trainer.serve(); }
-std::uint64_t MemberNode::agreed_step() const { return impl_->trainer.agreed_step(); }
-Reducer& MemberNode::reducer() { return impl_->network.codec_context().reducer; }
-MemberNode::Wire MemberNode::wire() const {
-  return {impl_->network.counters().payload, impl_->network.counters().total};
+Reducer& MemberNode::reducer() { return impl_->driver.codec_context().reducer; }
+
+// ---- serving the state ----
+
+void MemberNode::serve_state_from(StateSource source) {
+  auto now = impl_->lock();
+  impl_->state_source = std::move(source);
+}
+
+void MemberNode::serve() {
+  auto now = impl_->lock();
+  Waits::throw_if_ended(now);
+  impl_->unanswered.reset();
+  now->trainer.stuck = false;
+  impl_->serve_requests(now);
+}
+
+void MemberNode::Impl::serve_requests(Waits::Lock& now) {
+  while (!now->both.state_requests.empty() && state_source) {
+    const auto question = std::move(now->both.state_requests.front());
+    now->both.state_requests.pop_front();
+    const auto source = state_source;
+    now.without([&] { question.answer(source(question.fragment, question.moments)); });
+  }
+}
+
+/// Observers fetch the run's last rounds after its end.
+void MemberNode::Impl::serve_the_last(Waits::Lock& now) {
+  const auto begin = Clock::now();
+  const auto limit = [&] {
+    const auto until = std::max(now->run.serving.until, begin + to_duration(network.detect_timeout));
+    return std::min(until, begin + longest_service);
+  };
+  while (now->run.serving.fetchers > 0 && Clock::now() < limit()) {
+    serve_requests(now);
+    waits.await_change(now, limit());
+  }
 }
 
 }  // namespace isthmus::outer_sync

@@ -1,4 +1,4 @@
-#include "net/member/state_server.h"
+#include "net/member/io/state_server.h"
 
 #include <algorithm>
 #include <asio/post.hpp>
@@ -20,17 +20,17 @@ namespace {
 /// Counts a fetcher while it is served.
 class Served {
  public:
-  explicit Served(SharedState& meet) : shared_(meet) {
-    shared_.update([&] { ++shared_.fetchers; });
+  explicit Served(IoEnd shared) : shared_(shared) {
+    shared_.update([](IoView now) { ++now.run.serving.fetchers; });
   }
   ~Served() {
-    shared_.update([&] { --shared_.fetchers; });
+    shared_.update([](IoView now) { --now.run.serving.fetchers; });
   }
   Served(const Served&) = delete;
   Served& operator=(const Served&) = delete;
 
  private:
-  SharedState& shared_;
+  const IoEnd shared_;
 };
 
 /// The trainer thread's answer; cancelling `there` signals that it has arrived.
@@ -57,11 +57,11 @@ FragmentSnapshot parts_of(const outer_sync::FragmentSnapshot& given, StateReques
 }  // namespace
 
 StateServer::StateServer(asio::io_context& io, const NetworkConfig& network, const FragmentLayout& layout,
-                         SharedState& meet, RoundSource rounds, LedgerSource ledgers)
+                         IoEnd shared, RoundSource rounds, LedgerSource ledgers)
     : io_(io),
       network_(network),
       layout_(layout),
-      shared_(meet),
+      shared_(shared),
       rounds_(std::move(rounds)),
       ledgers_(std::move(ledgers)),
       pacer_(std::make_shared<Pacer>(static_cast<std::uint64_t>(network.join_rate))) {}
@@ -80,14 +80,14 @@ asio::awaitable<std::optional<FragmentSnapshot>> StateServer::snapshot(StateRequ
   // ledger.
   if (request.from > ledgers_(request.fragment).round() + 1) co_return std::nullopt;
   const auto answer = std::make_shared<Answer>(io_);
-  shared_.update([&] {
+  shared_.update([&](IoView now) {
     const auto hand_over = [this, answer](outer_sync::FragmentSnapshot snapshot) {
       asio::post(io_, [answer, snapshot = std::move(snapshot)]() mutable {
         answer->snapshot = std::move(snapshot);
         answer->there.cancel();
       });
     };
-    shared_.state_requests.push_back({request.fragment, (request.parts & moment_parts) != 0, hand_over});
+    now.both.state_requests.push_back({request.fragment, (request.parts & moment_parts) != 0, hand_over});
   });
   asio::error_code woken;
   while (!answer->snapshot) {
@@ -110,9 +110,9 @@ std::vector<SharedBytes> StateServer::round(FragmentId fragment, Round round) {
   for (const auto& result : results) bytes += result ? static_cast<double>(result->size()) : 0;
   const auto takes = std::chrono::duration<double>(bytes / static_cast<double>(network_.join_rate)) +
                      std::chrono::duration<double>(network_.detect_timeout.seconds);
-  shared_.update([&] {
-    shared_.served_until =
-        std::max(shared_.served_until, Clock::now() + std::chrono::duration_cast<Clock::duration>(takes));
+  shared_.update([&](IoView now) {
+    auto& until = now.run.serving.until;
+    until = std::max(until, Clock::now() + std::chrono::duration_cast<Clock::duration>(takes));
   });
   return results;
 }

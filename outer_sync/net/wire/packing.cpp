@@ -1,4 +1,4 @@
-#include "net/member/packing.h"
+#include "net/wire/packing.h"
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 #pragma once
-// A member's rounds: drives the protocol's state machine and carries out its actions. All functions run on
-// the io thread, except the reduction, which runs on the codec thread.
+// A member's rounds: drives the protocol's state machine, feeds it the peers' messages and carries out its
+// actions. Runs on the io thread, except the reduction, which runs on the codec thread.
 
 #include <asio/io_context.hpp>
 #include <asio/thread_pool.hpp>
@@ -14,24 +14,24 @@
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "net/link/connection.h"
-#include "net/member/codec_context.h"
-#include "net/member/say.h"
-#include "net/member/shared_state.h"
+#include "net/member/io/codec_context.h"
+#include "net/member/io/crossing.h"
 #include "net/mesh/peer_mesh.h"
 
 namespace isthmus::outer_sync::transport {
 
-/// Owns the protocol's member and the codec thread. Passes chunks to be sent to the mesh, and complete rounds
-/// to the shared state.
-class Rounds {
- public:
-  Rounds(asio::io_context& io, PeerMesh& mesh, SharedState& meet, Trace& trace, protocol::ClosingRule closing,
-         Say say)
-      : io_(io), mesh_(mesh), shared_(meet), trace_(trace), closing_(closing), say_(std::move(say)) {}
+class StateServer;
 
-  /// Call once, before anything else; for a reducer as soon as it knows the run's layout.
-  void use(CodecContext& codec_context) { codec_context_ = &codec_context; }
-  [[nodiscard]] CodecContext& codec_context() const { return *codec_context_; }
+/// Owns the protocol's member and the codec thread. Passes chunks to be sent to the mesh, and complete rounds
+/// to the trainer.
+class Rounds final : public PeerMesh::Handler {
+ public:
+  /// All arguments must outlive it.
+  Rounds(asio::io_context& io, PeerMesh& mesh, RunCodecs& codecs, IoEnd shared, Trace& trace, Say say)
+      : io_(io), mesh_(mesh), codecs_(codecs), shared_(shared), trace_(trace), say_(std::move(say)) {}
+
+  /// Call once if this member has a state that others may fetch.
+  void give_state_with(StateServer& giver) { giver_ = &giver; }
 
   // ---- this replica's state ----
 
@@ -54,8 +54,6 @@ class Rounds {
   [[nodiscard]] bool in_a_view() const { return !ids_.empty(); }
   /// Whether no peer of the view can be reached.
   [[nodiscard]] bool nobody_is_up() const;
-  /// Counts the connected trainers of the view.
-  void count_live();
 
   // ---- from the trainer ----
 
@@ -65,16 +63,6 @@ class Rounds {
                   const SampleSet& samples);
   /// Requires `stands()`.
   void applied(FragmentId fragment, const protocol::FragmentState& state, std::vector<SampleRange> samples);
-
-  // ---- from peers ----
-
-  /// As in PeerMesh::Handler. Messages from peers outside the current view are ignored.
-  [[nodiscard]] std::optional<std::string> on_chunk(protocol::ReplicaId from, Connection::Received chunk);
-  void on_ack(protocol::ReplicaId from, protocol::ViewNumber view, const protocol::ChunkKey& key);
-  void on_begun(protocol::ReplicaId from, protocol::ViewNumber view);
-  void on_peer_up(protocol::ReplicaId peer);
-  [[nodiscard]] std::uint64_t order_of_carried(const protocol::ChunkKey& key) const;
-  void on_broken_peer(protocol::ReplicaId peer, const std::string& why);
 
   // ---- time, and queries ----
 
@@ -86,7 +74,21 @@ class Rounds {
   [[nodiscard]] protocol::FragmentLedger ledger(FragmentId fragment) const;
 
  private:
+  // PeerMesh::Handler. Messages from peers outside the current view are ignored.
+  [[nodiscard]] std::optional<std::string> on_chunk(protocol::ReplicaId from,
+                                                    Connection::Received chunk) override;
+  void on_ack(protocol::ReplicaId from, protocol::ViewNumber view, const protocol::ChunkKey& key) override;
+  void on_begun(protocol::ReplicaId from, protocol::ViewNumber view) override;
+  void on_peer_up(protocol::ReplicaId peer) override;
+  void on_peer_down(protocol::ReplicaId peer) override;
+  [[nodiscard]] std::uint64_t order_of(const protocol::ChunkKey& key) const override;
+  void on_broken_peer(protocol::ReplicaId peer, const std::string& why) override;
+  [[nodiscard]] asio::awaitable<void> on_fetcher(protocol::ReplicaId fetcher,
+                                                 ConnectionPtr connection) override;
+  void on_message(const std::string& text) override { say_(text); }
+
   [[nodiscard]] std::optional<protocol::MemberIndex> index_of(protocol::ReplicaId peer) const;
+  void count_live();
   void act();
   void carry_out(protocol::SendChunk& action);
   void carry_out(const protocol::SendAck& action);
@@ -94,20 +96,20 @@ class Rounds {
   void carry_out(protocol::Reduce& action);
   void carry_out(const protocol::ForgetResidual& action);
   void carry_out(protocol::Deliver& action);
-  [[nodiscard]] std::uint64_t order_of(const protocol::ChunkKey& key);
+  [[nodiscard]] std::uint64_t order_of_own(const protocol::ChunkKey& key);
   void say_if_rejected(const protocol::Deliver& round);
   void reduce(const protocol::Reduce& job);
 
   asio::io_context& io_;
   PeerMesh& mesh_;
-  SharedState& shared_;
+  RunCodecs& codecs_;
+  const IoEnd shared_;
   Trace& trace_;
-  protocol::ClosingRule closing_;
   Say say_;
-  CodecContext* codec_context_ = nullptr;
+  StateServer* giver_ = nullptr;
   std::optional<protocol::Member> member_;
-  std::vector<protocol::ReplicaId> ids_;                ///< members of the current view; empty outside a view
-  std::map<SharedState::Place, std::uint64_t> orders_;  ///< send order of rounds, by when they began here
+  std::vector<protocol::ReplicaId> ids_;   ///< members of the current view; empty outside a view
+  std::map<Place, std::uint64_t> orders_;  ///< send order of rounds, by when they began here
   std::uint64_t orders_begun_ = 0;
   std::uint64_t rejected_ = 0;  ///< rounds in which this replica's contribution was rejected for its norm
   asio::thread_pool codec_pool_{1};  ///< last, so that it ends before the members that it uses

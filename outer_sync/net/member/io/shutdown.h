@@ -1,5 +1,5 @@
 #pragma once
-// How a member ends: the agreed stop, the last step, or leaving early. All functions run on the io thread.
+// How a member ends: the agreed stop, the last step, or leaving early.
 
 #include <optional>
 #include <string>
@@ -7,18 +7,17 @@
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "net/link/connection.h"
 #include "net/link/control_link.h"
-#include "net/member/shared_state.h"
+#include "net/member/io/crossing.h"
 
 namespace isthmus::outer_sync::transport {
 
 /// Keeps the messages that this member sends at its end, so that a restarted coordinator receives them again.
-/// The shared state holds what the trainer must know.
 class Shutdown {
  public:
   /// All arguments must outlive it. `reduces`: this member is a reducer. It has no steps and ends when the
   /// trainers have stopped.
-  Shutdown(ControlLink& control, SharedState& meet, const WireCounters& counters, bool reduces)
-      : control_(control), shared_(meet), counters_(counters), reduces_(reduces) {}
+  Shutdown(ControlLink& control, IoEnd shared, const WireCounters& counters, bool reduces)
+      : control_(control), shared_(shared), counters_(counters), reduces_(reduces) {}
 
   /// Asks the coordinator to stop all members at one step. A trainer without a coordinator stops where it is.
   void request_stop(const std::string& reason);
@@ -40,7 +39,7 @@ class Shutdown {
   void say_done();
 
   ControlLink& control_;
-  SharedState& shared_;
+  const IoEnd shared_;
   const WireCounters& counters_;
   const bool reduces_;
   std::optional<protocol::Done> done_;

@@ -1,4 +1,4 @@
-#include "net/member/membership.h"
+#include "net/member/io/membership.h"
 
 #include <algorithm>
 #include <cassert>
@@ -10,6 +10,8 @@ namespace isthmus::outer_sync::transport {
 using namespace protocol;
 
 namespace {
+
+constexpr auto begun_without_it = "the run has begun without this replica";
 
 std::string describe(const View& view) {
   std::string names;
@@ -40,7 +42,7 @@ Hello Membership::hello(bool done) {
     forget_seal();
   }
   hello_.done = done;
-  hello_.fresh = is_fresh();
+  hello_.fresh = reduces() ? !rounds_.in_a_view() : !has_entered_;
   return hello_;
 }
 
@@ -50,60 +52,99 @@ void Membership::forget_seal() {
   blank_seal_ = 0;
   waiting_view_.reset();
   if (rounds_.stands()) rounds_.member().forget_seal();
-  shared_.update([&] {
-    if (shared_.seal) shared_.seal->view = 0;
-  });
+  if (seal_) seal_->view = 0;
 }
 
-bool Membership::is_fresh() {
-  const std::lock_guard lock(shared_.mutex);
-  return !shared_.admitted && !shared_.view && !shared_.evicted;
-}
-
+/// Uses this run's token for connections to members from now on.
 void Membership::join_mesh(const Digest& token) {
   if (token_ == token) return;
   token_ = token;
-  const auto& codec_context = rounds_.codec_context();
-  mesh_.begin(id(), self().name, token, codec_context.largest_frame(), codec_context.reducer.buffers());
+  mesh_.begin(id(), self().name, token, codecs_->largest_frame(), codecs_->reducer.buffers());
+}
+
+// ---- copying the state ----
+
+void Membership::on_admitted(const Admitted& admitted) {
+  if (!recovery_) throw Error(ErrorKind::network, "it sent a message that only members may send");
+  if (rounds_.in_a_view()) return;
+  if (rounds_.stands()) shared_.update([](IoView now) { now.both.evicted = begun_without_it; });
+  withdraw();
+  join_mesh(admitted.token);
+  has_entered_ = true;
+  recovery_->take_from(admitted, id(), observes());
+  on_steered(admitted.settings);
+}
+
+/// Passes the settings on to a trainer that follows the rounds.
+void Membership::on_steered(const Settings& settings) {
+  steered_ = settings;
+  if (!recovery_ || !recovery_->takes()) return;
+  shared_.update([&](IoView now) { now.both.state_events.emplace_back(settings); });
+}
+
+/// The donors may have changed by the time of the next connection.
+void Membership::on_disconnected() {
+  if (!recovery_ || !recovery_->takes() || observes()) return;
+  recovery_->stop();
+  withdraw();
+}
+
+void Membership::on_ready(const std::vector<FragmentState>& states, const Ledger& ledger) {
+  rounds_.begin(states, ledger, steered_);
+  control_.send(Ready{});
+}
+
+void Membership::on_rounds_gone() {
+  evict("its donors dropped rounds that it needs before it was in a view");
+}
+
+void Membership::on_no_donors() {
+  if (!observes()) withdraw();
+  control_.redial();
+}
+
+void Membership::stop_copying() {
+  if (recovery_) recovery_->stop();
 }
 
 // ---- seals ----
 
 void Membership::begin(const std::vector<FragmentState>& fragments, const Digest& parameters,
                        const Ledger& ledger, const Settings& settings) {
+  // Its connection was lost while it restored, and the run began without it.
+  if (recovery_->takes()) return shared_.update([](IoView now) { now.both.evicted = begun_without_it; });
   parameters_ = parameters;
   rounds_.begin(fragments, ledger, settings);
-  ViewNumber view = 0;
-  shared_.update([&] { view = shared_.seal->view; });
-  if (view > 0) answer_seal(view);  // otherwise the seal is still to arrive
+  if (seal_ && seal_->view > 0) answer_seal(seal_->view);  // otherwise the seal is still to arrive
 }
 
 void Membership::on_seal(const Seal& seal) {
   if (reduces() && !rounds_.stands()) return answer_seal_blankly(seal.view);
   // A replica restores only once, even if it lost a connection meanwhile.
-  std::uint64_t restored = 0;
-  shared_.update([&] { restored = shared_.seal ? shared_.seal->resume_step : 0; });
+  const auto restored = seal_ ? seal_->resume_step : 0;
   if (restored > 0 && seal.resume_step > 0 && seal.resume_step != restored) {
     shared_.fail(
         Error(ErrorKind::network, "the run begins at another checkpoint now; start again, with --resume"));
     return control_.stop();
   }
-  shared_.update([&] {
-    if (!shared_.seal || !rounds_.stands()) shared_.seal = seal;
-  });
+  if (!seal_ || !rounds_.stands()) {
+    seal_ = seal;
+    const auto how = seal.resume_step > 0 ? Admission::How::resumes : Admission::How::begins;
+    shared_.update([&](IoView now) { now.run.admission = Admission{.how = how, .step = seal.resume_step}; });
+  }
   if (rounds_.stands()) answer_seal(seal.view);
 }
 
 void Membership::answer_seal(ViewNumber view) {
   auto sealed = rounds_.member().seal(view);
   if (!sealed) return;
-  shared_.update([&] {
-    sealed->step = shared_.report.step;
-    shared_.view_forms = rounds_.in_a_view();
+  shared_.update([&](IoView now) {
+    sealed->step = now.trainer.report.step;
+    now.run.view_forms = rounds_.in_a_view();
     if (reduces()) return;
-    shared_.follows = false;
-    shared_.order.seal(*sealed);
-    sealed->reach = shared_.reach;
+    now.run.copying.follows = false;
+    now.both.order.seal(*sealed);
+    sealed->reach = now.both.reach;
   });
   sealed->parameters = parameters_;
   control_.send(std::move(*sealed));
@@ -122,8 +163,9 @@ void Membership::answer_seal_blankly(ViewNumber view) {
 
 /// The view message contains all that a reducer needs.
 void Membership::begin_reducing(const NewView& message) {
-  handler_.on_layout(message);
-  rounds_.begin(std::vector<FragmentState>(rounds_.codec_context().layout.fragment_count()));
+  codecs_.learn(message);
+  mesh_.queue_at_most(codecs_.max_bytes_queued());
+  rounds_.begin(std::vector<FragmentState>(codecs_->layout.fragment_count()));
   static_cast<void>(rounds_.member().seal(blank_seal_));
 }
 
@@ -139,41 +181,49 @@ void Membership::on_new_view(NewView message) {
 /// A view may void results that are not applied yet, so it cannot begin while one is being applied.
 void Membership::begin_waiting_view() {
   if (!waiting_view_) return;
-  auto& member = rounds_.member();
   const auto place = place_of(id(), waiting_view_->view);
-  const bool of_reference = member.is_of_reference(*waiting_view_, place);
-  std::unique_lock lock(shared_.mutex);
-  if (!of_reference && !shared_.taken.empty()) return;
-  const auto message = *std::exchange(waiting_view_, std::nullopt);
-  const auto entry = member.activate(message, place);
-  if (entry == Member::Entry::begun) {
-    // No result of this view has arrived yet, and the trainer needs one to get past the step where these
-    // settings may matter.
-    shared_.settings = std::make_shared<const Settings>(message.settings);
-    if (!of_reference) shared_.reach = Settings::never;  // until the trainer reports its next step
-  }
-  if (entry == Member::Entry::begun && !reduces()) shared_.order.deal(message, place);
-  if (entry == Member::Entry::begun && !of_reference) {
-    for (const auto& round : member.take_retracted()) shared_.results.erase(round);
-    assert(shared_.results.empty());
-    shared_.state_events.clear();  // they arrive again as committed results
-    if (reduces()) {
-      shared_.followed = member.fragments();
-      ++shared_.life;
-    }
-  }
-  lock.unlock();
-  if (entry == Member::Entry::evicted) {
+  const bool of_reference = rounds_.member().is_of_reference(*waiting_view_, place);
+  NewView message;
+  const auto entry = shared_.update([&](IoView now) -> std::optional<Member::Entry> {
+    if (!of_reference && !now.both.taken.empty()) return std::nullopt;
+    message = *std::exchange(waiting_view_, std::nullopt);
+    return enter(now, message, place, of_reference);
+  });
+  if (!entry) return;
+  if (*entry == Member::Entry::evicted) {
     control_.send(
         protocol::Evicted{"its rounds are not those of view " + std::to_string(message.view.number)});
     return evict("this replica's rounds are not those of the run");
   }
-  if (entry == Member::Entry::begun) on_view_begun(message, of_reference);
+  if (*entry == Member::Entry::begun) on_view_begun(message, of_reference);
+}
+
+/// Changes the member and all that the trainer may know of the view together.
+Member::Entry Membership::enter(IoView& now, const NewView& message, MemberIndex place, bool of_reference) {
+  auto& member = rounds_.member();
+  const auto entry = member.activate(message, place);
+  if (entry != Member::Entry::begun) return entry;
+  // No result of this view has arrived yet, and the trainer needs one to get past the step where these
+  // settings may matter.
+  now.run.settings = std::make_shared<const Settings>(message.settings);
+  if (!reduces()) now.both.order.deal(message, place);
+  if (of_reference) return entry;
+  now.both.reach = Settings::never;  // until the trainer reports its next step
+  for (const auto& round : member.take_retracted()) now.both.results.erase(round);
+  assert(now.both.results.empty());
+  now.both.state_events.clear();  // they arrive again as committed results
+  if (reduces()) {
+    now.both.followed = member.fragments();
+    ++now.both.life;
+  }
+  return entry;
 }
 
 void Membership::on_view_begun(const NewView& message, bool of_reference) {
   const bool first = !rounds_.in_a_view();
-  handler_.on_view_begun();
+  stop_copying();
+  heartbeats_.view_begun();
+  has_entered_ = true;
   hello_.member = message.view.members[rounds_.member().self()];
   rounds_.enter_view();
   std::vector<PeerInfo> peers;
@@ -184,15 +234,16 @@ void Membership::on_view_begun(const NewView& message, bool of_reference) {
   mesh_.set_peers(peers);
   mesh_.view_begun(message.view.number);
   if (!first) say_(describe(message.view));
-  shared_.update([&] {
-    if (!of_reference) shared_.agreed_step = message.step;
-    shared_.view = message;
-    shared_.commits = true;
-    shared_.view_forms = false;
+  shared_.update([&](IoView now) {
+    if (!of_reference) now.run.agreed_step = message.step;
+    now.run.view = message;
+    now.run.commits = true;
+    now.run.view_forms = false;
   });
   rounds_.go_on();
 }
 
+/// Drops this replica's state and any view that waits to begin.
 void Membership::withdraw() {
   rounds_.end();
   waiting_view_.reset();
@@ -202,23 +253,25 @@ void Membership::evict(const std::string& reason) {
   say_((reduces() ? "rejoining: " : "evicted, must copy the state from other members: ") + reason);
   withdraw();
   mesh_.set_peers({});
-  handler_.on_evicted();
+  heartbeats_.evicted();
+  stop_copying();
   rounds_.forget_residuals();
   ++hello_.member.incarnation;
   hello_.sealed = hello_.activated = 0;
   hello_.settings = {};
   token_ = {};
   blank_seal_ = 0;
-  shared_.update([&] {
-    ++shared_.life;
-    shared_.view_forms = false;
-    if (!reduces()) shared_.evicted = reason;
-    shared_.behind.reset();
-    shared_.results.clear();
-    shared_.view.reset();
-    shared_.settings.reset();
-    shared_.reach = Settings::never;
-    shared_.state_events.clear();
+  has_entered_ = true;
+  shared_.update([&](IoView now) {
+    ++now.both.life;
+    now.run.view_forms = false;
+    if (!reduces()) now.both.evicted = reason;
+    now.run.copying.behind.reset();
+    now.both.results.clear();
+    now.run.view.reset();
+    now.run.settings.reset();
+    now.both.reach = Settings::never;
+    now.both.state_events.clear();
   });
   control_.redial();
 }

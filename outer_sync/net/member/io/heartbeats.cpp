@@ -1,4 +1,4 @@
-#include "net/member/heartbeats.h"
+#include "net/member/io/heartbeats.h"
 
 #include <time.h>
 
@@ -26,7 +26,7 @@ Time lease_time() {
 
 Heartbeats::Heartbeats(const NetworkConfig& network, AwakeClock::Clock::duration hold, bool reduces,
                        AwakeClock& clock, PeerMesh& mesh, Rounds& rounds, const WireCounters& counters,
-                       SharedState& meet, Trace& trace, Say say)
+                       IoEnd shared, Trace& trace, Say say)
     : network_(network),
       silence_(to_duration(network.detect_timeout) + 2 * hold),
       reduces_(reduces),
@@ -34,7 +34,7 @@ Heartbeats::Heartbeats(const NetworkConfig& network, AwakeClock::Clock::duration
       mesh_(mesh),
       rounds_(rounds),
       counters_(counters),
-      shared_(meet),
+      shared_(shared),
       trace_(trace),
       say_(std::move(say)),
       rate_(network.rate.bytes_per_second()) {}
@@ -48,19 +48,20 @@ Heartbeat Heartbeats::next() {
   beats_[beat.number] = lease_time();
   if (beats_.size() > max_beats_unanswered) beats_.erase(beats_.begin());
   {
-    const std::lock_guard lock(shared_.mutex);
-    beat.step = shared_.report.step;
-    beat.loss = shared_.report.loss;
-    beat.tokens_per_second = shared_.report.tokens_per_second;
-    beat.utilization = shared_.report.utilization;
-    beat.bytes_sent = shared_.report.other_bytes;
-    beat.inner_steps_per_second = shared_.report.inner_steps_per_second;
-    beat.disk_free = shared_.report.disk_free;
-    beat.outer_gain = shared_.report.outer_gain;
-    beat.outer_correlation = shared_.report.outer_correlation;
-    beat.checkpoints = shared_.checkpoints;
-    beat.audits = std::exchange(shared_.audits, {});
-    beat.contributed = static_cast<std::uint16_t>(shared_.participation.contributed);
+    auto now = shared_.lock();
+    const auto& report = now->trainer.report;
+    beat.step = report.step;
+    beat.loss = report.loss;
+    beat.tokens_per_second = report.tokens_per_second;
+    beat.utilization = report.utilization;
+    beat.bytes_sent = report.other_bytes;
+    beat.inner_steps_per_second = report.inner_steps_per_second;
+    beat.disk_free = report.disk_free;
+    beat.outer_gain = report.outer_gain;
+    beat.outer_correlation = report.outer_correlation;
+    beat.checkpoints = now->trainer.checkpoints;
+    beat.audits = std::exchange(now->both.audits, {});
+    beat.contributed = static_cast<std::uint16_t>(now->run.participation.contributed);
   }
   beat.bytes_sent += counters_.total;
   return beat;
@@ -143,11 +144,9 @@ void Heartbeats::judge_commits() {
   const bool alone = down_since_ && now - *down_since_ > silence_;
   if (alone && !mesh_.lost(silence_).empty())
     obstacle = "the coordinator and some of the members cannot be reached";
-  bool changed = false;
-  shared_.update([&] {
-    changed = shared_.commits != obstacle.empty();
-    shared_.commits = obstacle.empty();
-  });
+  const bool commits = obstacle.empty();
+  const bool changed =
+      shared_.update([&](IoView values) { return std::exchange(values.run.commits, commits) != commits; });
   if (changed && !obstacle.empty())
     say_("ROUNDS DO NOT COMMIT: " + obstacle +
          (reduces_ ? "" : ". Training continues locally for at most outer.max_local_rounds, then waits."));
@@ -161,8 +160,8 @@ bool Heartbeats::has_waited_in_vain(bool done) {
 }
 
 bool Heartbeats::is_stuck() {
-  const std::lock_guard lock(shared_.mutex);
-  return shared_.stuck && !shared_.commits;
+  auto now = shared_.lock();
+  return now->trainer.stuck && !now->run.commits;
 }
 
 }  // namespace isthmus::outer_sync::transport

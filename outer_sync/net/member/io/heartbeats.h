@@ -1,6 +1,6 @@
 #pragma once
 // A member's heartbeats, the leases in the coordinator's replies, and this member's judgement whether rounds
-// commit. All functions run on the io thread.
+// commit.
 
 #include <cstdint>
 #include <map>
@@ -13,9 +13,8 @@
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "net/link/awake_clock.h"
 #include "net/link/connection.h"
-#include "net/member/rounds.h"
-#include "net/member/say.h"
-#include "net/member/shared_state.h"
+#include "net/member/io/crossing.h"
+#include "net/member/io/rounds.h"
 #include "net/mesh/peer_mesh.h"
 #include "net/rate/uplink_meter.h"
 
@@ -30,7 +29,7 @@ class Heartbeats {
   /// All arguments must outlive it. `hold`: delay of the connections (emulation); `reduces`: this member is a
   /// reducer.
   Heartbeats(const NetworkConfig& network, AwakeClock::Clock::duration hold, bool reduces, AwakeClock& clock,
-             PeerMesh& mesh, Rounds& rounds, const WireCounters& counters, SharedState& meet, Trace& trace,
+             PeerMesh& mesh, Rounds& rounds, const WireCounters& counters, IoEnd shared, Trace& trace,
              Say say);
 
   // ---- heartbeats ----
@@ -73,7 +72,7 @@ class Heartbeats {
   PeerMesh& mesh_;
   Rounds& rounds_;
   const WireCounters& counters_;
-  SharedState& shared_;
+  const IoEnd shared_;
   Trace& trace_;
   Say say_;
 

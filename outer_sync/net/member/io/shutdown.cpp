@@ -1,4 +1,4 @@
-#include "net/member/shutdown.h"
+#include "net/member/io/shutdown.h"
 
 #include <utility>
 
@@ -10,25 +10,25 @@ void Shutdown::request_stop(const std::string& reason) {
   if (control_.up()) return control_.send(StopRequest{reason});
   if (reduces_) return;  // the others may need this reducer
   // Without a coordinator there is no agreement: this replica stops where it is.
-  shared_.update([&] {
-    shared_.hold = true;
-    shared_.stop_at = shared_.begun;
+  shared_.update([](IoView now) {
+    now.run.hold = true;
+    now.run.stop_at = now.trainer.begun;
   });
 }
 
 void Shutdown::on_hold() {
   if (reduces_) return;  // a reducer has no step
   Held held;
-  shared_.update([&] {
-    shared_.hold = true;
-    held.step = shared_.begun;
+  held.step = shared_.update([](IoView now) {
+    now.run.hold = true;
+    return now.trainer.begun;
   });
   control_.send(held);
 }
 
 void Shutdown::on_stop_at(std::uint64_t step) {
   if (reduces_) return done({"{\"total_bytes\": " + std::to_string(counters_.total) + "}", {}});
-  shared_.update([&] { shared_.stop_at = step; });
+  shared_.update([&](IoView now) { now.run.stop_at = step; });
 }
 
 void Shutdown::done(Done done) {
@@ -40,9 +40,7 @@ void Shutdown::done(Done done) {
 /// not know of it, so StopRequest goes first: members that have not reached the step must not be asked for
 /// another one.
 void Shutdown::say_done() {
-  bool stops = false;
-  shared_.update([&] { stops = shared_.hold; });
-  if (stops) control_.send(StopRequest{"as was asked before"});
+  if (shared_.lock()->run.hold) control_.send(StopRequest{"as was asked before"});
   control_.send(*done_);
 }
 
@@ -50,20 +48,23 @@ void Shutdown::leave(const std::string& reason) {
   leaving_ = true;
   control_.send(Leave{reason});
   control_.finish();
-  if (!control_.up()) shared_.update([&] { shared_.gone = true; });
+  if (!control_.up()) shared_.update([](IoView now) { now.both.gone = true; });
 }
 
 bool Shutdown::ends_with_connection() {
-  if (leaving_) shared_.update([&] { shared_.gone = true; });
-  const std::lock_guard lock(shared_.mutex);
-  return shared_.finished || shared_.failure;
+  return shared_.update([&](IoView now) {
+    if (leaving_) now.both.gone = true;
+    return now.run.finished || now.both.failure;
+  });
 }
 
 void Shutdown::repeat() {
   if (done_) return say_done();
-  bool stops = false;
-  shared_.update([&] { stops = shared_.hold && !shared_.stop_at; });
-  if (stops) control_.send(StopRequest{"as was asked before"});
+  const auto waits = [&] {
+    auto now = shared_.lock();
+    return now->run.hold && !now->run.stop_at;
+  };
+  if (waits()) control_.send(StopRequest{"as was asked before"});
 }
 
 }  // namespace isthmus::outer_sync::transport

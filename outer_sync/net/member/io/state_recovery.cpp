@@ -1,4 +1,4 @@
-#include "net/member/state_recovery.h"
+#include "net/member/io/state_recovery.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,15 +8,15 @@ namespace isthmus::outer_sync::transport {
 using namespace protocol;
 
 StateRecovery::StateRecovery(asio::io_context& io, const CodecContext& codec_context, LinkOptions link,
-                             WireCounters& counters, Trace& trace, StateParts parts, SharedState& meet,
-                             Say say, Handler& handler)
+                             WireCounters& counters, Trace& trace, StateParts parts, IoEnd shared, Say say,
+                             Handler& handler)
     : io_(io),
       codec_context_(codec_context),
       link_(std::move(link)),
       counters_(counters),
       trace_(trace),
       parts_(parts),
-      shared_(meet),
+      shared_(shared),
       say_(std::move(say)),
       handler_(handler) {}
 
@@ -34,12 +34,12 @@ void StateRecovery::take_from(const Admitted& admitted, ReplicaId self, bool obs
   newest_.clear();
   trainer_is_in_ = false;
   received_.assign(fragments, std::nullopt);
-  shared_.update([&] {
-    shared_.admitted = true;
-    shared_.behind.reset();
-    shared_.follows = true;
-    shared_.state_events.clear();
-    shared_.state_events.emplace_back(BeginAnew{++attempt_});
+  shared_.update([&](IoView now) {
+    if (!now.run.admission) now.run.admission = Admission{.how = Admission::How::joins, .step = 0};
+    now.run.copying.behind.reset();
+    now.run.copying.follows = true;
+    now.both.state_events.clear();
+    now.both.state_events.emplace_back(BeginAnew{++attempt_});
   });
   fetcher_.emplace(io_, codec_context_.layout, codec_context_.codecs, link_, counters_, trace_,
                    codec_context_.reducer.buffers(), *this);
@@ -72,21 +72,21 @@ void StateRecovery::on_fragment(FragmentSnapshot snapshot) {
                                            .first_moment = part(StatePart::first_moment),
                                            .second_moment = part(StatePart::second_moment),
                                            .inner_steps = snapshot.inner_steps};
-  shared_.update([&] { shared_.state_events.emplace_back(std::move(state_event)); });
+  shared_.update([&](IoView now) { now.both.state_events.emplace_back(std::move(state_event)); });
   count_behind();
 }
 
 void StateRecovery::on_round(FragmentId fragment, Round round, std::vector<SharedBytes> results) {
   received_.at(fragment) = round;
-  shared_.update([&] {
-    shared_.state_events.emplace_back(FollowedRound{fragment, round, std::move(results)});
+  shared_.update([&](IoView now) {
+    now.both.state_events.emplace_back(FollowedRound{fragment, round, std::move(results)});
   });
   count_behind();
 }
 
 void StateRecovery::on_failed(const std::string& why) {
-  bool over = false;
-  shared_.update([&] { over = shared_.nothing_comes = shared_.finished.has_value(); });
+  const bool over =
+      shared_.update([](IoView now) { return now.run.copying.nothing_comes = now.run.finished.has_value(); });
   if (over) return;
   say_("cannot copy the state: " + why + "; asking the coordinator again");
   if (!observes_) stop();
@@ -100,7 +100,7 @@ void StateRecovery::count_behind() {
     if (!received_[p]) return;
     most = std::max(most.value_or(0), newest_[p] - std::min(newest_[p], *received_[p]));
   }
-  shared_.update([&] { shared_.behind = most; });
+  shared_.update([&](IoView now) { now.run.copying.behind = most; });
 }
 
 // ---- what the trainer has applied ----

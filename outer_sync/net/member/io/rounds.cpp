@@ -1,15 +1,17 @@
-#include "net/member/rounds.h"
+#include "net/member/io/rounds.h"
 
 #include <algorithm>
 #include <asio/post.hpp>
 #include <utility>
+
+#include "net/member/io/state_server.h"
 
 namespace isthmus::outer_sync::transport {
 
 using namespace protocol;
 
 void Rounds::begin(std::vector<FragmentState> fragments, Ledger ledger, Settings settings) {
-  member_.emplace(codec_context_->layout, codec_context_->codecs, closing_, std::move(fragments),
+  member_.emplace(codecs_->layout, codecs_->codecs, codecs_.rules.closing, std::move(fragments),
                   std::move(ledger), std::move(settings));
 }
 
@@ -19,9 +21,9 @@ void Rounds::end() {
 }
 
 void Rounds::forget_residuals() {
-  if (codec_context_ == nullptr) return;
-  for (ChunkId k = 0; k < codec_context_->layout.chunk_count(); ++k)
-    asio::post(codec_pool_, [this, k] { codec_context_->reducer.forget(k); });
+  if (!codecs_.known()) return;
+  for (ChunkId k = 0; k < codecs_->layout.chunk_count(); ++k)
+    asio::post(codec_pool_, [this, k] { codecs_->reducer.forget(k); });
 }
 
 void Rounds::enter_view() {
@@ -45,9 +47,9 @@ void Rounds::count_live() {
     ++seen.participating;
     seen.live += m == member_->self() || mesh_.up(ids_[m]) ? 1 : 0;
   }
-  shared_.update([&] {
-    shared_.participation.live = seen.live;
-    shared_.participation.participating = seen.participating;
+  shared_.update([&](IoView now) {
+    now.run.participation.live = seen.live;
+    now.run.participation.participating = seen.participating;
   });
 }
 
@@ -77,7 +79,7 @@ void Rounds::applied(FragmentId fragment, const FragmentState& state, std::vecto
 std::optional<std::string> Rounds::on_chunk(ReplicaId from, Connection::Received chunk) {
   const auto index = index_of(from);
   if (!index) return std::nullopt;  // from a view that has not begun here or has ended
-  if (auto problem = codec_context_->unpacker.unpack(chunk.head, chunk.body)) return problem;
+  if (auto problem = codecs_->unpacker.unpack(chunk.head, chunk.body)) return problem;
   auto problem = member_->receive(*index, message_of(std::move(chunk)));
   act();
   return problem;
@@ -102,10 +104,18 @@ void Rounds::on_peer_up(ReplicaId peer) {
   act();
 }
 
+/// The mesh dials it again, and heartbeats report the loss.
+void Rounds::on_peer_down(ReplicaId) { count_live(); }
+
 void Rounds::on_broken_peer(ReplicaId peer, const std::string& why) {
   const auto index = index_of(peer);
   const auto name = index ? member_->view().members[*index].name : "a peer";
   shared_.fail(Error(ErrorKind::network, name + " breaks the protocol: " + why));
+}
+
+asio::awaitable<void> Rounds::on_fetcher(ReplicaId, ConnectionPtr connection) {
+  if (giver_ == nullptr) throw Error(ErrorKind::network, "this member is a reducer and has no state to give");
+  co_await giver_->serve(connection);
 }
 
 // ---- time, and queries ----
@@ -132,7 +142,7 @@ void Rounds::act() {
 }
 
 void Rounds::carry_out(SendChunk& action) {
-  mesh_.send(ids_[action.peer], order_of(action.message.key), action.message, action.packed);
+  mesh_.send(ids_[action.peer], order_of_own(action.message.key), action.message, action.packed);
 }
 
 void Rounds::carry_out(const SendAck& action) {
@@ -146,34 +156,33 @@ void Rounds::carry_out(Reduce& action) {
 }
 
 void Rounds::carry_out(const ForgetResidual& action) {
-  asio::post(codec_pool_, [this, chunk = action.chunk] { codec_context_->reducer.forget(chunk); });
+  asio::post(codec_pool_, [this, chunk = action.chunk] { codecs_->reducer.forget(chunk); });
 }
 
 /// Rounds are due in the order in which they begin. A chunk that is resent later keeps its place.
-std::uint64_t Rounds::order_of(const ChunkKey& key) {
-  const SharedState::Place place{codec_context_->layout.fragment_of(key.chunk), key.round};
+std::uint64_t Rounds::order_of_own(const ChunkKey& key) {
+  const Place place{codecs_->layout.fragment_of(key.chunk), key.round};
   std::erase_if(orders_, [&](const auto& entry) {
     return entry.first.first == place.first && entry.first.second + Member::max_held < place.second;
   });
   return orders_.try_emplace(place, orders_begun_ + 1).second ? ++orders_begun_ : orders_.at(place);
 }
 
-/// A round that has not begun here is due after all that have.
-std::uint64_t Rounds::order_of_carried(const ChunkKey& key) const {
-  if (codec_context_ == nullptr || key.chunk >= codec_context_->layout.chunk_count())
-    return orders_begun_ + 1;
-  const auto place = orders_.find({codec_context_->layout.fragment_of(key.chunk), key.round});
+/// For chunks relayed for others. A round that has not begun here is due after all that have.
+std::uint64_t Rounds::order_of(const ChunkKey& key) const {
+  if (!codecs_.known() || key.chunk >= codecs_->layout.chunk_count()) return orders_begun_ + 1;
+  const auto place = orders_.find({codecs_->layout.fragment_of(key.chunk), key.round});
   return place == orders_.end() ? orders_begun_ + 1 : place->second;
 }
 
 void Rounds::carry_out(Deliver& round) {
   say_if_rejected(round);
-  shared_.update([&] {
-    shared_.participation.contributed = round.contributed;
-    shared_.results[{round.fragment, round.round}] = {.chunks = std::move(round.results),
-                                                      .included = std::move(round.included),
-                                                      .rejected = std::move(round.rejected),
-                                                      .samples = std::move(round.samples)};
+  shared_.update([&](IoView now) {
+    now.run.participation.contributed = round.contributed;
+    now.both.results[{round.fragment, round.round}] = {.chunks = std::move(round.results),
+                                                       .included = std::move(round.included),
+                                                       .rejected = std::move(round.rejected),
+                                                       .samples = std::move(round.samples)};
   });
 }
 
@@ -194,10 +203,9 @@ void Rounds::reduce(const Reduce& job) {
     const Trace::Scope scope(
         trace_, Trace::Row::reduce, "reduce",
         "{\"chunk\":" + std::to_string(job.chunk) + ",\"round\":" + std::to_string(job.round) + "}");
-    auto made =
-        codec_context_->reducer.reduce(job.chunk, job.round, job.contributions, job.weights, job.reject);
+    auto made = codecs_->reducer.reduce(job.chunk, job.round, job.contributions, job.weights, job.reject);
     const bool alone = job.contributions.size() == 1;
-    auto packed = alone ? nullptr : codec_context_->result_packer.pack(job.chunk, job.round, *made.bytes);
+    auto packed = alone ? nullptr : codecs_->result_packer.pack(job.chunk, job.round, *made.bytes);
     asio::post(io_, [this, view = job.view, chunk = job.chunk, round = job.round, made = std::move(made),
                      packed = std::move(packed)] {
       if (!member_) return;

@@ -1,11 +1,11 @@
 #pragma once
-// Sends the lines of a RecordQueue to the coordinator. All functions run on the io thread.
+// Sends the lines of a RecordQueue to the coordinator.
 
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "isthmus/outer_sync/net/member/record_queue.h"
+#include "isthmus/outer_sync/net/member/io/record_queue.h"
 #include "net/link/control_link.h"
 
 namespace isthmus::outer_sync::transport {

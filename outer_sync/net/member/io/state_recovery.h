@@ -1,6 +1,5 @@
 #pragma once
-// Copies the run's state from its members: tracks what has arrived and what the trainer has in its loop. All
-// functions run on the io thread.
+// Copies the run's state from its members: tracks what has arrived and what the trainer has in its loop.
 
 #include <asio/io_context.hpp>
 #include <cstdint>
@@ -9,9 +8,8 @@
 #include <vector>
 
 #include "isthmus/outer_sync/protocol/messages.h"
-#include "net/member/codec_context.h"
-#include "net/member/say.h"
-#include "net/member/shared_state.h"
+#include "net/member/io/codec_context.h"
+#include "net/member/io/crossing.h"
 #include "net/state_transfer/state_fetcher.h"
 
 namespace isthmus::outer_sync::transport {
@@ -37,7 +35,7 @@ class StateRecovery final : public StateFetcher::Handler {
 
   /// All arguments must outlive the io context's last run. `parts`: the parts of each fragment to copy.
   StateRecovery(asio::io_context& io, const CodecContext& codec_context, LinkOptions link,
-                WireCounters& counters, Trace& trace, StateParts parts, SharedState& meet, Say say,
+                WireCounters& counters, Trace& trace, StateParts parts, IoEnd shared, Say say,
                 Handler& handler);
 
   /// Copies the state from these donors. An observer keeps the state it has if that is of the same run.
@@ -72,7 +70,7 @@ class StateRecovery final : public StateFetcher::Handler {
   WireCounters& counters_;
   Trace& trace_;
   const StateParts parts_;
-  SharedState& shared_;
+  const IoEnd shared_;
   Say say_;
   Handler& handler_;
 

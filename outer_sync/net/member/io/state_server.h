@@ -1,6 +1,6 @@
 #pragma once
-// A donor's side of the state transfer: serves the run's state to fetchers, fragment by fragment. All
-// functions run on the io thread; the values come from the trainer's thread.
+// A donor's side of the state transfer: serves the run's state to fetchers, fragment by fragment. The
+// values come from the trainer's thread.
 
 #include <asio/awaitable.hpp>
 #include <asio/io_context.hpp>
@@ -11,7 +11,7 @@
 
 #include "isthmus/outer_sync/config/config.h"
 #include "isthmus/outer_sync/core/layout.h"
-#include "net/member/shared_state.h"
+#include "net/member/io/crossing.h"
 #include "net/state_transfer/state_stream.h"
 
 namespace isthmus::outer_sync::transport {
@@ -24,8 +24,8 @@ class StateServer {
 
   /// All arguments must outlive the io context's last run. `rounds`: the results that are here; `ledgers`:
   /// the samples of the applied rounds.
-  StateServer(asio::io_context& io, const NetworkConfig& network, const FragmentLayout& layout,
-              SharedState& meet, RoundSource rounds, LedgerSource ledgers);
+  StateServer(asio::io_context& io, const NetworkConfig& network, const FragmentLayout& layout, IoEnd shared,
+              RoundSource rounds, LedgerSource ledgers);
 
   /// Runs until the fetcher's connection ends. Throws like `serve_fetcher`.
   [[nodiscard]] asio::awaitable<void> serve(ConnectionPtr fetcher);
@@ -37,7 +37,7 @@ class StateServer {
   asio::io_context& io_;
   const NetworkConfig& network_;
   const FragmentLayout& layout_;
-  SharedState& shared_;
+  const IoEnd shared_;
   RoundSource rounds_;
   LedgerSource ledgers_;
   std::shared_ptr<Pacer> pacer_;
