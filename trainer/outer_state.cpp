@@ -1,5 +1,7 @@
 #include "isthmus/trainer/outer_state.h"
 
+#include <string>
+
 #include "cuda/device_passes.h"
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/config/codec_plan.h"
@@ -15,7 +17,7 @@ std::unique_ptr<outer_sync::OuterState> make_outer_state(Replica& replica,
                                                         config.eager());
   if (config.eager() || config.co2()) {
     throw Error(ErrorKind::config,
-                "outer.method is " + config.method +
+                "outer.method is " + std::string(to_string(config.method)) +
                     ", which is supported on CPUs only; choose another method, or set device: cpu");
   }
   // The first GPU and its default stream, which libtorch uses by default.

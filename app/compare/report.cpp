@@ -171,7 +171,7 @@ class Reporter {
     json["baseline"] = index == comparison_.baseline;
     json["replicas"] = nullptr;
     if (const auto* plan = plan_of(index)) {
-      json["method"] = plan->experiment.outer.method;
+      json["method"] = to_string(plan->experiment.outer.method);
       json["replicas"] = plan->experiment.replicas;
     }
     json["faults"] = ordered_json::array();

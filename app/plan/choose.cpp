@@ -60,11 +60,11 @@ LoadedExperiment load_and_choose(config::Source source, const std::vector<std::s
   auto& experiment = loaded.experiment;
   const auto wanted = experiment.automatic;
   if (wanted.utilization == 0) return loaded;
-  if (const auto& method = experiment.outer.method; method != "streaming_diloco")
+  if (const auto method = experiment.outer.method; method != outer_sync::Method::streaming_diloco)
     throw Error(ErrorKind::config,
                 fmt::format("outer.auto.utilization is set and outer.method is {}; expected "
                             "streaming_diloco, the only method that outer.auto configures",
-                            method));
+                            to_string(method)));
   if (!wanted.at_start) return loaded;
   auto general = load_experiment(std::move(source), assignments, std::nullopt, Purpose::benchmark);
   auto chosen = choose(experiment.outer, wanted.utilization, measurements(wanted, std::move(general)));

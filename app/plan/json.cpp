@@ -44,7 +44,7 @@ ordered_json row_of(const OuterConfig& outer, const Prediction& p, const PlanReq
                     const PlanInput& input) {
   const auto steps = static_cast<double>(input.experiment.run.steps);
   const double bytes = p.bytes_per_step * steps;
-  return {{"method", outer.method},
+  return {{"method", to_string(outer.method)},
           {"sync_every", outer.data_parallel() ? 1 : outer.sync_every.parts.back().value},
           {"num_fragments", outer.data_parallel() ? 1 : outer.num_fragments},
           {"sync_delay", outer.data_parallel() ? 0 : outer.sync_delay},
@@ -62,7 +62,9 @@ ordered_json row_of(const OuterConfig& outer, const Prediction& p, const PlanReq
 
 ordered_json methods_json(const PlanRequest& request, const PlanInput& input) {
   ordered_json rows = ordered_json::array();
-  for (const auto* method : {"data_parallel", "diloco", "streaming_diloco", "eager", "co2", "sparse"}) {
+  using outer_sync::Method;
+  for (const auto method : {Method::data_parallel, Method::diloco, Method::streaming_diloco, Method::eager,
+                            Method::co2, Method::sparse}) {
     auto outer = input.experiment.outer;
     if (outer.method == method) continue;
     outer.method = method;
@@ -205,7 +207,7 @@ ordered_json recommendation_json(const PlanRequest& request, const PlanInput& in
   if (best == nullptr) return json;
   const auto& outer = best->outer;
   json["best"] = row_of(outer, best->prediction, request, input);
-  json["set"] = {fmt::format("outer.method={}", outer.method),
+  json["set"] = {fmt::format("outer.method={}", to_string(outer.method)),
                  fmt::format("outer.sync_every={}", outer_sync::plan::last_sync_every(outer)),
                  fmt::format("outer.num_fragments={}", outer.num_fragments),
                  fmt::format("outer.sync_delay={}", outer.sync_delay),
@@ -234,8 +236,8 @@ ordered_json links_json(const PlanInput& input) {
 
 std::vector<Choice> find_choices(double utilization, const PlanInput& input) {
   auto base = input.experiment.outer;
-  if (base.method != "streaming_diloco") {
-    base.method = "streaming_diloco";
+  if (base.method != outer_sync::Method::streaming_diloco) {
+    base.method = outer_sync::Method::streaming_diloco;
     if (base.codec == "topk") base.codec = "lloyd4";
   }
   outer_sync::plan::Wanted wanted;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <sstream>
 
-#include "config/method_defaults.h"
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/core/address.h"
 #include "isthmus/outer_sync/protocol/rejection.h"
@@ -18,8 +17,6 @@ const std::vector<std::string_view> scales(std::begin(quant::scale_names), std::
 const std::vector<std::string_view> roundings = {"nearest", "stochastic"};
 const std::vector<std::string_view> lossless_stages(std::begin(quant::lossless_names),
                                                     std::end(quant::lossless_names));
-const std::vector<std::string_view> method_names = {
-    "streaming_diloco", "diloco", "local_sgd", "eager", "co2", "sparse", "data_parallel"};
 const std::vector<std::string_view> merges = {"carry", "alpha"};
 const std::vector<std::string_view> topologies(std::begin(protocol::topology_names),
                                                std::end(protocol::topology_names));
@@ -36,8 +33,10 @@ void OuterOptimizerConfig::serialize(config::Archive& ar) {
 }
 
 void OuterConfig::serialize(config::Archive& ar) {
-  ar({"method", &method, Scope::agreed, "algorithm that synchronises the replicas", -config::unbounded,
-      config::unbounded, method_names});
+  std::string method_name(to_string(method));
+  ar({"method", &method_name, Scope::agreed, "algorithm that synchronises the replicas", -config::unbounded,
+      config::unbounded, method_names()});
+  method = method_of(method_name);
   ar({"num_fragments", &num_fragments, Scope::agreed, "number of fragments P, which are synchronised in turn",
       1, 1e9});
   ar({"sync_every", &sync_every, Scope::live, "inner steps H between two syncs of one fragment", 1, 1e9});
@@ -116,14 +115,7 @@ void OuterConfig::resolve() {
         "outer.pace is time and outer.method is data_parallel; expected pace steps: gradients are averaged "
         "at every step, so all replicas must make the same steps");
   }
-  const bool waits_for_results = method == "diloco" || method == "local_sgd";
-  if (waits_for_results) sync_delay = 0;
-  if (waits_for_results && !carries()) merge_alpha = 0;
-  if (method == "diloco") num_fragments = 1;
-  if (method == "local_sgd") optimizer = {.lr = 1, .momentum = 0, .nesterov = false};
-  if (method == "sparse") methods::make_sparse(*this);
-  if (eager()) methods::make_eager(*this);
-  if (co2()) methods::make_co2(*this);
+  outer_method(method).fix(*this);
   if (const auto problem = quant::problem_of(codec_spec()); !problem.empty())
     refuse("outer.codec_block is " + std::to_string(codec_block) + ": " + problem);
   for (const auto& spec : {codec_spec(), warmup_codec_spec()}) {
@@ -193,8 +185,8 @@ std::vector<std::string> OuterConfig::notes() const {
     }
   }
   if (!co2() && (staleness_penalty != 1 || momentum_clip != 0))
-    out.push_back("outer.staleness_penalty and outer.momentum_clip only affect outer.method co2: " + method +
-                  " has neither");
+    out.push_back("outer.staleness_penalty and outer.momentum_clip only affect outer.method co2: " +
+                  std::string(to_string(method)) + " has neither");
   if (carries() && merge_alpha != OuterConfig().merge_alpha)
     out.push_back(
         "outer.merge_alpha has no effect with outer.merge: carry; set outer.merge: alpha to use it");

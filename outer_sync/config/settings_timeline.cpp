@@ -84,8 +84,8 @@ std::string problem_of_change(const OuterConfig& base, const protocol::Settings&
       asked_section.serialize(reader);
       const auto wanted = config::list(asked_section);
       if (std::ranges::find(wanted, key, &config::Item::key)->value != item->value)
-        return key + " is " + item->value + " in a run of outer.method " + base.method +
-               ", which fixes this key";
+        return key + " is " + item->value + " in a run of outer.method " +
+               std::string(to_string(base.method)) + ", which fixes this key";
     }
     if (has(items, "outer.merge_alpha") && now.carries())
       return "outer.merge_alpha is set in a run with outer.merge: carry, where it has no effect";

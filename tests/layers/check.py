@@ -26,7 +26,7 @@ OUTER_SYNC = {
     "methods": ["core"],
     "protocol": ["core"],
     "protocol/coordinator": ["core", "protocol"],
-    "config": ["core", "protocol"],
+    "config": ["core", "methods", "protocol"],
     "log": ["core", "methods", "protocol"],
     "engine": ["core", "methods", "protocol", "config", "log"],
     "plan": ["core", "methods", "protocol", "config"],

@@ -101,9 +101,10 @@ void expect_the_outer_loops_parameters(OuterConfig config) {
 }
 
 TEST(LogReplay, GivesTheOuterLoopsParameters) {
-  for (const auto* method : {"streaming_diloco", "eager", "co2"}) {
+  for (const auto method : {Method::streaming_diloco, Method::eager, Method::co2}) {
     for (const std::int64_t warmup_steps : {0, 5}) {
-      SCOPED_TRACE(testing::Message() << method << " after " << warmup_steps << " steps of warm-up");
+      SCOPED_TRACE(testing::Message()
+                   << to_string(method) << " after " << warmup_steps << " steps of warm-up");
       auto config = config_of(3, 6, 2, 0.5);
       config.method = method;
       config.codec = "lloyd4";

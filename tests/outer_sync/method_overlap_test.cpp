@@ -20,7 +20,7 @@ constexpr std::uint64_t steps = 26;
 
 OuterConfig overlapping(const std::string& method) {
   auto config = config_of(2, every, 0, 0);
-  config.method = method;
+  config.method = method_of(method);
   config.final_sync = false;
   config.optimizer.lr = 0.5;
   config.optimizer.momentum = 0.9;

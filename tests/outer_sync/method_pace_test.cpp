@@ -214,7 +214,7 @@ TEST(PaceLoop, TheWarmUpIsStepByStep) {
 
 TEST(PaceLoop, TheBaselineHasNoIntervals) {
   auto config = by_time(1, 4, 0);
-  config.method = "data_parallel";
+  config.method = Method::data_parallel;
   try {
     config.resolve();
     FAIL() << "data_parallel averages at every step";

@@ -56,7 +56,7 @@ Values sent(const Values& x, Values& residual) {
 
 TEST(Sparse, EveryValueOfEveryStepIsThePapers) {
   auto config = config_of(1, 3, 0, 0);
-  config.method = "sparse";
+  config.method = Method::sparse;
   config.chunk_elements = 4096;
   config.final_sync = false;
   config.resolve();
@@ -95,7 +95,7 @@ TEST(Sparse, EveryValueOfEveryStepIsThePapers) {
 
 TEST(Sparse, ItSendsAFraction) {
   auto config = config_of(1, 1, 0, 0);
-  config.method = "sparse";
+  config.method = Method::sparse;
   config.chunk_elements = 4096;
   config.resolve();
   Replicas replicas(config, FragmentLayout({{0, 8192}}, 4096), 2, random_step);

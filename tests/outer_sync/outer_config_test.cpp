@@ -37,6 +37,18 @@ TEST(OuterConfig, SyncEveryMayChangeWithTheStep) {
               HasSubstr("outer.sync_delay is 3 and outer.sync_every is 3"));
 }
 
+TEST(OuterConfig, AMethodIsReadAndWrittenByItsName) {
+  for (const auto name : method_names()) {
+    auto config =
+        config::read<OuterConfig>(config::Source::from_text("method: " + std::string(name), "a.yaml"));
+    EXPECT_EQ(to_string(config.method), name);
+    EXPECT_THAT(config::to_yaml(config), HasSubstr("method: " + std::string(name)));
+  }
+  EXPECT_THAT(complaint([] { (void)read("method: dilco"); }),
+              HasSubstr("method is dilco (a.yaml:1); expected one of streaming_diloco, diloco, local_sgd"));
+  EXPECT_THAT(complaint([] { (void)method_of("dilco"); }), HasSubstr("outer.method is dilco"));
+}
+
 TEST(OuterConfig, SparseIsThePapersSetting) {
   const auto config = read("{method: sparse, num_fragments: 4, codec_top_k: 32}");
   EXPECT_EQ(config.num_fragments, 1);

@@ -175,7 +175,7 @@ TEST(OuterLoop, AveragesAtBothEndsOfTheRun) {
 
 TEST(OuterLoop, LocalSgdIsPlainAveraging) {
   auto config = config_of(1, 3, 0, 0.5);
-  config.method = "local_sgd";
+  config.method = Method::local_sgd;
   config.resolve();
   Replicas replicas(config, layout_of(1), 3, random_step);
   replicas.train(9);
@@ -198,7 +198,7 @@ TEST(OuterLoop, LocalSgdIsPlainAveraging) {
 
 TEST(OuterLoop, DilocoIsOneFragmentWithoutDelay) {
   auto config = config_of(3, 4, 2, 0.5);
-  config.method = "diloco";
+  config.method = Method::diloco;
   config.resolve();
   ASSERT_EQ(config.num_fragments, 1);
   compare_with_algorithm2(config, 2, 10);
@@ -334,7 +334,7 @@ TEST(OuterLoop, ErrorFeedbackLosesNothingInTheLongRun) {
   const auto table = [](std::size_t, std::uint64_t, std::size_t i) { return i == 0 ? 1.0F : 0.01F; };
   for (const bool error_feedback : {false, true}) {
     auto config = config_of(1, 1, 0, 0);
-    config.method = "local_sgd";
+    config.method = Method::local_sgd;
     config.codec = "int4";
     config.error_feedback = error_feedback;
     config.resolve();

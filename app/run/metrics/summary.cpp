@@ -79,7 +79,7 @@ ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   json["folder"] = std::filesystem::absolute(experiment.folder()).string();
   json["commit"] = commit();
   json["config_fingerprint"] = config::fingerprint(experiment).hex();
-  json["method"] = experiment.outer.method;
+  json["method"] = to_string(experiment.outer.method);
   json["codec"] = experiment.outer.codec;
   json["replicas"] = members.size();
   json["parameters"] = longest.parameters;

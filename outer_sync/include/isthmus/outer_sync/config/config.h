@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "isthmus/base/config.h"
+#include "isthmus/outer_sync/config/outer_method.h"
 #include "isthmus/outer_sync/core/schedule.h"
 #include "isthmus/outer_sync/protocol/topology.h"
 #include "isthmus/quant/codec.h"
@@ -22,7 +23,7 @@ struct OuterOptimizerConfig {
 };
 
 struct OuterConfig {
-  std::string method = "streaming_diloco";
+  Method method = Method::streaming_diloco;
   std::int64_t num_fragments = 3;
   config::Stepped sync_every = 30;
   std::string pace = "steps";
@@ -60,9 +61,8 @@ struct OuterConfig {
   /// The experiment's `run.steps`, also not a key of this section. 0: unknown, and no round only averages.
   std::int64_t steps = 0;
 
-  /// Called after reading; applies the method's own rules: diloco has one fragment and no delay, local_sgd
-  /// averages plainly, for the others see method_defaults.h. Throws Error(config) for settings that cannot
-  /// work together (tau >= H, a block that does not divide the chunk).
+  /// Called after reading: overwrites the settings that the method fixes. Throws Error(config) for settings
+  /// that cannot work together (tau >= H, a block that does not divide the chunk).
   void resolve();
   /// Sets `replicas`. Throws Error(config) if min_replicas or quorum does not fit this number.
   void take_replicas(std::int64_t number);
@@ -86,10 +86,10 @@ struct OuterConfig {
   /// carry, otherwise below three.
   [[nodiscard]] bool needs_feedback() const;
   [[nodiscard]] bool paced_by_time() const { return pace == "time"; }
-  [[nodiscard]] bool data_parallel() const { return method == "data_parallel"; }
-  [[nodiscard]] bool eager() const { return method == "eager"; }
-  [[nodiscard]] bool co2() const { return method == "co2"; }
-  [[nodiscard]] Overlap overlap() const { return eager() || co2() ? Overlap::whole_round : Overlap::delay; }
+  [[nodiscard]] bool data_parallel() const { return method == Method::data_parallel; }
+  [[nodiscard]] bool eager() const { return method == Method::eager; }
+  [[nodiscard]] bool co2() const { return method == Method::co2; }
+  [[nodiscard]] Overlap overlap() const { return outer_method(method).overlap; }
 };
 
 struct JoinConfig {

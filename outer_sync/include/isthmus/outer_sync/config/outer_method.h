@@ -1,0 +1,57 @@
+#pragma once
+// The outer methods, outer.method: values of the outer settings that a method fixes, and the outer step of a
+// round. To add a method, add an enumerator here and an entry to the table in config/outer_method.cpp.
+// docs/numerics.md has the formulas: g is the mean outer gradient of a round, theta the global parameters, v
+// their momentum, P the number of fragments, tau the delay.
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "isthmus/outer_sync/core/schedule.h"
+#include "isthmus/outer_sync/methods/outer_rule.h"
+
+namespace isthmus::outer_sync {
+
+struct OuterConfig;
+
+enum class Method : std::uint8_t {
+  /// arXiv 2501.18512, Algorithm 2: fragments in turn; v <- mu v + g;  theta <- theta - lr (g + mu v).
+  streaming_diloco,
+  /// arXiv 2311.08105, Algorithm 1: the same with P = 1, tau = 0.
+  diloco,
+  /// arXiv 1805.09767: tau = 0; theta <- theta - g, the mean of the local parameters.
+  local_sgd,
+  /// arXiv 2502.12996: a round has the whole next round's time; methods/eager.h.
+  eager,
+  /// arXiv 2401.16265: likewise; methods/co2.h.
+  co2,
+  /// SparseLoCo, arXiv 2508.15706: P = 1, tau = 0, topk, and a decaying residual e instead of momentum; with
+  /// x the
+  /// outer gradient  y = x + beta e;  sent = Q(topk(y));  e <- y - sent;  theta <- theta - mean(sent).
+  sparse,
+  /// No outer loop: gradients are averaged at every step.
+  data_parallel,
+};
+
+/// One method.
+struct OuterMethod {
+  Method method;
+  std::string_view name;      ///< value of outer.method
+  void (*fix)(OuterConfig&);  ///< overwrites the settings that the method fixes
+  Overlap overlap = Overlap::delay;
+  /// What differs from the outer step that the settings describe; null: nothing.
+  void (*change)(const OuterConfig&, methods::OuterRule&) = nullptr;
+};
+[[nodiscard]] const OuterMethod& outer_method(Method method);
+
+[[nodiscard]] inline std::string_view to_string(Method method) { return outer_method(method).name; }
+/// Throws Error(config) for an unknown name.
+[[nodiscard]] Method method_of(std::string_view name);
+/// All names, in the order shown to users.
+[[nodiscard]] std::vector<std::string_view> method_names();
+
+/// The outer step and merge of a round sent at this step. `config` must be resolved.
+[[nodiscard]] methods::OuterRule rule_at(const OuterConfig& config, std::uint64_t step);
+
+}  // namespace isthmus::outer_sync
