@@ -10,6 +10,10 @@ namespace {
 /// With this limit, products of two counts fit in 64 bits.
 constexpr std::uint64_t longest_interval = 1'000'000'000;
 bool is_speed(double value) { return std::isfinite(value) && value > 0; }
+std::uint64_t inner_steps(double ratio, std::uint64_t agreed) {
+  return std::max<std::uint64_t>(
+      1, static_cast<std::uint64_t>(std::llround(ratio * static_cast<double>(agreed))));
+}
 }  // namespace
 
 void Pace::begin(std::uint64_t agreed, double own, double reference) {
@@ -19,8 +23,7 @@ void Pace::begin(std::uint64_t agreed, double own, double reference) {
     if (std::abs(measured / ratio_ - 1) > tolerance) ratio_ = measured;
   }
   agreed_ = agreed;
-  inner_ = std::max<std::uint64_t>(
-      1, static_cast<std::uint64_t>(std::llround(ratio_ * static_cast<double>(agreed))));
+  inner_ = inner_steps(ratio_, agreed);
   made_ = 0;
 }
 
@@ -34,8 +37,8 @@ std::uint64_t Pace::tick() {
 bool Pace::sound() const {
   if (!(ratio_ >= slowest && ratio_ <= fastest)) return false;
   if (inner_ == 0) return agreed_ == 0 && made_ == 0;
-  const auto most = static_cast<std::uint64_t>(fastest) * longest_interval;
-  return agreed_ >= 1 && agreed_ <= longest_interval && inner_ <= most && made_ <= inner_;
+  return agreed_ >= 1 && agreed_ <= longest_interval && inner_ == inner_steps(ratio_, agreed_) &&
+         made_ <= inner_;
 }
 
 }  // namespace isthmus::outer_sync::methods

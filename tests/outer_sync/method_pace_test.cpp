@@ -4,8 +4,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "isthmus/base/archive.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
 #include "scripted_exchange.h"
@@ -55,6 +57,25 @@ TEST(Pace, AllInnerStepsOfAnIntervalMakeExactlyIt) {
     ASSERT_TRUE(pace.over() && pace.sound());
     ASSERT_TRUE(pace.ratio() >= Pace::slowest && pace.ratio() <= Pace::fastest);
   }
+}
+
+TEST(Pace, AnInnerStepCompletesElevenAgreedOnesAtMost) {
+  std::uint64_t most = 0;
+  for (std::uint64_t agreed = 1; agreed <= 3000; ++agreed) {
+    Pace pace;
+    pace.begin(agreed, 1, 8);
+    while (!pace.over()) most = std::max(most, pace.tick());
+  }
+  EXPECT_EQ(most, Pace::max_completed);
+}
+
+TEST(Pace, AStateThatNoIntervalHasIsNotSound) {
+  Pace pace;
+  pace.begin(30, 1, 8);
+  ASSERT_TRUE(pace.sound());
+  auto bytes = to_bytes(pace);
+  bytes[8] = std::byte{1};  // inner steps: one completes all thirty
+  EXPECT_FALSE(from_bytes<Pace>(bytes).sound());
 }
 
 TEST(Pace, NoiseMovesNothingAndARatioHasItsLimits) {
@@ -200,6 +221,32 @@ TEST(PaceLoop, ACheckpointHoldsTheClockInTheMiddleOfAnInnerStep) {
     EXPECT_THAT(agreed_steps(*replica), ElementsAre(4, 5, 6));
   }
   EXPECT_EQ(resumed.local.values, whole.local.values);
+}
+
+// Fragments are due at every agreed step, and one result arrives with each inner step. So the clock stops at
+// every agreed step, and each inner step leaves ten of the eleven agreed steps that it completes.
+TEST(PaceLoop, ACheckpointHoldsAllThatWasOwedWhenTheClockStoppedAtEveryStep) {
+  const auto config = by_time(11, 11, 0);
+  LoneReplica whole(config, layout_of(11));
+  whole.loop->set_speeds(1, 8);
+  std::size_t results = 0;
+  whole.exchange.commits = [&](FragmentId, protocol::Round) { return results > 0 && results-- > 0; };
+  for (std::uint64_t step = 1; step <= 9; ++step) {
+    EXPECT_THAT(agreed_steps(whole), ElementsAre(step));
+    ASSERT_TRUE(whole.loop->frozen());
+    results = 1;
+  }
+  whole.exchange.commits = [](FragmentId, protocol::Round) { return true; };
+  const auto saved = whole.loop->save();
+  ASSERT_TRUE(saved);
+  LoneReplica resumed(config, layout_of(11));
+  resumed.local.values = whole.local.values;
+  resumed.loop->restore(*saved);
+  const auto steps = agreed_steps(whole);
+  EXPECT_EQ(steps.size(), 10U * 9 + 11) << "what was owed, and what this inner step completes";
+  EXPECT_EQ(agreed_steps(resumed), steps);
+  EXPECT_EQ(resumed.local.values, whole.local.values);
+  EXPECT_EQ(resumed.loop->global_hash(), whole.loop->global_hash());
 }
 
 TEST(PaceLoop, TheWarmUpIsStepByStep) {

@@ -17,8 +17,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <limits>
-#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,15 +25,16 @@
 #include "isthmus/base/hash.h"
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/config/config.h"
-#include "isthmus/outer_sync/config/settings_timeline.h"
-#include "isthmus/outer_sync/core/schedule.h"
+#include "isthmus/outer_sync/engine/agreed_clock.h"
 #include "isthmus/outer_sync/engine/inner_moments.h"
+#include "isthmus/outer_sync/engine/live_settings.h"
 #include "isthmus/outer_sync/engine/local_parameters.h"
 #include "isthmus/outer_sync/engine/outer_state.h"
 #include "isthmus/outer_sync/engine/round_exchange.h"
+#include "isthmus/outer_sync/engine/rounds_in_flight.h"
 #include "isthmus/outer_sync/engine/step_figures.h"
+#include "isthmus/outer_sync/engine/unsent_work.h"
 #include "isthmus/outer_sync/log/round_log.h"
-#include "isthmus/outer_sync/methods/pace.h"
 
 namespace isthmus::outer_sync {
 
@@ -46,6 +45,8 @@ struct SavedOuterLoop {
   friend bool operator==(const SavedOuterLoop&, const SavedOuterLoop&) = default;
 };
 
+/// It has more public functions than other classes, because trainers, joining members and observers all use
+/// it: it decides when something happens. Its parts know the settings, the clock, the work and the numbers.
 class OuterLoop {
  public:
   /// The references must outlive the loop. `config` must be resolved. `noise_seed`, for stochastic rounding,
@@ -61,7 +62,7 @@ class OuterLoop {
 
   /// Whether the next step belongs to the synchronous warm-up: then call `average_gradients` before its inner
   /// step.
-  [[nodiscard]] bool synchronous() const { return step_ < schedule_.warmup_steps(); }
+  [[nodiscard]] bool synchronous() const { return step() < schedule().warmup_steps(); }
   /// Replaces this replica's gradients (flat, whole buffer), computed from `tokens` tokens of `samples`, by
   /// the mean over replicas as all replicas decode it. Throws Error(divergence) if a gradient is not finite.
   void average_gradients(std::span<float> gradients, std::uint64_t tokens,
@@ -97,30 +98,27 @@ class OuterLoop {
   /// takes a moment, in which it asks for the missing results.
   [[nodiscard]] bool may_train();
   /// The largest possible agreed step after the next inner step.
-  [[nodiscard]] std::uint64_t step_after_next();
+  [[nodiscard]] std::uint64_t step_after_next() { return clock_.step_after_next(schedule()); }
   /// Sets the last agreed step.
-  void end_at(std::uint64_t step) { limit_ = step; }
+  void end_at(std::uint64_t step) { clock_.end_at(step); }
   /// For `outer.pace: time`: inner steps per second of this replica, waits excluded, and of the run. Takes
   /// effect at the next sync interval.
-  void set_speeds(double own, double reference) {
-    speed_ = own;
-    reference_speed_ = reference;
-  }
+  void set_speeds(double own, double reference) { clock_.set_speeds(own, reference); }
   /// The agreed step cannot pass this one while rounds sent after `step` do not commit.
   [[nodiscard]] std::uint64_t reach(std::uint64_t step) const {
     // With a quorum, results of rounds that this replica has not sent may be here already.
-    return schedule_.reach(step, config_.quorum > 0 ? protocol::Member::window : 0);
+    return schedule().reach(step, live_.base().quorum > 0 ? protocol::Member::window : 0);
   }
-  [[nodiscard]] const Schedule& schedule() const { return schedule_; }
+  [[nodiscard]] const Schedule& schedule() const { return live_.schedule(); }
   /// Live settings, as far as this replica knows them.
-  [[nodiscard]] const protocol::Settings& settings() const { return settings_; }
+  [[nodiscard]] const protocol::Settings& settings() const { return live_.settings(); }
   /// For observers: the settings under which the followed rounds are made. Throws Error(config) for invalid
   /// values, and Evicted if it has followed rounds under other settings.
-  void adopt(const protocol::Settings& settings);
+  void adopt(const protocol::Settings& settings) { live_.change_to(settings, 0); }
   /// Inner steps of this replica in this sync interval: H, or H_m with `outer.pace: time`.
-  [[nodiscard]] std::uint64_t inner_steps() const;
+  [[nodiscard]] std::uint64_t inner_steps() const { return clock_.inner_steps(schedule()); }
   /// Rounds do not commit, so the agreed step stands still; the last step was a local one.
-  [[nodiscard]] bool frozen() const { return frozen_ && !commits_; }
+  [[nodiscard]] bool frozen() const { return clock_.stands_still() && !clock_.rounds_commit(); }
   /// Applies results due at the agreed step that are missing because the next view formed, so that this step
   /// is complete here as on the other replicas. Call before reading the state. False if rounds do not commit.
   bool complete_step();
@@ -150,7 +148,7 @@ class OuterLoop {
   /// Call before copying the state from other members. Waits.
   void finish_hand_overs();
 
-  [[nodiscard]] std::uint64_t step() const { return step_; }
+  [[nodiscard]] std::uint64_t step() const { return clock_.step(); }
   /// Samples that this replica was trained on and that are not yet in an applied round of every fragment; may
   /// include some that are.
   [[nodiscard]] SampleSet pending_samples() const;
@@ -192,105 +190,56 @@ class OuterLoop {
   }
 
  private:
-  struct InFlight {
-    FragmentId fragment;
-    protocol::Round round;
-    Trace::Clock::time_point sent;
-    /// This replica's encoded chunks in order, kept until they are known to be in the result (with eager
-    /// updates and the carry merge until it is applied).
-    std::vector<protocol::SharedBytes> own = {};
-    std::optional<RoundResult> result = {};
-    /// Whether the eager correction already contains this contribution.
-    bool ahead = false;
-    bool is_last = false;      ///< belongs to the final sync
-    std::uint64_t weight = 0;  ///< tokens behind the contribution; 0 in the warm-up, which keeps no count
-    SampleSet samples = {};    ///< sequences behind it
-    std::optional<double> spread = {};  ///< before encoding, if the round is audited
-    HandOver leaving = {};              ///< declared last: until it is done, another thread writes `own`
-  };
   enum class Waiting { stall, warmup, finish, save, at_limit };
 
-  void take_settings();
-  void change_to(const protocol::Settings& settings, std::uint64_t past);
-  void plan(const protocol::Settings& settings);
-  [[nodiscard]] methods::OuterRule rule_of(FragmentId p, protocol::Round round) const;
-  [[nodiscard]] float carried_into(FragmentId p, protocol::Round round) const;
-  InFlight& send(FragmentId p, protocol::Round round);
-  [[nodiscard]] bool apply(FragmentId p, Waiting why);
+  [[nodiscard]] bool whole_round() const { return live_.base().overlap() == Overlap::whole_round; }
+  [[nodiscard]] bool eager() const { return live_.base().eager(); }
+  [[nodiscard]] bool carries() const { return live_.base().carries(); }
+  /// Maximum number of rounds of one fragment.
+  [[nodiscard]] std::uint64_t max_in_flight() const { return whole_round() ? 2 : 1; }
+
+  void go_where_others_are();
   [[nodiscard]] bool keep_up(Waiting why);
   void send_what_is_due(FragmentId p);
-  [[nodiscard]] bool is_due(FragmentId p) const;
-  [[nodiscard]] std::uint64_t flying(FragmentId p) const;
-  /// Maximum number of rounds of one fragment.
-  [[nodiscard]] std::uint64_t max_in_flight() const { return whole_round_ ? 2 : 1; }
+  InFlight& send(FragmentId p, protocol::Round round);
+  void contribute(InFlight& flight, std::uint64_t weight, std::uint64_t step, EncodedChunk encoded);
+  [[nodiscard]] bool apply(FragmentId p, Waiting why);
+  [[nodiscard]] bool fetch(InFlight& flight, Waiting why);
+  [[nodiscard]] double& waited(Waiting why);
+  void go_ahead(FragmentId p, std::span<const protocol::SharedBytes> stale);
+  void settle(const InFlight& flight, const quant::OuterStep& step);
+  void put_back_gradient(ChunkId chunk, const Bytes& bytes);
+  void record(const InFlight& flight);
+  void extend_chain(FragmentId p, std::span<const protocol::SharedBytes> results,
+                    std::vector<SampleRange> samples);
   [[nodiscard]] bool is_audited(FragmentId p, protocol::Round round) const;
   void measure(FragmentId p, protocol::Round round, std::span<const protocol::SharedBytes> results,
                const methods::OuterRule& rule);
-  void go_ahead(FragmentId p, std::span<const protocol::SharedBytes> stale);
-  void count_local_step();
-  [[nodiscard]] std::uint64_t max_local_steps() const;
-  void go_where_others_are();
-  void begin_interval();
-  [[nodiscard]] bool may_train_on();
-  [[nodiscard]] bool fetch(InFlight& flight, Waiting why);
-  void settle(const InFlight& flight, const quant::OuterStep& step);
-  void put_back_gradient(ChunkId chunk, const Bytes& bytes);
-  void take_samples(InFlight& flight);
-  void contribute(InFlight& flight, std::uint64_t weight, std::uint64_t step, EncodedChunk encoded);
+  [[noreturn]] static void refuse_result(protocol::Round round, ChunkId chunk);
+  void apply_all_in_flight();
+  void sync_once_more();
   void end_warmup();
   void offer_state();
   void begin_log();
   void snapshot_to_log(FragmentId p);
   void count_moment_steps();
-  [[noreturn]] static void refuse_result(protocol::Round round, ChunkId chunk);
-  [[nodiscard]] bool rounds_fit(const std::vector<protocol::FragmentState>& fragments,
-                                const std::list<InFlight>& in_flight, std::uint64_t step) const;
-  [[nodiscard]] bool is_late() const;
-  void record(const InFlight& flight);
-  void extend_chain(FragmentId p, std::span<const protocol::SharedBytes> results,
-                    std::vector<SampleRange> samples);
-  void apply_all_in_flight();
-  void sync_once_more();
-  [[nodiscard]] double& waited(Waiting why);
 
   const FragmentLayout& layout_;
   std::unique_ptr<OuterState> state_;
   RoundExchange& exchange_;
   Trace& trace_;
   protocol::CodecPlan codecs_;
-  OuterConfig config_;
-  protocol::Settings settings_;
-  std::shared_ptr<const protocol::Settings> taken_;  ///< these settings, as received from the exchange
-  SettingsTimeline timeline_;
-  Schedule schedule_;
-  bool whole_round_, eager_, carries_;
-  float share_;  ///< of one replica in a mean, for eager updates
+  LiveSettings live_;
+  AgreedClock clock_;
   std::uint64_t noise_seed_;
-  bool final_sync_;
-  bool paced_by_time_;
   InnerMoments* moments_ = nullptr;
-
-  std::uint64_t step_ = 0;
-  bool frozen_ = false;  ///< the agreed step stands still; also while a view forms
-  bool commits_ = true;
-  /// Steps that may still be made while a view forms; renewed at the agreed step `extra_until_`.
-  std::uint64_t extra_steps_ = 0, extra_until_ = 0;
-  std::uint64_t local_steps_ = 0;  ///< since the agreed step froze
-  std::uint64_t owed_ = 0;         ///< agreed steps completed by inner steps and not made yet
-  std::uint64_t limit_ = std::numeric_limits<std::uint64_t>::max();
-  methods::Pace pace_;
-  double speed_ = 0, reference_speed_ = 0;
-  std::vector<protocol::FragmentState> fragments_;
-  std::vector<std::uint64_t> ruled_;   ///< by fragment: send step of the last round applied here
-  std::vector<std::uint64_t> tokens_;  ///< by fragment: tokens since it was last sent
-  std::vector<SampleSet> samples_;     ///< by fragment: sequences since it was last sent
-  std::vector<FragmentFigures> figures_;
   /// By fragment: inner steps behind the moments that came with its state; nullopt if none came.
   std::vector<std::optional<std::uint64_t>> moment_steps_;
+  std::vector<protocol::FragmentState> fragments_;
+  UnsentWork unsent_;
+  std::vector<FragmentFigures> figures_;
   AlignedVector<float> gradient_residual_;  ///< of warm-up gradients; empty after the warm-up
-  /// In send order. A list, because another thread may hold a reference to an element while others are added
-  /// and removed.
-  std::list<InFlight> in_flight_;
+  RoundsInFlight in_flight_;
   GradientObserver gradient_observer_;
   std::optional<LogPlan> log_plan_;
   std::unique_ptr<log::RoundLog> log_;

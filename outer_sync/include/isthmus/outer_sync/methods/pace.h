@@ -12,6 +12,9 @@ class Pace {
   static constexpr double slowest = 1.0 / 8, fastest = 8;
   /// Speeds are measured, so the ratio changes only if it is off by more than this share.
   static constexpr double tolerance = 1.0 / 16;
+  /// Maximum number of agreed steps that one inner step completes: 11, since at 1/8 of the speed an interval
+  /// of 12 has two inner steps.
+  static constexpr std::uint64_t max_completed = 11;
 
   /// Begins an interval of `agreed` >= 1 agreed steps. `own` and `reference`: inner steps per second of this
   /// replica and of the run. If one of them is unknown (not above 0, not finite), the ratio does not change.
