@@ -213,12 +213,14 @@ TEST_F(Ssh, ACoordinatorWhoseAgentIsKilledIsStartedAgainThere) {
 }
 
 TEST_F(Ssh, ASiteGivesUpAfterSoMuchSilence) {
-  config_ = site_.write("short.yaml", "extends: tiny.yaml\nsites:\n  eu: {" + launcher("eu", "silence: 3s") +
-                                          "}\n  us: {" + launcher("us") + "}\n");
-  auto launch = start(both(endless, {"launch.silence=10s", "run.stop_grace=10s"}));
+  config_ =
+      site_.write("short.yaml", "extends: tiny.yaml\nlaunch.silence: 10s\nsites:\n  eu: {" +
+                                    launcher("eu", "silence: 3s") + "}\n  us: {" + launcher("us") + "}\n");
+  auto launch = start(both(endless, {"run.stop_grace=10s"}));
   ASSERT_TRUE(both_go_on()) << site_.logs();
-  EXPECT_THAT(processes_with("tether --folder " + (site_ / "eu").string()),
-              AllOf(Not(IsEmpty()), Each(Field(&RunningProcess::command, HasSubstr("--grace 10")))));
+  EXPECT_THAT(
+      processes_with("tether --folder " + (site_ / "eu").string()),
+      AllOf(Not(IsEmpty()), Each(Field(&RunningProcess::command, HasSubstr("--silence 3 --grace 10")))));
   launch.signal(SIGKILL);
   static_cast<void>(launch.wait());
   EXPECT_TRUE(eventually([&] { return processes_with((site_ / "eu").string()).empty(); }));

@@ -129,7 +129,7 @@ def included_layer(root, path, include):
 
 
 def inner_folder(root, path, parent):
-    """The inner folder of a parent in FOLDERS that contains a path under the root; None if there is none."""
+    """The inner folder of a parent in FOLDERS that contains a path under the root, or None."""
     if not path.startswith(parent + "/"):
         return None
     name = path.removeprefix(parent + "/").removeprefix(f"include/isthmus/{parent}/")

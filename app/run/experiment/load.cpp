@@ -6,8 +6,8 @@
 
 #include "isthmus/base/error.h"
 #include "run/experiment/experiment.h"
-#include "run/process/names.h"
 #include "run/experiment/removed_keys.h"
+#include "run/process/names.h"
 
 namespace isthmus::app {
 
@@ -34,6 +34,71 @@ void anchor_mixture(data::DataConfig& data, const config::Source& source) {
   data.mixture = data::to_string(parts);
 }
 
+void check_data_parallel(const Experiment& experiment) {
+  if (experiment.replica.ranks > 1)
+    config_error(fmt::format(
+        "replica.ranks is {} and outer.method is data_parallel; expected 1: with data_parallel every process "
+        "is a replica",
+        experiment.replica.ranks));
+  const auto open = experiment.network.reachable();
+  if (!open.empty() && !experiment.network.insecure)
+    config_error(fmt::format(
+        "outer.method is data_parallel and {}: Gloo's connections are neither encrypted nor authenticated; "
+        "pass --insecure if the network is trusted",
+        open));
+  if (!experiment.network.listens())
+    config_error(
+        "network.listen is none and outer.method is data_parallel; expected ADDRESS:PORT: with Gloo every "
+        "worker must have an address that the others can dial");
+  if (experiment.reducers > 0)
+    config_error(fmt::format(
+        "reducers is {} and outer.method is data_parallel; expected 0: reducers would have nothing to reduce",
+        experiment.reducers));
+}
+
+void check_muon(const Experiment& experiment) {
+  const bool parallel = experiment.outer.data_parallel();
+  if (parallel && experiment.replicas > 1)
+    config_error(fmt::format(
+        "inner.optimizer is muon, outer.method is data_parallel and replicas is {0}; expected replicas 1 "
+        "with {0} times the batch, which computes the same: the replicas' steps must be bit-identical on any "
+        "processor, and Muon's are not",
+        experiment.replicas));
+  if (!parallel && experiment.outer.warmup_steps > 0)
+    config_error(
+        fmt::format("inner.optimizer is muon and outer.warmup_steps is {}; expected 0: warm-up steps must be "
+                    "bit-identical on any processor, and Muon's are not",
+                    experiment.outer.warmup_steps));
+  if (experiment.replica.zero)
+    config_error(
+        "inner.optimizer is muon and replica.zero is true; expected false: Muon orthogonalises whole "
+        "matrices, which cannot be split");
+}
+
+/// Derives values from other keys, and rejects what cannot work.
+void resolve(Experiment& experiment, bool needs_data) {
+  check_name("run.name", experiment.run.name);
+  if (!experiment.worker.words().empty()) needs_data = false;  // that program has its own data
+  if (needs_data && experiment.data.path.empty() && experiment.data.mixture.empty())
+    config_error("data.path is empty; expected a text file, a folder or a .bin file");
+  if (needs_data) experiment.data.check();
+  if (experiment.run.keep_checkpoints == 1)
+    config_error(
+        "run.keep_checkpoints is 1; expected 2 or more, or 0 to keep all: while replicas write the newest, "
+        "all of them have only the previous one");
+  experiment.model.resolve(experiment.data.seq_len);
+  experiment.outer.resolve();
+  experiment.outer.take_replicas(experiment.replicas);
+  experiment.outer.steps = experiment.run.steps;
+  experiment.network.check();
+  experiment.metrics.check();
+  experiment.replica.check(experiment.inner.batch);
+  if (experiment.outer.data_parallel()) check_data_parallel(experiment);
+  if (experiment.inner.is_muon()) check_muon(experiment);
+  // The data-parallel baseline averages gradients at every step, as other methods do in the warm-up.
+  if (experiment.outer.data_parallel()) experiment.outer.warmup_steps = experiment.run.steps;
+}
+
 /// Reads a config without sites, or that of one site.
 Experiment read_experiment(const config::Source& source, bool needs_data) {
   auto experiment = config::read<Experiment>(source);
@@ -47,59 +112,7 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
   const auto& tokenizer = experiment.data.tokenizer;
   if (tokenizer != "bytes" && !tokenizer.starts_with("vocab:"))
     anchor(experiment.data.tokenizer, source, "data.tokenizer");
-  check_name("run.name", experiment.run.name);
-  if (!experiment.worker.words().empty()) needs_data = false;  // that program has its own data
-  if (needs_data && experiment.data.path.empty() && experiment.data.mixture.empty())
-    throw Error(ErrorKind::config, "data.path is empty; expected a text file, a folder or a .bin file");
-  if (needs_data) experiment.data.check();
-  if (experiment.run.keep_checkpoints == 1)
-    throw Error(ErrorKind::config,
-                "run.keep_checkpoints is 1; expected 2 or more, or 0 to keep all: while replicas write the "
-                "newest, all of them have only the previous one");
-  experiment.model.resolve(experiment.data.seq_len);
-  experiment.outer.resolve();
-  experiment.outer.take_replicas(experiment.replicas);
-  experiment.outer.steps = experiment.run.steps;
-  experiment.network.check();
-  experiment.metrics.check();
-  experiment.replica.check(experiment.inner.batch);
-  if (experiment.outer.data_parallel() && experiment.replica.ranks > 1)
-    throw Error(
-        ErrorKind::config,
-        "replica.ranks is " + std::to_string(experiment.replica.ranks) +
-            " and outer.method is data_parallel; expected 1: with data_parallel every process is a replica");
-  const auto open = experiment.network.reachable();
-  if (experiment.outer.data_parallel() && !open.empty() && !experiment.network.insecure)
-    throw Error(ErrorKind::config, "outer.method is data_parallel and " + open +
-                                       ": Gloo's connections are neither encrypted nor authenticated; pass "
-                                       "--insecure if the network is trusted");
-  if (experiment.outer.data_parallel() && !experiment.network.listens())
-    throw Error(ErrorKind::config,
-                "network.listen is none and outer.method is data_parallel; expected ADDRESS:PORT: with Gloo "
-                "every worker must have an address that the others can dial");
-  if (experiment.inner.is_muon() && experiment.outer.data_parallel() && experiment.replicas > 1)
-    throw Error(
-        ErrorKind::config,
-        fmt::format("inner.optimizer is muon, outer.method is data_parallel and replicas is {0}; expected "
-                    "replicas 1 with {0} times the batch, which computes the same: the replicas' steps must "
-                    "be bit-identical on any processor, and Muon's are not",
-                    experiment.replicas));
-  if (experiment.inner.is_muon() && !experiment.outer.data_parallel() && experiment.outer.warmup_steps > 0)
-    throw Error(ErrorKind::config,
-                fmt::format("inner.optimizer is muon and outer.warmup_steps is {}; expected 0: warm-up steps "
-                            "must be bit-identical on any processor, and Muon's are not",
-                            experiment.outer.warmup_steps));
-  if (experiment.inner.is_muon() && experiment.replica.zero)
-    throw Error(ErrorKind::config,
-                "inner.optimizer is muon and replica.zero is true; expected false: Muon orthogonalises whole "
-                "matrices, which cannot be split");
-  if (experiment.reducers > 0 && experiment.outer.data_parallel()) {
-    throw Error(ErrorKind::config,
-                "reducers is " + std::to_string(experiment.reducers) +
-                    " and outer.method is data_parallel; expected 0: reducers would have nothing to reduce");
-  }
-  // The data-parallel baseline averages gradients at every step, as other methods do in the warm-up.
-  if (experiment.outer.data_parallel()) experiment.outer.warmup_steps = experiment.run.steps;
+  resolve(experiment, needs_data);
   return experiment;
 }
 
@@ -125,8 +138,7 @@ void put_replicas(config::Source& source, const std::vector<Site>& sites) {
   const auto text = std::to_string(sum);
   const auto* given = source.find("replicas");
   if (given != nullptr && given->values != std::vector{text}) {
-    throw Error(
-        ErrorKind::config,
+    config_error(
         fmt::format("replicas is {} ({}) and the sites have {} ({}); leave replicas out when there are sites",
                     given->values.empty() ? "" : given->values.front(), given->place, sum, parts));
   }
@@ -136,10 +148,10 @@ void put_replicas(config::Source& source, const std::vector<Site>& sites) {
 void check_equal_batches(const std::vector<Site>& sites, const std::vector<Experiment>& at_sites) {
   for (std::size_t i = 1; i < sites.size(); ++i) {
     if (!at_sites[i].outer.data_parallel() || at_sites[i].inner.batch == at_sites[0].inner.batch) continue;
-    throw Error(ErrorKind::config,
-                fmt::format("inner.batch is {} at site {} and {} at site {}; expected equal batches "
-                            "with outer.method data_parallel, which averages gradients without weights",
-                            at_sites[0].inner.batch, sites[0].name, at_sites[i].inner.batch, sites[i].name));
+    config_error(
+        fmt::format("inner.batch is {} at site {} and {} at site {}; expected equal batches "
+                    "with outer.method data_parallel, which averages gradients without weights",
+                    at_sites[0].inner.batch, sites[0].name, at_sites[i].inner.batch, sites[i].name));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "run/output/version.h"
 
+#include <fmt/format.h>
 #include <isthmus_commit.h>
 
 #include "isthmus/outer_sync/protocol/messages.h"
@@ -10,15 +11,14 @@ std::string version() { return ISTHMUS_VERSION; }
 std::string commit() { return ISTHMUS_COMMIT; }
 
 std::string version_text(const TrainerBuild& trainer) {
-  using namespace outer_sync::protocol;
-  return std::string("isthmus ") + ISTHMUS_VERSION + "\ncommit     " + ISTHMUS_COMMIT + "\ntorch      " +
-         trainer.torch + (trainer.found.empty() ? "" : " (" + trainer.found + ")") + "\nCUDA       " +
-         trainer.cuda + "\nprotocol   " + std::to_string(protocol_version) + "\nnumerics   " +
-         std::to_string(numerics_version);
+  return fmt::format(
+      "isthmus {}\ncommit     {}\ntorch      {}{}\nCUDA       {}\nprotocol   {}\nnumerics   {}", version(),
+      commit(), trainer.torch, trainer.found.empty() ? "" : fmt::format(" ({})", trainer.found), trainer.cuda,
+      outer_sync::protocol::protocol_version, outer_sync::protocol::numerics_version);
 }
 
 std::string build_name(const TrainerBuild& trainer) {
-  return std::string(ISTHMUS_COMMIT) + " with torch " + trainer.torch;
+  return fmt::format("{} with torch {}", commit(), trainer.torch);
 }
 
 }  // namespace isthmus::app

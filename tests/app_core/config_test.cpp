@@ -1,0 +1,134 @@
+// Configs: settings are chosen by a step of their own, and keys and verbs of earlier releases name their
+// replacements.
+
+#include "isthmus/base/error.h"
+#include "plan/choose.h"
+#include "run/experiment/experiment.h"
+#include "site.h"
+
+namespace isthmus {
+namespace {
+
+using app::load_and_choose;
+using app::load_experiment;
+using app::Purpose;
+using config::Source;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+const std::string with_auto = R"(
+run: {steps: 1000}
+model: {layers: 4, dim: 64, heads: 4}
+outer.auto: {utilization: .95, step_time: 20ms}
+network.emulate: {rate: 20Mbps, rtt: 20ms}
+sites:
+  eu: {}
+  us: {inner.batch: 4, network.emulate.rate: 5Mbps}
+)";
+
+Source source_of(const std::string& text) { return Source::from_text(text, "test.yaml"); }
+
+app::Experiment loaded(const std::string& text, const std::vector<std::string>& assignments = {}) {
+  return load_experiment(source_of(text), assignments, std::nullopt, Purpose::own_data);
+}
+
+std::string problem_of(const std::string& text, const std::vector<std::string>& assignments = {}) {
+  try {
+    (void)loaded(text, assignments);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::config);
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::string values_of(app::Experiment experiment) { return app::to_yaml(experiment); }
+
+TEST(Choosing, LoadingAConfigChoosesNothing) {
+  const auto plain = loaded(with_auto);
+  EXPECT_TRUE(plain.automatic.at_start);
+  EXPECT_EQ(plain.outer.sync_every, outer_sync::OuterConfig{}.sync_every);
+  EXPECT_EQ(plain.outer.codec, outer_sync::OuterConfig{}.codec);
+}
+
+TEST(Choosing, AllWorkersOfARunChooseAlikeAndSayWhy) {
+  const auto all = load_and_choose(source_of(with_auto), {}, std::nullopt, Purpose::own_data);
+  EXPECT_FALSE(all.experiment.automatic.at_start);
+  EXPECT_THAT(all.chosen, HasSubstr("outer.auto: sync_every "));
+  for (const auto* worker : {"eu", "us"}) {
+    const auto one =
+        load_and_choose(source_of(with_auto), {}, app::WorkerPlace{worker, {}}, Purpose::own_data);
+    EXPECT_EQ(one.chosen, all.chosen) << worker;
+    EXPECT_EQ(one.experiment.outer.sync_every, all.experiment.outer.sync_every) << worker;
+    EXPECT_EQ(one.experiment.outer.sync_delay, all.experiment.outer.sync_delay) << worker;
+    EXPECT_EQ(one.experiment.outer.num_fragments, all.experiment.outer.num_fragments) << worker;
+    EXPECT_EQ(one.experiment.outer.codec, all.experiment.outer.codec) << worker;
+  }
+}
+
+TEST(Choosing, AResumedRunKeepsWhatItsFolderHas) {
+  auto first = load_and_choose(source_of(with_auto), {}, std::nullopt, Purpose::own_data);
+  const auto folder = app::to_yaml(first.experiment);
+  const auto again =
+      load_and_choose(source_of(folder), {"network.emulate.rate=1kbps"}, std::nullopt, Purpose::own_data);
+  EXPECT_THAT(again.chosen, IsEmpty());
+  EXPECT_EQ(again.experiment.outer.sync_every, first.experiment.outer.sync_every);
+}
+
+TEST(Choosing, IsForOneMethodAlone) {
+  try {
+    (void)load_and_choose(source_of(with_auto), {"outer.method=diloco"}, std::nullopt, Purpose::own_data);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("outer.method is diloco; expected streaming_diloco"));
+  }
+}
+
+TEST(RemovedKeys, OfAnOldRunAreReadIfTheyHaveTheirDefaults) {
+  const std::string old =
+      "run.gather: true\ndata: {source: files}\nouter.auto: {in_run: true, least_between: 1min}\n";
+  EXPECT_EQ(values_of(loaded(old)), values_of(loaded("")));
+}
+
+TEST(RemovedKeys, NameTheirReplacement) {
+  EXPECT_THAT(problem_of("a: 1\n"), HasSubstr("test.yaml:1"));
+  EXPECT_THAT(problem_of("\nrun: {gather: false}\n"),
+              AllOf(HasSubstr("test.yaml:2"),
+                    HasSubstr("run.gather was removed: run.gather_limit: 0 copies nothing")));
+  EXPECT_THAT(problem_of("outer.auto.least_between: 2s\n"), HasSubstr("it is now outer.auto.min_interval"));
+  EXPECT_THAT(problem_of("outer.auto.in_run: false\n"), HasSubstr("outer.auto.min_interval: 0"));
+  EXPECT_THAT(problem_of("", {"data.source=pipe"}), AllOf(HasSubstr("--set"), HasSubstr("data.path alone")));
+  EXPECT_THAT(problem_of("data.source: [files]\n"), HasSubstr("data.path alone"));
+  EXPECT_THAT(problem_of("sites: {eu: {run.gather: false}, us: {}}\n"), HasSubstr("run.gather_limit"));
+}
+
+TEST(Silence, IsTheSitesOwnOrThatOfAll) {
+  const std::string two = "launch.silence: 1h\nsites: {eu: {launch: {silence: 3s, folder: /runs}}, us: {}}\n";
+  auto experiment = loaded(two);
+  EXPECT_EQ(experiment.sites[0].silence.seconds, 3);
+  EXPECT_EQ(experiment.sites[1].silence.seconds, 3600);
+  auto again = loaded(app::to_yaml(experiment));
+  EXPECT_EQ(app::to_yaml(again), app::to_yaml(experiment));
+  EXPECT_EQ(again.sites[0].silence.seconds, 3);
+  EXPECT_THAT(problem_of("sites: {eu: {launch: {silnce: 3s}}, us: {}}\n"),
+              HasSubstr("unknown key launch.silnce"));
+}
+
+TEST(RemovedVerbs, NameTheirReplacement) {
+  Site site;
+  for (const auto& [words, now] :
+       {std::pair(Words{"config", "explain", "run.steps"}, "isthmus config --explain KEY"),
+        {Words{"config", "diff", "a.yaml", "b.yaml"}, "isthmus config A --diff B"},
+        {Words{"trace", "summary", "trace.json"}, "isthmus trace FILE"}}) {
+    const auto result = site.isthmus(words);
+    EXPECT_EQ(result.status, 2) << result.report();
+    EXPECT_THAT(result.output, HasSubstr(now));
+  }
+  const auto explained = site.isthmus({"config", "--explain", "run.gather"});
+  EXPECT_EQ(explained.status, 2) << explained.report();
+  EXPECT_THAT(explained.output, HasSubstr("run.gather_limit"));
+}
+
+}  // namespace
+}  // namespace isthmus
