@@ -296,27 +296,33 @@ void Cluster::begin(Replica& replica, const NewView& message) {
 }
 
 bool Cluster::act(Replica& replica) {
-  if (!replica.member) return false;
-  auto actions = replica.member->take_actions();
-  for (auto& action : actions) {
-    if (auto* chunk = std::get_if<SendChunk>(&action)) {
-      send(replica, chunk->peer, [&](Member& peer, MemberIndex from) {
-        const auto refused = peer.receive(from, chunk->message);
-        EXPECT_FALSE(refused) << *refused;
-      });
-    } else if (auto* ack = std::get_if<SendAck>(&action)) {
-      send(replica, ack->peer,
-           [&](Member& peer, MemberIndex from) { peer.acknowledged(from, ack->view, ack->key); });
-    } else if (auto* begun = std::get_if<SendBegun>(&action)) {
-      send(replica, begun->peer, [&](Member& peer, MemberIndex from) { peer.peer_begun(from, begun->view); });
-    } else if (auto* job = std::get_if<Reduce>(&action)) {
-      replica.member->reduced(job->view, job->chunk, job->round, mean_of(*job));
-    } else if (auto* round = std::get_if<Deliver>(&action)) {
-      replica.rounds[round->round] = std::move(*round);
-      if (replica.applies) apply(replica.info.name);
-    }
-  }
-  return !actions.empty();
+  return replica.member &&
+         carry_out_actions(*replica.member, [&](auto& action) { carry_out(replica, action); });
+}
+
+void Cluster::carry_out(Replica& replica, const SendChunk& chunk) {
+  send(replica, chunk.peer, [&](Member& peer, MemberIndex from) {
+    const auto refused = peer.receive(from, chunk.message);
+    EXPECT_FALSE(refused) << *refused;
+  });
+}
+
+void Cluster::carry_out(Replica& replica, const SendAck& ack) {
+  send(replica, ack.peer,
+       [&](Member& peer, MemberIndex from) { peer.acknowledged(from, ack.view, ack.key); });
+}
+
+void Cluster::carry_out(Replica& replica, const SendBegun& begun) {
+  send(replica, begun.peer, [&](Member& peer, MemberIndex from) { peer.peer_begun(from, begun.view); });
+}
+
+void Cluster::carry_out(Replica& replica, const Reduce& job) {
+  replica.member->reduced(job.view, job.chunk, job.round, mean_of(job));
+}
+
+void Cluster::carry_out(Replica& replica, Deliver& round) {
+  replica.rounds[round.round] = std::move(round);
+  if (replica.applies) apply(replica.info.name);
 }
 
 void Cluster::send(Replica& from, MemberIndex peer, const std::function<void(Member&, MemberIndex)>& arrive) {

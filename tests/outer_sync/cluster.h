@@ -16,6 +16,7 @@
 #include "isthmus/base/hash.h"
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 #include "isthmus/outer_sync/protocol/member.h"
+#include "isthmus/outer_sync/protocol/member_actions.h"
 #include "isthmus/outer_sync/protocol/work_order.h"
 
 namespace isthmus::outer_sync::protocol {
@@ -102,6 +103,12 @@ class Cluster {
   void handle(Replica& replica, const ControlMessage& message);
   void begin(Replica& replica, const NewView& message);
   bool act(Replica& replica);
+  void carry_out(Replica& replica, const SendChunk& chunk);
+  void carry_out(Replica& replica, const SendAck& ack);
+  void carry_out(Replica& replica, const SendBegun& begun);
+  void carry_out(Replica& replica, const Reduce& job);
+  void carry_out(Replica&, const ForgetResidual&) {}  // these results have no residual
+  void carry_out(Replica& replica, Deliver& round);
   bool act_coordinator();
   void send(Replica& from, MemberIndex peer, const std::function<void(Member&, MemberIndex)>& arrive);
   [[nodiscard]] static SharedBytes mean_of(const Reduce& job);

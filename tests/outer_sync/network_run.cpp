@@ -310,7 +310,6 @@ void NetworkRun::take_part(std::size_t m, MemberNode& node, WorkerResult& result
     }
   }
   result.hash = loop.global_hash();
-  result.stopped = node.stopped_early();
   result.first_moment = moments.first;
   result.moment_steps = moments.count;
   result.stats = loop.stats();
@@ -327,7 +326,8 @@ void NetworkRun::train(std::size_t m, MemberNode& node, OuterLoop& loop, PlainPa
     const auto pause = std::chrono::steady_clock::now() + std::chrono::duration<double>(options_.pace);
     const auto step = loop.step() + 1;
     if (before_step) before_step(m, node, step);
-    if (!node.may_begin(step)) break;
+    result.stopped = !node.may_begin(step, step);
+    if (result.stopped) break;
     if (!loop.may_train())  // a real trainer would wait
       throw Error(ErrorKind::network, "no round has committed for long, and this replica is cut off");
     mock_step(loop, local, options_.layout, options_.table, m);

@@ -9,6 +9,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/config/codec_plan.h"
+#include "isthmus/outer_sync/protocol/member_actions.h"
 #include "isthmus/outer_sync/protocol/view_change.h"
 
 namespace isthmus::outer_sync {
@@ -50,27 +51,7 @@ class MemoryNetwork::Port final : public RoundExchange {
 
   /// Carries out one round of actions; whether there were any.
   bool act() {
-    auto actions = member_->take_actions();
-    for (auto& action : actions) {
-      if (auto* send = std::get_if<protocol::SendChunk>(&action)) {
-        const auto refused = peer(send->peer).receive(static_cast<MemberIndex>(index_), send->message);
-        EXPECT_FALSE(refused) << *refused;
-      } else if (auto* ack = std::get_if<protocol::SendAck>(&action)) {
-        peer(ack->peer).acknowledged(static_cast<MemberIndex>(index_), ack->view, ack->key);
-      } else if (auto* job = std::get_if<protocol::Reduce>(&action)) {
-        const auto made =
-            reducer_.reduce(job->chunk, job->round, job->contributions, job->weights, job->reject);
-        member_->reduced(job->view, job->chunk, job->round, made.bytes, made.measured);
-      } else if (auto* round = std::get_if<protocol::Deliver>(&action)) {
-        results_[{round->fragment, round->round}] = {.chunks = std::move(round->results),
-                                                     .included = std::move(round->included),
-                                                     .rejected = std::move(round->rejected),
-                                                     .samples = std::move(round->samples)};
-      } else if (auto* begun = std::get_if<protocol::SendBegun>(&action)) {
-        peer(begun->peer).peer_begun(static_cast<MemberIndex>(index_), begun->view);
-      }
-    }
-    return !actions.empty();
+    return protocol::carry_out_actions(*member_, [this](auto& action) { carry_out(action); });
   }
 
   std::unique_ptr<protocol::Member> member_;
@@ -78,6 +59,25 @@ class MemoryNetwork::Port final : public RoundExchange {
 
  private:
   protocol::Member& peer(MemberIndex m) { return *network_.ports_.at(m)->member_; }
+  [[nodiscard]] MemberIndex self() const { return static_cast<MemberIndex>(index_); }
+
+  void carry_out(const protocol::SendChunk& send) {
+    const auto refused = peer(send.peer).receive(self(), send.message);
+    EXPECT_FALSE(refused) << *refused;
+  }
+  void carry_out(const protocol::SendAck& ack) { peer(ack.peer).acknowledged(self(), ack.view, ack.key); }
+  void carry_out(const protocol::SendBegun& begun) { peer(begun.peer).peer_begun(self(), begun.view); }
+  void carry_out(const protocol::Reduce& job) {
+    const auto made = reducer_.reduce(job.chunk, job.round, job.contributions, job.weights, job.reject);
+    member_->reduced(job.view, job.chunk, job.round, made.bytes, made.measured);
+  }
+  void carry_out(const protocol::ForgetResidual& forgotten) { reducer_.forget(forgotten.chunk); }
+  void carry_out(protocol::Deliver& round) {
+    results_[{round.fragment, round.round}] = {.chunks = std::move(round.results),
+                                               .included = std::move(round.included),
+                                               .rejected = std::move(round.rejected),
+                                               .samples = std::move(round.samples)};
+  }
 
   MemoryNetwork& network_;
   std::size_t index_;

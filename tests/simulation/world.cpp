@@ -302,7 +302,7 @@ void World::on_control(NodeId m, const ControlMessage& message) {
   if (const auto* seal = std::get_if<Seal>(&message)) {
     on_seal(process, *seal);
   } else if (const auto* view = std::get_if<NewView>(&message)) {
-    process.waiting_views.push_back(*view);
+    process.waiting_view = *view;
     try_view(process);
   } else if (const auto* reply = std::get_if<HeartbeatReply>(&message)) {
     const auto sent = process.beat_times.find(reply->number);
@@ -351,76 +351,78 @@ void World::on_seal(Process& process, const Seal& seal) {
   ambush(Moment::sealed, process.id);
 }
 
-/// Waits while a round is being applied: a dropped round must not be on its way into the parameters.
+/// A dropped round must not be on its way into the parameters.
 void World::try_view(Process& process) {
-  if (process.applying || !process.member) return;
-  while (!process.waiting_views.empty() && process.member) {
-    const auto message = process.waiting_views.front();
-    process.waiting_views.pop_front();
-    const auto& members = message.view.members;
-    const auto me =
-        std::ranges::find_if(members, [&](const MemberInfo& info) { return id_of(info) == process.replica; });
-    if (me == members.end()) return fail("a view was sent to a replica that is not a member of it (I11)");
-    const auto self = static_cast<MemberIndex>(me - members.begin());
-    if (!process.member->fits(message, self)) return fail("a view does not fit (I11)");
-    const auto before = process.member->view().number;
-    const auto settings_before = process.member->settings();
-    check_holdings(process, message, self);
-    switch (process.member->activate(message, self)) {
-      case Member::Entry::ignored:
-        count("view ignored");
-        break;
-      case Member::Entry::evicted:
-        count("evicted by its own chain");
-        send_control(process, Evicted{"another history"});
-        on_evicted(process);
-        check_left(message);
-        return;
-      case Member::Entry::begun: {
-        tell("member " + std::to_string(process.id) + " begins view " + std::to_string(message.view.number) +
-             " in slot " + std::to_string(members[self].slot) + " with " + std::to_string(members.size()) +
-             " members");
-        if (process.member->view().number <= before) fail("a view number fell (I8)");
-        if (process.member->view().number < process.member->sealed())
-          fail("a view begins after a higher one was sealed (I8)");
-        newest_begun_ = std::max(newest_begun_, process.member->view().number);
-        for (const auto& round : process.member->take_retracted()) {
-          count("round withdrawn");
-          if (process.delivered.erase(round) == 0) fail("a round is withdrawn that was not delivered (I11)");
-        }
-        if (before != message.reference) count(process.in_run ? "came back" : "joined");
-        if (process.id == reducer_) count("view with a reducer");
-        const bool joins = !process.in_run;
-        const bool anew = process.id == reducer_ && before != message.reference;
-        if (joins || anew) {  // it keeps no results of earlier rounds
-          process.first.clear();
-          for (const auto& state : process.member->fragments()) process.first.push_back(state.round);
-        }
-        if (!joins && has_gone_on_otherwise(process, settings_before)) {
-          count("gave up for other settings");
-          send_control(process, Evicted{"other settings"});
-          return on_evicted(process);
-        }
-        process.in_run = process.used = true;
-        if (process.id != reducer_) process.order.deal(message, self);
-        process.taken = message.taken;
-        process.decided.assign(layout_.fragment_count(), 0);
-        for (FragmentId p = 0; p < layout_.fragment_count(); ++p)
-          process.decided[p] = message.chains[p].back().round;
-        for (const auto& fixed : message.fixed)
-          process.decided[fixed.fragment] = std::max(process.decided[fixed.fragment], fixed.round);
-        process.learning = false;
-        process.token = message.token;
-        check_chain(process);
-        act(process.id);
-        for (FragmentId p = 0; joins && p < layout_.fragment_count(); ++p)
-          in(process, some(50ms), [this, m = process.id, p] { train(m, p); });
-        for (FragmentId p = 0; !joins && p < layout_.fragment_count(); ++p)
-          in(process, some(50ms), [this, m = process.id, p] { look_for_results(m, p); });
-        ambush(Moment::view_begun, process.id);
-      }
-    }
+  if (!process.waiting_view || !process.member) return;
+  const auto& members = process.waiting_view->view.members;
+  const auto me =
+      std::ranges::find_if(members, [&](const MemberInfo& info) { return id_of(info) == process.replica; });
+  if (me == members.end()) return fail("a view was sent to a replica that is not a member of it (I11)");
+  const auto self = static_cast<MemberIndex>(me - members.begin());
+  if (!process.member->fits(*process.waiting_view, self)) return fail("a view does not fit (I11)");
+  const bool of_reference = process.member->is_of_reference(*process.waiting_view, self);
+  if (!process.rounds.may_begin_view(of_reference)) return;
+  const auto message = *std::exchange(process.waiting_view, std::nullopt);
+  const auto settings_before = process.member->settings();
+  const auto before = process.member->view().number;
+  check_holdings(process, message, self);
+  switch (process.member->activate(message, self)) {
+    case Member::Entry::ignored:
+      return count("view ignored");
+    case Member::Entry::evicted:
+      count("evicted by its own chain");
+      send_control(process, Evicted{"another history"});
+      on_evicted(process);
+      return check_left(message);
+    case Member::Entry::begun:
+      return view_begun(process, message, self, before, settings_before, of_reference);
   }
+}
+
+/// `before`: the number of the view that this member was in, and `settings_before` its settings.
+void World::view_begun(Process& process, const NewView& message, MemberIndex self, ViewNumber before,
+                       const Settings& settings_before, bool of_reference) {
+  tell("member " + std::to_string(process.id) + " begins view " + std::to_string(message.view.number) +
+       " in slot " + std::to_string(message.view.members[self].slot) + " with " +
+       std::to_string(message.view.members.size()) + " members");
+  if (process.member->view().number <= before) fail("a view number fell (I8)");
+  if (process.member->view().number < process.member->sealed())
+    fail("a view begins after a higher one was sealed (I8)");
+  newest_begun_ = std::max(newest_begun_, process.member->view().number);
+  const auto retracted = process.member->take_retracted();
+  for (std::size_t i = 0; i < retracted.size(); ++i) count("round withdrawn");
+  if (!of_reference && !process.rounds.withdraw(retracted))
+    fail("a round is withdrawn that was not delivered, or one stays (I11)");
+  if (before != message.reference) count(process.in_run ? "came back" : "joined");
+  if (process.id == reducer_) count("view with a reducer");
+  const bool joins = !process.in_run;
+  const bool anew = process.id == reducer_ && before != message.reference;
+  if (joins || anew) {  // it keeps no results of earlier rounds
+    process.first.clear();
+    for (const auto& state : process.member->fragments()) process.first.push_back(state.round);
+  }
+  if (!joins && has_gone_on_otherwise(process, settings_before)) {
+    count("gave up for other settings");
+    send_control(process, Evicted{"other settings"});
+    return on_evicted(process);
+  }
+  process.in_run = process.used = true;
+  if (process.id != reducer_) process.order.deal(message, self);
+  process.taken = message.taken;
+  process.decided.assign(layout_.fragment_count(), 0);
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p)
+    process.decided[p] = message.chains[p].back().round;
+  for (const auto& fixed : message.fixed)
+    process.decided[fixed.fragment] = std::max(process.decided[fixed.fragment], fixed.round);
+  process.learning = false;
+  process.token = message.token;
+  check_chain(process);
+  act(process.id);
+  for (FragmentId p = 0; joins && p < layout_.fragment_count(); ++p)
+    in(process, some(50ms), [this, m = process.id, p] { train(m, p); });
+  for (FragmentId p = 0; !joins && p < layout_.fragment_count(); ++p)
+    in(process, some(50ms), [this, m = process.id, p] { look_for_results(m, p); });
+  ambush(Moment::view_begun, process.id);
 }
 
 void World::on_evicted(Process& process) {
@@ -433,8 +435,9 @@ void World::on_evicted(Process& process) {
   process.learning = false;
   process.said_ready = false;
   process.learned.clear();
-  process.delivered.clear();
-  process.waiting_views.clear();
+  process.rounds.clear();
+  process.rounds.forget_taken();
+  process.waiting_view.reset();
   process.applying.reset();
   process.contributed.assign(layout_.fragment_count(), 0);
   process.sent_under.clear();

@@ -18,6 +18,7 @@
 #include "isthmus/base/random.h"
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 #include "isthmus/outer_sync/protocol/member.h"
+#include "isthmus/outer_sync/protocol/member_actions.h"
 #include "isthmus/outer_sync/protocol/work_order.h"
 
 namespace isthmus::outer_sync::protocol {
@@ -121,9 +122,9 @@ class World {
     std::vector<Round> first;        ///< by fragment: round from which it took part
     std::optional<Sealed> answer;    ///< to the newest Seal
     std::map<std::pair<FragmentId, Round>, std::string> sent_under;  ///< settings of rounds contributed to
-    std::map<std::pair<FragmentId, Round>, Deliver> delivered;
-    std::optional<std::pair<FragmentId, Round>> applying;
-    std::deque<NewView> waiting_views;
+    DeliveredRounds<Deliver> rounds;
+    std::optional<Deliver> applying;
+    std::optional<NewView> waiting_view;
     // Training samples:
     WorkOrder order;
     SampleSet taken;                 ///< samples that its view withholds
@@ -187,6 +188,8 @@ class World {
   void on_control(NodeId m, const ControlMessage& message);
   void on_seal(Process& process, const Seal& seal);
   void try_view(Process& process);
+  void view_begun(Process& process, const NewView& message, MemberIndex self, ViewNumber before,
+                  const Settings& settings_before, bool of_reference);
   void on_evicted(Process& process);
   void learn(Process& process, const Admitted& admitted);
   void ask_for_state(Process& process, FragmentId p);
@@ -206,11 +209,16 @@ class World {
   void look_for_results(NodeId m, FragmentId p);
   void apply(Process& process, FragmentId p, Round r);
   void act(NodeId m);
+  void carry_out(NodeId m, const SendChunk& send);
+  void carry_out(NodeId m, const SendAck& ack);
+  void carry_out(NodeId m, const SendBegun& begun);
+  void carry_out(NodeId m, const Reduce& job);
+  void carry_out(NodeId m, const ForgetResidual& forgotten);
+  void carry_out(NodeId m, Deliver& round);
   void forget_samples(Process& process);
   [[nodiscard]] SampleSet draw_samples(Process& process, FragmentId p, Round round);
   void settle_samples(Process& process, const Deliver& round);
   [[nodiscard]] double squares_of(NodeId m, const Bytes& bytes) const;
-  void reduce(NodeId m, const Reduce& job);
   [[nodiscard]] std::optional<MemberIndex> index_of(const Process& process, NodeId other) const;
   [[nodiscard]] NodeId node_of(const MemberInfo& info) const;
   [[nodiscard]] MemberInfo info_of(const Process& process) const;

@@ -59,22 +59,20 @@ void World::look_for_results(NodeId m, FragmentId p) {
     return;
   }
   const auto round = process.member->fragments()[p].round + 1;
-  if (!process.delivered.contains({p, round})) return;
+  if (!process.rounds.complete().contains({p, round})) return;
   if (m != reducer_ && process.contributed[p] < round && chance(2) == 0) {
     count("late contribution");
     return train(m, p);
   }
-  process.applying = {p, round};
+  process.applying = process.rounds.take({p, round});
   in(process, (chance(20) == 0 ? some(300ms) : some(10ms)) / pace_,
      [this, m, p, round] { apply(processes_[m], p, round); });
 }
 
 void World::apply(Process& process, FragmentId p, Round r) {
-  if (!process.applying || *process.applying != std::pair(p, r)) return;
-  const auto place = process.delivered.find({p, r});
-  if (place == process.delivered.end()) return fail("a round was withdrawn while it was applied (I11)");
-  const auto round = std::move(place->second);
-  process.delivered.erase(place);
+  if (!process.applying || process.applying->fragment != p || process.applying->round != r) return;
+  const auto round = *std::exchange(process.applying, std::nullopt);
+  process.rounds.applied({p, r});
   check_result(process, round);
   const auto before = process.member->fragments()[p].chain;
   Hasher hasher;
@@ -86,7 +84,6 @@ void World::apply(Process& process, FragmentId p, Round r) {
   process.member->applied(p, r, state.chain, round.samples);
   check_ledger(process, p);
   mix(prefix_of(state.chain));
-  process.applying.reset();
   count("round applied");
   check_chain(process);
   forward(process, p, state);
@@ -195,47 +192,51 @@ void World::settle_samples(Process& process, const Deliver& round) {
 
 void World::act(NodeId m) {
   auto& process = processes_[m];
-  if (!process.member) return;
-  for (auto& action : process.member->take_actions()) {
-    if (auto* send = std::get_if<SendChunk>(&action)) {
-      const auto to = node_of(process.member->view().members.at(send->peer));
-      send_bulk(m, to, send->message.key.chunk, [this, m, to, message = send->message] {
-        const auto from = index_of(processes_[to], m);
-        if (!from) return;
-        if (const auto refused = processes_[to].member->receive(*from, message))
-          fail("refused: " + *refused + " (I11)");
-        act(to);
-      });
-    } else if (auto* ack = std::get_if<SendAck>(&action)) {
-      const auto to = node_of(process.member->view().members.at(ack->peer));
-      send_bulk(m, to, ack->key.chunk, [this, m, to, ack = *ack] {
-        if (const auto from = index_of(processes_[to], m))
-          processes_[to].member->acknowledged(*from, ack.view, ack.key);
-      });
-    } else if (auto* begun = std::get_if<SendBegun>(&action)) {
-      const auto to = node_of(process.member->view().members.at(begun->peer));
-      for (std::size_t l = 0; l < lanes_; ++l) {
-        send_bulk(m, to, l, [this, m, to, view = begun->view] {
-          const auto from = index_of(processes_[to], m);
-          if (!from) return;
-          processes_[to].member->peer_begun(*from, view);
-          act(to);
-        });
-      }
-    } else if (auto* job = std::get_if<Reduce>(&action)) {
-      reduce(m, *job);
-    } else if (auto* round = std::get_if<Deliver>(&action)) {
-      if (round->round <= process.member->fragments()[round->fragment].round)
-        fail("a round is delivered after it was applied (I11)");
-      const auto p = round->fragment;
-      process.delivered[{p, round->round}] = std::move(*round);
-      in(process, (chance(6) == 0 ? some(1s) : some(apply_delay_)) / pace_,
-         [this, m, p] { look_for_results(m, p); });
-      ambush(Moment::delivered, m);
-    } else if (std::holds_alternative<ForgetResidual>(action)) {
-      count("owner's residual forgotten");
-    }
+  if (process.member) carry_out_actions(*process.member, [&](auto& action) { carry_out(m, action); });
+}
+
+void World::carry_out(NodeId m, const SendChunk& send) {
+  const auto to = node_of(processes_[m].member->view().members.at(send.peer));
+  send_bulk(m, to, send.message.key.chunk, [this, m, to, message = send.message] {
+    const auto from = index_of(processes_[to], m);
+    if (!from) return;
+    if (const auto refused = processes_[to].member->receive(*from, message))
+      fail("refused: " + *refused + " (I11)");
+    act(to);
+  });
+}
+
+void World::carry_out(NodeId m, const SendAck& ack) {
+  const auto to = node_of(processes_[m].member->view().members.at(ack.peer));
+  send_bulk(m, to, ack.key.chunk, [this, m, to, ack] {
+    if (const auto from = index_of(processes_[to], m))
+      processes_[to].member->acknowledged(*from, ack.view, ack.key);
+  });
+}
+
+void World::carry_out(NodeId m, const SendBegun& begun) {
+  const auto to = node_of(processes_[m].member->view().members.at(begun.peer));
+  for (std::size_t l = 0; l < lanes_; ++l) {
+    send_bulk(m, to, l, [this, m, to, view = begun.view] {
+      const auto from = index_of(processes_[to], m);
+      if (!from) return;
+      processes_[to].member->peer_begun(*from, view);
+      act(to);
+    });
   }
+}
+
+void World::carry_out(NodeId, const ForgetResidual&) { count("owner's residual forgotten"); }
+
+void World::carry_out(NodeId m, Deliver& round) {
+  auto& process = processes_[m];
+  const auto p = round.fragment;
+  if (round.round <= process.member->fragments()[p].round)
+    fail("a round is delivered after it was applied (I11)");
+  process.rounds.deliver({p, round.round}, std::move(round));
+  in(process, (chance(6) == 0 ? some(1s) : some(apply_delay_)) / pace_,
+     [this, m, p] { look_for_results(m, p); });
+  ambush(Moment::delivered, m);
 }
 
 /// Healthy norms are between 1 and 2, so a limit of four times the median never rejects them.
@@ -246,7 +247,7 @@ double World::squares_of(NodeId m, const Bytes& bytes) const {
 
 /// Instead of the mean, makes bytes that depend on all contributions, so that different contributions give a
 /// different result.
-void World::reduce(NodeId m, const Reduce& job) {
+void World::carry_out(NodeId m, const Reduce& job) {
   Result result;
   if (m == reducer_) count("reduced by a reducer");
   result.of = static_cast<std::size_t>(std::ranges::count_if(processes_[m].member->view().members, trains));

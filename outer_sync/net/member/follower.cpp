@@ -19,11 +19,12 @@ namespace {
 
 /// Rounds of a fragment may complete in any order, but are followed in sequence.
 std::optional<Place> next_to_follow(const Handover& both) {
-  const auto next = std::ranges::find_if(both.results, [&](const auto& entry) {
+  const auto& complete = both.rounds.complete();
+  const auto next = std::ranges::find_if(complete, [&](const auto& entry) {
     const auto [fragment, round] = entry.first;
     return fragment < both.followed.size() && round == both.followed[fragment].round + 1;
   });
-  return next == both.results.end() ? std::nullopt : std::optional(next->first);
+  return next == complete.end() ? std::nullopt : std::optional(next->first);
 }
 
 FragmentState state_after(const FragmentState& before, const Place& place, const RoundResult& result) {
@@ -56,7 +57,7 @@ void Follower::catch_up(OuterLoop& loop) {
         state_event = std::move(now->both.state_events.front());
         now->both.state_events.pop_front();
         if (const auto* round = std::get_if<FollowedRound>(&*state_event))
-          now->both.taken.insert({round->fragment, round->round});
+          now->both.rounds.take_from_elsewhere({round->fragment, round->round});
       }
     }
     if (!state_event) return loop.begin_at(step);
@@ -110,7 +111,7 @@ std::optional<StateEvent> Follower::next_state_event(TrainerView& now, const Out
 void Follower::learn_from(OuterLoop& loop, const StateEvent& state_event) {
   if (const auto* anew = std::get_if<BeginAnew>(&state_event)) {
     // Events taken from earlier attempts are not applied any more.
-    waits_.shared.update([](TrainerView now) { now.both.taken.clear(); });
+    waits_.shared.update([](TrainerView now) { now.both.rounds.forget_taken(); });
     installed_.clear();
     driver_.attempt_begun(anew->attempt);
   } else if (const auto* snapshot = std::get_if<outer_sync::FragmentSnapshot>(&state_event)) {
@@ -146,10 +147,9 @@ std::optional<std::string> follow_as_reducer(const TrainerEnd& shared, MemberDri
     if (now->run.finished) return now->run.finished->problem;
     if (now->both.gone) return std::nullopt;
     if (now->both.failure) throw *now->both.failure;
-    auto result = std::move(now->both.results.extract(*next).mapped());
+    auto result = *now->both.rounds.take(*next);
     const auto before = now->both.followed[next->first];
     const auto life = now->both.life;
-    now->both.taken.insert(*next);
     FragmentState state;
     now.without([&] { state = state_after(before, *next, result); });
     if (life == now->both.life) now->both.followed[next->first] = state;

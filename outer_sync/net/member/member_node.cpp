@@ -130,10 +130,7 @@ bool MemberNode::may_begin(std::uint64_t step, std::uint64_t end, std::uint64_t 
   const auto& run = now->run;
   if (run.hold) impl_->waits.wait_for(now, [&] { return run.stop_at || !run.commits || now->both.evicted; });
   // While rounds do not commit, the step at which all stop cannot be reached.
-  if (run.hold && (!run.commits || (run.stop_at && step > *run.stop_at))) {
-    now->trainer.stopped_early = true;
-    return false;
-  }
+  if (run.hold && (!run.commits || (run.stop_at && step > *run.stop_at))) return false;
   now->trainer.begun = end;
   // A replica that is about to jump to the agreed step is not at `end`, so it reports no reach.
   now->both.reach = run.agreed_step > end ? Settings::never : reach;
@@ -215,7 +212,6 @@ std::uint64_t MemberNode::common_checkpoint() const {
   return impl_->lock()->run.coordinator.common_checkpoint;
 }
 bool MemberNode::reaches_coordinator() const { return impl_->lock()->run.coordinator.is_reached; }
-bool MemberNode::stopped_early() const { return impl_->lock()->trainer.stopped_early; }
 MemberNode::Wire MemberNode::wire() const {
   return {impl_->driver.counters().payload, impl_->driver.counters().total};
 }
@@ -271,25 +267,22 @@ Awaited MemberNode::wait(FragmentId fragment, Round round, bool can_train_on) {
   const Place place{fragment, round};
   auto now = impl_->lock();
   const auto& run = now->run;
-  auto& results = now->both.results;
+  auto& rounds = now->both.rounds;
   for (;;) {
     Waits::throw_if_ended(now);
-    if (auto found = results.extract(place)) {
-      now->both.taken.insert(place);
-      return {std::move(found.mapped())};
-    }
+    if (auto result = rounds.take(place)) return {std::move(result)};
     impl_->serve_requests(now);
     if (!run.commits) {
       now->trainer.stuck = impl_->unanswered == place;
       now.wait_until(Clock::now() + ask_again_after);
       impl_->waits.look_up(now);
-      if (run.commits || results.contains(place)) continue;
+      if (run.commits || rounds.complete().contains(place)) continue;
       impl_->unanswered = place;
       return {std::nullopt, false};
     }
     if (can_train_on && run.forms_without_a_trainer()) return {};
     impl_->waits.sleep_until(now, [&] {
-      return now->both.failure || now->both.evicted || results.contains(place) || !run.commits ||
+      return now->both.failure || now->both.evicted || rounds.complete().contains(place) || !run.commits ||
              (can_train_on && run.forms_without_a_trainer()) || !now->both.state_requests.empty();
     });
   }

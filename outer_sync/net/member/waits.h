@@ -41,7 +41,7 @@ class Waits {
     look_up(now);
   }
   void look_up(Lock& now) const {
-    if (while_waiting) now.without(while_waiting);
+    if (while_waiting) now.without([this] { while_waiting(); });
   }
   static void throw_if_ended(Lock& now) {
     if (now->both.failure) throw *now->both.failure;

@@ -7,11 +7,9 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -20,6 +18,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/engine/round_exchange.h"
 #include "isthmus/outer_sync/net/member/io/reports.h"
+#include "isthmus/outer_sync/protocol/member_actions.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "isthmus/outer_sync/protocol/work_order.h"
 
@@ -98,7 +97,6 @@ struct TrainerStatus {
   std::uint64_t begun = 0;      ///< step that the trainer is in, or at which its inner step ends
   std::uint64_t step_done = 0;  ///< last agreed step for which the trainer called checkpoint_due()
   bool stuck = false;           ///< the trainer waits for a round, and has no step to make meanwhile
-  bool stopped_early = false;
 };
 
 /// Values that both sides change: one hands over, the other takes.
@@ -106,11 +104,10 @@ struct Handover {
   std::optional<Error> failure;        ///< of any thread; the first one stays
   std::optional<std::string> evicted;  ///< why the state must be copied from others; until that has been done
   bool gone = false;                   ///< the connection to the coordinator has ended for good
-  std::map<Place, RoundResult> results;      ///< complete, and not yet taken by the trainer
-  std::set<Place> taken;                     ///< taken by the trainer, and not yet applied
-  std::deque<StateEvent> state_events;       ///< to be taken by a trainer that copies the state
-  std::deque<StateQuestion> state_requests;  ///< to be answered by the trainer
-  protocol::WorkOrder order;                 ///< which samples the loader gets
+  protocol::DeliveredRounds<RoundResult> rounds;  ///< complete ones, until they are applied
+  std::deque<StateEvent> state_events;            ///< to be taken by a trainer that copies the state
+  std::deque<StateQuestion> state_requests;       ///< to be answered by the trainer
+  protocol::WorkOrder order;                      ///< which samples the loader gets
   /// Bound of the agreed step, for as long as no round that the trainer sends from now on commits.
   std::uint64_t reach = protocol::Settings::never;
   std::vector<protocol::Audit> audits;  ///< made since the last heartbeat
@@ -122,9 +119,9 @@ struct Handover {
 /// The values and their lock. They can be reached only through an End, which locks them. One lock guards all,
 /// because of these rules:
 /// - A view begins (Membership) in one critical section with all that it changes here: `settings`, `reach`,
-///   `order`, void `results`, `state_events` and `followed`. A view that does not continue this replica's
-///   last one may void results, so it waits until `taken` is empty. So the trainer applies no void round, and
-///   sees the settings of a view before its first result.
+///   `order`, void `rounds`, `state_events` and `followed`. A view that does not continue this replica's
+///   last one may void results, so it waits until no round is being applied. So the trainer applies no void
+///   round, and sees the settings of a view before its first result.
 /// - A seal is answered with the `report.step`, the `order` and the `reach` of one moment.
 /// - The io thread sets `hold` and reads `begun` in one critical section, and the trainer reads `hold` and
 ///   sets `begun` in one. So after the step that Held reports, no step begins before the members have agreed.

@@ -220,7 +220,7 @@ void MemberDriver::applied(FragmentId fragment, const FragmentState& state, std:
                            std::optional<std::uint64_t> life) {
   asio::post(io_, [this, fragment, state, samples = std::move(samples), life] {
     const bool counts = shared_.update([&](IoView now) {
-      now.both.taken.erase({fragment, state.round});
+      now.both.rounds.applied({fragment, state.round});
       return !life || life == now.both.life;
     });
     if (!rounds_.stands()) {

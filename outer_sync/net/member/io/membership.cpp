@@ -185,7 +185,7 @@ void Membership::begin_waiting_view() {
   const bool of_reference = rounds_.member().is_of_reference(*waiting_view_, place);
   NewView message;
   const auto entry = shared_.update([&](IoView now) -> std::optional<Member::Entry> {
-    if (!of_reference && !now.both.taken.empty()) return std::nullopt;
+    if (!now.both.rounds.may_begin_view(of_reference)) return std::nullopt;
     message = *std::exchange(waiting_view_, std::nullopt);
     return enter(now, message, place, of_reference);
   });
@@ -209,8 +209,8 @@ Member::Entry Membership::enter(IoView& now, const NewView& message, MemberIndex
   if (!reduces()) now.both.order.deal(message, place);
   if (of_reference) return entry;
   now.both.reach = Settings::never;  // until the trainer reports its next step
-  for (const auto& round : member.take_retracted()) now.both.results.erase(round);
-  assert(now.both.results.empty());
+  now.both.rounds.withdraw(member.take_retracted());
+  assert(now.both.rounds.complete().empty());
   now.both.state_events.clear();  // they arrive again as committed results
   if (reduces()) {
     now.both.followed = member.fragments();
@@ -267,7 +267,7 @@ void Membership::evict(const std::string& reason) {
     now.run.view_forms = false;
     if (!reduces()) now.both.evicted = reason;
     now.run.copying.behind.reset();
-    now.both.results.clear();
+    now.both.rounds.clear();
     now.run.view.reset();
     now.run.settings.reset();
     now.both.reach = Settings::never;

@@ -137,8 +137,7 @@ FragmentLedger Rounds::ledger(FragmentId fragment) const {
 // ---- the member's actions ----
 
 void Rounds::act() {
-  for (auto& action : member_->take_actions())
-    std::visit([this](auto& wanted) { carry_out(wanted); }, action);
+  protocol::carry_out_actions(*member_, [this](auto& action) { carry_out(action); });
 }
 
 void Rounds::carry_out(SendChunk& action) {
@@ -179,10 +178,10 @@ void Rounds::carry_out(Deliver& round) {
   say_if_rejected(round);
   shared_.update([&](IoView now) {
     now.run.participation.contributed = round.contributed;
-    now.both.results[{round.fragment, round.round}] = {.chunks = std::move(round.results),
-                                                       .included = std::move(round.included),
-                                                       .rejected = std::move(round.rejected),
-                                                       .samples = std::move(round.samples)};
+    now.both.rounds.deliver({round.fragment, round.round}, {.chunks = std::move(round.results),
+                                                            .included = std::move(round.included),
+                                                            .rejected = std::move(round.rejected),
+                                                            .samples = std::move(round.samples)});
   });
 }
 

@@ -104,7 +104,6 @@ class MemberNode final : public RoundExchange {
   /// change during the run. Throws Error(network) if the run cannot continue.
   [[nodiscard]] bool may_begin(std::uint64_t step, std::uint64_t end,
                                std::uint64_t reach = protocol::Settings::never);
-  [[nodiscard]] bool may_begin(std::uint64_t step) { return may_begin(step, step); }
   /// Call before `may_begin`. Returns true, after a moment, while the run is paused before this step
   /// (`isthmus ctl pause`). Serves requests for the state meanwhile. Throws like `may_begin`.
   [[nodiscard]] bool is_paused(std::uint64_t step);
@@ -130,8 +129,6 @@ class MemberNode final : public RoundExchange {
   void report_evaluation(std::uint64_t step, double sum_nats, std::uint64_t tokens);
   /// Asks the coordinator to end the run at one step for all members. Any thread.
   void request_stop(const std::string& reason);
-  /// True once the members have agreed to stop early.
-  [[nodiscard]] bool stopped_early() const;
 
   /// Blocks until all members are done, then gives observers time to fetch the last rounds. Returns the
   /// problem with the run's result, or an empty string.
