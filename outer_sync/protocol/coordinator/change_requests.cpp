@@ -59,7 +59,48 @@ std::vector<ChangeRequest> take(std::vector<ChangeRequest>& requests, Select sel
   return taken;
 }
 
+constexpr auto no_changes = "this run accepts no changes of settings";
+
 }  // namespace
+
+std::string text_of(const ConfigItems& items) {
+  std::string text;
+  for (const auto& [key, value] : items) text += (text.empty() ? "" : ", ") + key + "=" + value;
+  return text;
+}
+
+ChangeVerdict SettingsJudge::judge(const Settings& before, const ConfigItems& items) const {
+  const auto refused = [](std::string why) { return ChangeVerdict{std::move(why), false}; };
+  if (!Settings{.changes = {{0, items}}}.sound())
+    return refused("too many or too long changes; expected at most " + std::to_string(Settings::max_items) +
+                   " keys at a time, and keys and values of at most " +
+                   std::to_string(Settings::longest_text) + " characters");
+  if (!rule_) return refused(no_changes);
+  auto verdict = rule_(before, items);
+  if (!verdict.problem.empty() || verdict.at_once) return verdict;
+  auto after = before;
+  after.changes.push_back({before.changes.empty() ? 0 : before.changes.back().step, items});
+  if (!after.sound())
+    return refused(
+        "this run has reached the limit of changes; stop it, write the values into its config file, and "
+        "start another run from its checkpoint");
+  return verdict;
+}
+
+std::string SettingsJudge::problem_of(const Settings& settings) const {
+  if (settings == sound_) return {};
+  Settings before;
+  for (const auto& change : settings.changes) {
+    const auto verdict = rule_ ? rule_(before, change.items) : ChangeVerdict{no_changes, false};
+    if (!verdict.problem.empty()) return "settings that no operator can have set: " + verdict.problem;
+    if (verdict.at_once)
+      return "settings that no operator can have set: " + text_of(change.items) +
+             " is set by each member for itself";
+    before.changes.push_back(change);
+  }
+  sound_ = settings;
+  return {};
+}
 
 std::vector<Change> ChangeRequests::pending_changes() const {
   std::vector<Change> changes;

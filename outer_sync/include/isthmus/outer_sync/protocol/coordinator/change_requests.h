@@ -1,11 +1,14 @@
 #pragma once
 // Changes of settings that operators have requested and that a view has to bring (docs/protocol.md,
-// Steering). Owned by Coordinator, which answers the operators.
+// Steering), and whether a change is allowed. Owned by Steering, which answers the operators.
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "isthmus/outer_sync/protocol/coordinator/options.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "isthmus/outer_sync/protocol/settings.h"
 
@@ -18,6 +21,26 @@ struct ChangeRequest {
   Change change;           ///< its step is the earliest one allowed; 0: as soon as possible
   ViewNumber in = 0;       ///< announced with this view; 0: not yet
   std::uint64_t step = 0;  ///< announced step
+};
+
+/// The items as in a command: key=value, separated by commas.
+[[nodiscard]] std::string text_of(const ConfigItems& items);
+
+/// Judges changes by the rules of the run.
+class SettingsJudge {
+ public:
+  using Rule = std::function<ChangeVerdict(const Settings& before, const ConfigItems& items)>;
+  /// Without a rule the run accepts no changes.
+  explicit SettingsJudge(Rule rule) : rule_(std::move(rule)) {}
+  /// Judges a change that follows all of `before`.
+  [[nodiscard]] ChangeVerdict judge(const Settings& before, const ConfigItems& items) const;
+  /// Judges settings that a member reports: each change together with the changes before it, like an
+  /// operator's command. Returns what is wrong; empty: nothing.
+  [[nodiscard]] std::string problem_of(const Settings& settings) const;
+
+ private:
+  Rule rule_;
+  mutable Settings sound_;  ///< last settings found valid; other members report the same
 };
 
 class ChangeRequests {

@@ -1,0 +1,117 @@
+#include "protocol/coordinator/forming.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "protocol/coordinator/survivors.h"
+
+namespace isthmus::outer_sync::protocol {
+namespace {
+
+bool same_layout(const FragmentLayout& layout, const Sealed& sealed) {
+  return sealed.chunk_elements == layout.chunk_elements() &&
+         std::ranges::equal(sealed.layout, layout.fragments());
+}
+
+}  // namespace
+
+Beginning choose_beginning(const Roster& roster, const CoordinatorOptions& options,
+                           const std::optional<CheckpointId>& goes_back_to) {
+  Beginning beginning;
+  if (goes_back_to) {
+    beginning.step = goes_back_to->step;
+  } else if (roster.first_trainer()->hello.resume) {
+    std::vector<std::vector<CheckpointId>> lists;
+    for (const auto& [name, member] : roster.members()) {
+      if (!trains(member)) continue;
+      if (options.elastic && member.hello.checkpoints.empty())
+        beginning.without.insert(name);
+      else
+        lists.push_back(member.hello.checkpoints);
+    }
+    const bool enough = lists.size() >= options.min_replicas();
+    beginning.step = enough ? newest_in_all(std::move(lists)).step : 0;
+    if (beginning.step == 0) beginning.problem = without_common_checkpoint(roster, options);
+  }
+  if (options.steps > 0 && beginning.step > options.steps)
+    beginning.problem = "the newest checkpoint common to all is of step " + std::to_string(beginning.step) +
+                        ", and run.steps is " + std::to_string(options.steps) +
+                        "; raise run.steps, or move newer checkpoints away";
+  return beginning;
+}
+
+std::string without_common_checkpoint(const Roster& roster, const CoordinatorOptions& options) {
+  std::string newest;
+  for (const auto& [name, member] : roster.members()) {
+    if (!trains(member)) continue;
+    const auto& own = member.hello.checkpoints;
+    append(
+        newest,
+        name + " has " +
+            (own.empty() ? "none" : "checkpoints up to step " + std::to_string(std::ranges::max(own).step)));
+  }
+  return "no checkpoint is complete and the same on all replicas (" + newest +
+         "); restore the missing ones, start without --resume, or move away the checkpoints of the replicas "
+         "that are behind: a replica without any copies the state from the others" +
+         (options.elastic ? ", of which there must be " + std::to_string(options.min_replicas())
+                          : ", but not in a data-parallel run");
+}
+
+std::string initial_disagreement(const Roster& roster) {
+  const auto& first = *roster.first_trainer();
+  const auto& first_name = first.hello.member.name;
+  const auto layout = layout_of(first.state.layout, first.state.chunk_elements);
+  if (!layout) return "the fragment layout of " + first_name + " is invalid";
+  for (const auto& [name, member] : roster.members()) {
+    if (!trains(member) || member.has_nothing) continue;
+    if (!same_layout(*layout, member.state))
+      return "the fragments of " + name + " and " + first_name + " differ";
+    if (member.state.settings != first.state.settings)
+      return "settings changed in mid-run (isthmus ctl set) are not the same in the checkpoints of " + name +
+             " and " + first_name;
+    if (member.state.parameters != first.state.parameters ||
+        member.state.fragments != first.state.fragments) {
+      return "global parameters of " + name + " and " + first_name +
+             " differ before the first step; use the same build, seed and checkpoint";
+    }
+  }
+  return {};
+}
+
+std::optional<OtherLayout> settle_layout(std::optional<FragmentLayout>& layout, const Roster& roster) {
+  const MemberStatus* reference = nullptr;
+  for (const auto& [name, member] : roster.members()) {
+    const bool counts = member.answered && trains(member);
+    if (counts && (reference == nullptr || member.state.activated > reference->state.activated))
+      reference = &member;
+  }
+  if (reference == nullptr) return std::nullopt;
+  if (!layout) layout = layout_of(reference->state.layout, reference->state.chunk_elements);
+  for (const auto& [name, member] : roster.members()) {
+    if (!member.answered || member.state.layout.empty() || same_layout(*layout, member.state)) continue;
+    return OtherLayout{name, reference->hello.member.name,
+                       trains(member) && member.state.activated == reference->state.activated};
+  }
+  return std::nullopt;
+}
+
+std::variant<ViewPlan, Diverged> plan_next_view(const FragmentLayout& layout, const Roster& roster,
+                                                const TopologyRule& topology) {
+  std::vector<SealedMember> answers;
+  for (const auto& [name, member] : roster.members()) {
+    if (member.answered) answers.push_back({member.hello.member, member.state, member.uplink});
+  }
+  if (auto difference = disagreement(layout, answers); !difference.empty())
+    return Diverged{std::move(difference)};
+  return plan_view(layout, answers, topology);
+}
+
+std::uint64_t reach_of_answers(const Roster& roster) {
+  std::uint64_t reach = 0;
+  for (const auto& [name, member] : roster.members()) {
+    if (member.answered && trains(member)) reach = std::max(reach, member.state.reach);
+  }
+  return reach;
+}
+
+}  // namespace isthmus::outer_sync::protocol
