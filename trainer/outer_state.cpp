@@ -5,7 +5,6 @@
 #include "cuda/device_passes.h"
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/config/codec_plan.h"
-#include "isthmus/outer_sync/engine/device_outer_state.h"
 
 namespace isthmus::trainer {
 
@@ -13,19 +12,19 @@ std::unique_ptr<outer_sync::OuterState> make_outer_state(Replica& replica,
                                                          const outer_sync::OuterConfig& config) {
   const auto& layout = replica.table().layout();
   if (replica.device() == Device::cpu)
-    return std::make_unique<outer_sync::HostOuterState>(layout, replica, config.sender_feedback(),
-                                                        config.eager());
+    return std::make_unique<outer_sync::OuterState>(layout, replica, config.sender_feedback(),
+                                                    config.eager());
   if (config.eager() || config.co2()) {
     throw Error(ErrorKind::config,
                 "outer.method is " + std::string(to_string(config.method)) +
                     ", which is supported on CPUs only; choose another method, or set device: cpu");
   }
   // The first GPU and its default stream, which libtorch uses by default.
-  return std::make_unique<outer_sync::DeviceOuterState>(layout, outer_sync::codec_plan(config), replica,
-                                                        cuda::make_device_passes(0, nullptr));
+  return std::make_unique<outer_sync::OuterState>(layout, outer_sync::codec_plan(config), replica,
+                                                  cuda::make_device_passes(0, nullptr));
 }
 
-std::unique_ptr<outer_sync::DevicePasses> make_gpu_passes(int gpu) {
+std::unique_ptr<outer_sync::Passes> make_gpu_passes(int gpu) {
   return cuda::make_device_passes(gpu, nullptr);
 }
 

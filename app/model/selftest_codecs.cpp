@@ -107,7 +107,7 @@ class GpuValues {
   }
 
   const std::vector<float>& values_;
-  std::unique_ptr<outer_sync::DevicePasses> passes_;
+  std::unique_ptr<outer_sync::Passes> passes_;
   Memory difference_, zero_;
 };
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "isthmus/outer_sync/engine/device_outer_state.h"
+#include "isthmus/outer_sync/engine/chunk_transfer.h"
 #include "isthmus/outer_sync/engine/memory.h"
 #include "isthmus/outer_sync/protocol/topology.h"
 

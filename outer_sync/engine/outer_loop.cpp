@@ -28,7 +28,7 @@ std::string round_args(FragmentId p, protocol::Round round) {
 OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout, LocalParameters& local,
                      RoundExchange& exchange, Trace& trace, std::uint64_t noise_seed)
     : OuterLoop(config, layout,
-                std::make_unique<HostOuterState>(layout, local, config.sender_feedback(), config.eager()),
+                std::make_unique<OuterState>(layout, local, config.sender_feedback(), config.eager()),
                 exchange, trace, noise_seed) {}
 
 OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,

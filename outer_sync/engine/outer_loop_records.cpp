@@ -1,5 +1,4 @@
-// What the outer loop records of the rounds that it applies: the hash chain, the round log, audits and
-// figures.
+// The records of the rounds that the outer loop applies: the hash chain, the round log, audits and figures.
 
 #include <memory>
 #include <span>

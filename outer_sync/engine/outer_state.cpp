@@ -4,9 +4,19 @@
 #include <cassert>
 #include <cmath>
 
+#include "engine/host_passes.h"
+#include "isthmus/base/error.h"
 #include "isthmus/outer_sync/engine/audit.h"
 
 namespace isthmus::outer_sync {
+namespace {
+
+void write(BinaryWriter& out, std::span<const float> values) {
+  out.count(values.size());
+  out.raw(values.data(), values.size_bytes());
+}
+
+}  // namespace
 
 bool fits(const OuterState::Vectors& vectors, const FragmentLayout& layout, bool eager) {
   const auto n = layout.buffer_size();
@@ -26,102 +36,162 @@ double distance_of(const quant::Products& products) {
   return squared < 0 ? 0 : std::sqrt(squared);
 }
 
-HostOuterState::HostOuterState(const FragmentLayout& layout, LocalParameters& local, bool error_feedback,
-                               bool eager)
+OuterState::OuterState(const FragmentLayout& layout, LocalParameters& local, bool error_feedback, bool eager)
     : layout_(layout),
       local_(local),
+      device_(nullptr),
       error_feedback_(error_feedback),
-      global_(layout.buffer_size()),
-      velocity_(layout.buffer_size(), 0.0F),
-      residuals_(layout.chunk_count()) {
+      passes_(std::make_unique<HostPasses>()),
+      global_(flat()),
+      velocity_(flat()),
+      residual_(error_feedback_ ? flat() : Flat{}),
+      chunks_(layout, *passes_) {
   if (eager) ahead_.emplace(layout.buffer_size());
+  prepare(StagingRoom(layout, {}, {.batch_elements = 0}));
+}
+
+OuterState::OuterState(const FragmentLayout& layout, const protocol::CodecPlan& codecs,
+                       DeviceParameters& local, std::unique_ptr<Passes> passes, const Staging& staging)
+    : layout_(layout),
+      local_(local),
+      device_(&local),
+      error_feedback_(codecs.sender_feedback),
+      passes_(std::move(passes)),
+      global_(flat()),
+      velocity_(flat()),
+      residual_(error_feedback_ ? flat() : Flat{}),
+      chunks_(layout, *passes_, StagingRoom(layout, codecs.codec, staging), staging) {
+  prepare(StagingRoom(layout, codecs.codec, staging));
+}
+
+/// Allocates the rest of the memory and sets the first values.
+void OuterState::prepare(const StagingRoom& room) {
+  decoded_ = passes_->device_memory(room.decoded);
+  device_tiles_ = passes_->device_memory(room.tiles);
+  host_tiles_ = passes_->host_memory(room.tiles);
+  passes_->clear(velocity_.values);
+  if (error_feedback_) passes_->clear(residual_.values);
   take_local();
 }
 
-quant::Feedback HostOuterState::feedback(ChunkId chunk, float carried) {
-  if (!error_feedback_) return {};
-  residuals_[chunk].resize(layout_.chunk(chunk).size, 0.0F);
-  return {residuals_[chunk], carried};
+OuterState::Flat OuterState::flat() {
+  const auto size = layout_.buffer_size();
+  auto memory = passes_->device_memory(size * sizeof(float));
+  auto* values = reinterpret_cast<float*>(memory.get());
+  return {std::move(memory), {values, size}};
+}
+
+// ---- the local parameters, where the passes see them ----
+
+std::span<const float> OuterState::read_local(Range range) {
+  return device_ != nullptr ? modify_local(range) : local_.read(range);
+}
+std::span<float> OuterState::modify_local(Range range) {
+  return device_ != nullptr ? device_->device_values().subspan(range.begin, range.size)
+                            : local_.modify(range);
+}
+void OuterState::local_modified(Range range) {
+  device_ != nullptr ? device_->modified_on_device(range) : local_.modified(range);
 }
 
 /// The values that the local parameters started their round with.
-std::span<const float> HostOuterState::start(Range range) {
-  if (!ahead_) return global(range);
+std::span<const float> OuterState::start(Range range) {
+  if (!ahead_) return global_.part(range);
   scratch_.resize(range.size);
   for (std::size_t i = 0; i < range.size; ++i)
-    scratch_[i] = global_[range.begin + i] + ahead_->parameters[range.begin + i];
+    scratch_[i] = global_.values[range.begin + i] + ahead_->parameters[range.begin + i];
   return scratch_;
 }
 
-HandOver HostOuterState::encode(FragmentId p, const OuterEncoding& how, const BufferPool& buffers,
-                                Leave leave) {
+// ---- a fragment's round ----
+
+HandOver OuterState::encode(FragmentId p, const OuterEncoding& how, const BufferPool& buffers, Leave leave) {
   const auto& fragment = layout_.fragment(p);
-  const auto local = local_.read(fragment);
-  const auto chunks = layout_.chunks_of(p);
-  for (auto k = chunks.first; k < chunks.last; ++k) {
-    const auto& chunk = layout_.chunk(k);
-    auto bytes = buffers.take(quant::encoded_size(how.codec, chunk.size));
-    const auto bad = quant::encode_difference(
-        how.codec, start(chunk), local.subspan(chunk.begin - fragment.begin, chunk.size),
-        feedback(k, how.carried), noise_of(layout_, k, how.noise_seed, how.round), *bytes);
-    leave({k, bad, std::move(bytes)});
-  }
-  return {};
+  const auto local = read_local(fragment);
+  const auto encode_batch = [&](const ChunkBatch& batch, std::span<std::byte> out) {
+    quant::Feedback feedback;
+    if (error_feedback_) feedback = {residual_.part(batch.range), how.carried};
+    return passes_->encode_difference(
+        how.codec, start(batch.range), local.subspan(batch.range.begin - fragment.begin, batch.range.size),
+        feedback, noise_of(layout_, batch.first, how.noise_seed, how.round), out);
+  };
+  return chunks_.send(p, how.codec, buffers, std::move(leave), encode_batch);
 }
 
-std::optional<quant::Products> HostOuterState::products(FragmentId p, const quant::CodecSpec& codec,
-                                                        std::span<const protocol::SharedBytes> results) {
-  const auto chunks = layout_.chunks_of(p);
-  assert(results.size() == chunks.size());
-  quant::Products out;
-  for (auto k = chunks.first; k < chunks.last; ++k) {
-    const auto& chunk = layout_.chunk(k);
-    scratch_.resize(chunk.size);
-    if (!quant::decode(codec, *results[k - chunks.first], scratch_)) return std::nullopt;
-    quant::add_products(velocity(chunk), scratch_, out);
-  }
-  return out;
-}
-
-std::optional<ChunkId> HostOuterState::apply(FragmentId p, const quant::CodecSpec& codec,
-                                             std::span<const protocol::SharedBytes> results,
-                                             const methods::OuterRule& rule) {
-  const auto& fragment = layout_.fragment(p);
+/// The first chunk that does not decode.
+std::optional<ChunkId> OuterState::first_invalid(FragmentId p, const quant::CodecSpec& codec,
+                                                 std::span<const protocol::SharedBytes> results) const {
   const auto chunks = layout_.chunks_of(p);
   assert(results.size() == chunks.size());
-  const auto local = local_.modify(fragment);
-  std::optional<ChunkId> bad;
-  for (auto k = chunks.first; k < chunks.last && !bad; ++k) {
-    const auto& chunk = layout_.chunk(k);
-    const auto& bytes = *results[k - chunks.first];
-    const auto theta = std::span(global_).subspan(chunk.begin, chunk.size);
-    const auto velocity = std::span(velocity_).subspan(chunk.begin, chunk.size);
-    const auto own = local.subspan(chunk.begin - fragment.begin, chunk.size);
-    if (!methods::apply(rule, codec, bytes, theta, velocity, own)) bad = k;
-  }
-  local_.modified(fragment);
-  return bad;
+  for (auto k = chunks.first; k < chunks.last; ++k)
+    if (!quant::valid(codec, *results[k - chunks.first], layout_.chunk(k).size)) return k;
+  return std::nullopt;
 }
 
-void HostOuterState::shift_local(FragmentId p, const quant::CodecSpec& codec,
-                                 std::span<const protocol::SharedBytes> own, float weight) {
+std::optional<quant::Products> OuterState::products(FragmentId p, const quant::CodecSpec& codec,
+                                                    std::span<const protocol::SharedBytes> results) {
+  if (first_invalid(p, codec, results)) return std::nullopt;
+  std::size_t tiles = 0;
+  for (const auto& batch : chunks_.batches_of(p, codec, results)) {
+    const std::span decoded(reinterpret_cast<float*>(decoded_.get()), batch.range.size);
+    passes_->clear(decoded);
+    passes_->decode_accumulate(codec, chunks_.load(batch, codec, results), 1, decoded);
+    chunks_.loaded();
+    for (auto k = batch.first; k < batch.last; ++k) {
+      const auto& chunk = layout_.chunk(k);
+      const auto count = tiles_in(chunk.size);
+      passes_->products(velocity_.part(chunk), decoded.subspan(chunk.begin - batch.range.begin, chunk.size),
+                        device_tiles(tiles, count));
+      tiles += count;
+    }
+  }
+  return sum_of_tiles(tiles);
+}
+
+std::optional<ChunkId> OuterState::apply(FragmentId p, const quant::CodecSpec& codec,
+                                         std::span<const protocol::SharedBytes> results,
+                                         const methods::OuterRule& rule) {
+  assert(!rule.co2 || device_ == nullptr);
+  if (const auto bad = first_invalid(p, codec, results)) return bad;
   const auto& fragment = layout_.fragment(p);
-  const auto first = layout_.chunks_of(p).first;
-  const auto local = local_.modify(fragment);
-  for (ChunkId i = 0; i < own.size(); ++i) {
-    if (!own[i]) continue;
-    const auto& chunk = layout_.chunk(first + i);
-    [[maybe_unused]] const bool decoded = quant::decode_accumulate(
-        codec, *own[i], weight, local.subspan(chunk.begin - fragment.begin, chunk.size));
-    assert(decoded);
+  passes_->after_model();
+  const auto local = modify_local(fragment);
+  for (const auto& batch : chunks_.batches_of(p, codec, results)) {
+    const auto in = chunks_.load(batch, codec, results);
+    const auto theta = global_.part(batch.range), velocity = velocity_.part(batch.range);
+    const auto own = local.subspan(batch.range.begin - fragment.begin, batch.range.size);
+    if (rule.co2) {
+      static_cast<void>(methods::apply(rule, codec, in, theta, velocity, own));
+    } else {
+      passes_->decode_apply(codec, in, rule.step, theta, velocity, own);
+    }
+    chunks_.loaded();
   }
-  local_.modified(fragment);
+  passes_->before_model();
+  local_modified(fragment);
+  return std::nullopt;
 }
 
-void HostOuterState::go_ahead(FragmentId p, const quant::CodecSpec& codec,
-                              std::span<const protocol::SharedBytes> fresh,
-                              std::span<const protocol::SharedBytes> stale, float share,
-                              const quant::OuterStep& step) {
+void OuterState::shift_local(FragmentId p, const quant::CodecSpec& codec,
+                             std::span<const protocol::SharedBytes> own, float weight) {
+  const auto& fragment = layout_.fragment(p);
+  passes_->after_model();
+  const auto local = modify_local(fragment);
+  for (const auto& batch : chunks_.batches_of(p, codec, own)) {
+    passes_->decode_accumulate(codec, chunks_.load(batch, codec, own), weight,
+                               local.subspan(batch.range.begin - fragment.begin, batch.range.size));
+    chunks_.loaded();
+  }
+  passes_->before_model();
+  local_modified(fragment);
+}
+
+void OuterState::go_ahead(FragmentId p, const quant::CodecSpec& codec,
+                          std::span<const protocol::SharedBytes> fresh,
+                          std::span<const protocol::SharedBytes> stale, float share,
+                          const quant::OuterStep& step) {
+  if (device_ != nullptr)
+    throw Error(ErrorKind::config, "outer.method eager and co2 are supported on CPUs only");
   const auto& fragment = layout_.fragment(p);
   const auto chunks = layout_.chunks_of(p);
   // Modify the whole fragment at once, so that parameters stored elsewhere are copied only once.
@@ -143,64 +213,109 @@ void HostOuterState::go_ahead(FragmentId p, const quant::CodecSpec& codec,
   local_.modified(fragment);
 }
 
-void HostOuterState::take_local() {
-  std::ranges::copy(local_.read({0, layout_.buffer_size()}), global_.begin());
+// ---- figures ----
+
+std::span<quant::Products> OuterState::device_tiles(std::size_t first, std::size_t count) const {
+  return {reinterpret_cast<quant::Products*>(device_tiles_.get()) + first, count};
 }
 
-void HostOuterState::begin_from_global() {
+/// Waits for the passes that compute the tiles.
+quant::Products OuterState::sum_of_tiles(std::size_t count) {
+  const std::span tiles(reinterpret_cast<quant::Products*>(host_tiles_.get()), count);
+  passes_->copy(device_tiles_.get(), tiles.data(), tiles.size_bytes());
+  finish_copies();
+  quant::Products out;
+  quant::add_products(tiles, out);
+  return out;
+}
+
+double OuterState::spread(FragmentId p) {
+  const auto& fragment = layout_.fragment(p);
+  const auto tiles = tiles_in(fragment.size);
+  passes_->after_model();
+  passes_->products(read_local(fragment), global_.part(fragment), device_tiles(0, tiles));
+  return distance_of(sum_of_tiles(tiles));
+}
+
+std::uint64_t OuterState::audit(FragmentId p) {
+  const auto& fragment = layout_.fragment(p);
+  return combined(passes_->digest(global_.part(fragment)), passes_->digest(velocity_.part(fragment)));
+}
+
+// ---- the whole state ----
+
+void OuterState::take_local() {
+  passes_->after_model();
+  passes_->copy(read_local({0, layout_.buffer_size()}).data(), global_.values.data(),
+                global_.values.size_bytes());
+  passes_->before_model();
+}
+
+void OuterState::begin_from_global() {
   const Range all{0, layout_.buffer_size()};
-  std::ranges::copy(global_, local_.modify(all).begin());
-  local_.modified(all);
-  for (auto& values : residuals_) values = {};
+  passes_->after_model();
+  passes_->copy(global_.values.data(), modify_local(all).data(), global_.values.size_bytes());
+  if (error_feedback_) passes_->clear(residual_.values);
+  passes_->before_model();
+  local_modified(all);
   if (ahead_) ahead_.emplace(layout_.buffer_size());
 }
 
-std::span<const float> HostOuterState::global(Range range) {
-  return std::span(global_).subspan(range.begin, range.size);
-}
-std::span<const float> HostOuterState::velocity(Range range) {
-  return std::span(velocity_).subspan(range.begin, range.size);
+void OuterState::finish_copies() { passes_->mark()->wait(); }
+
+std::span<const float> OuterState::download(std::span<const float> values, AlignedVector<float>& to) {
+  if (device_ == nullptr) return values;
+  to.resize(values.size());
+  passes_->copy(values.data(), to.data(), values.size_bytes());
+  finish_copies();
+  return to;
 }
 
-void HostOuterState::install(FragmentId p, std::span<const float> theta, std::span<const float> velocity) {
-  const auto at = static_cast<std::ptrdiff_t>(layout_.fragment(p).begin);
-  assert(theta.size() == layout_.fragment(p).size && velocity.size() == theta.size());
-  std::ranges::copy(theta, global_.begin() + at);
-  std::ranges::copy(velocity, velocity_.begin() + at);
+void OuterState::fill(std::span<float> to, std::span<const float> values) {
+  assert(to.size() == values.size());
+  passes_->copy(values.data(), to.data(), values.size_bytes());
+  finish_copies();
 }
 
-double HostOuterState::spread(FragmentId p) {
+std::span<const float> OuterState::global(Range range) { return download(global_.part(range), host_global_); }
+std::span<const float> OuterState::velocity(Range range) {
+  return download(velocity_.part(range), host_velocity_);
+}
+
+void OuterState::install(FragmentId p, std::span<const float> theta, std::span<const float> velocity) {
   const auto& fragment = layout_.fragment(p);
-  quant::Products products;
-  quant::add_products(local_.read(fragment), global(fragment), products);
-  return distance_of(products);
+  fill(global_.part(fragment), theta);
+  fill(velocity_.part(fragment), velocity);
 }
 
-std::uint64_t HostOuterState::audit(FragmentId p) {
-  const auto& fragment = layout_.fragment(p);
-  return combined(digest_of(global(fragment)), digest_of(velocity(fragment)));
-}
-
-void HostOuterState::save_agreed(BinaryWriter& out) {
+void OuterState::save_agreed(BinaryWriter& out) {
   out.expect(2 * layout_.buffer_size() * sizeof(float));
-  out(global_, velocity_);
+  write(out, download(global_.values, host_global_));
+  write(out, download(velocity_.values, host_velocity_));
 }
 
-void HostOuterState::save_own(BinaryWriter& out) {
+void OuterState::save_own(BinaryWriter& out) {
   const std::size_t vectors = (error_feedback_ ? 1 : 0) + (ahead_ ? 2 : 0);
   out.expect(vectors * layout_.buffer_size() * sizeof(float));
-  out(residuals_);
+  out.count(layout_.chunk_count());
+  for (ChunkId k = 0; k < layout_.chunk_count(); ++k)
+    write(out, error_feedback_ ? download(residual_.part(layout_.chunk(k)), host_velocity_)
+                               : std::span<const float>());
   const AlignedVector<float> none;
   out(ahead_ ? ahead_->parameters : none, ahead_ ? ahead_->velocity : none);
 }
 
-void HostOuterState::restore(Vectors vectors) {
+void OuterState::restore(const Vectors& vectors) {
   assert(fits(vectors, layout_, ahead_.has_value()));
-  global_ = std::move(vectors.global);
-  velocity_ = std::move(vectors.velocity);
-  residuals_ = std::move(vectors.residuals);
-  if (ahead_) ahead_->parameters = std::move(vectors.ahead);
-  if (ahead_) ahead_->velocity = std::move(vectors.ahead_velocity);
+  fill(global_.values, vectors.global);
+  fill(velocity_.values, vectors.velocity);
+  if (ahead_) ahead_->parameters = vectors.ahead;
+  if (ahead_) ahead_->velocity = vectors.ahead_velocity;
+  if (!error_feedback_) return;
+  passes_->clear(residual_.values);
+  for (ChunkId k = 0; k < layout_.chunk_count(); ++k) {
+    if (!vectors.residuals[k].empty()) fill(residual_.part(layout_.chunk(k)), vectors.residuals[k]);
+  }
 }
 
 }  // namespace isthmus::outer_sync

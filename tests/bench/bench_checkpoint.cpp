@@ -198,7 +198,7 @@ class Bench {
   Options options_;
   Trace trace_;
   Replica replica_;
-  outer_sync::HostOuterState outer_;
+  outer_sync::OuterState outer_;
   Batches batches_;
   CheckpointWriter writer_;
   std::uint64_t step_ = 0, step_of_last_ = 0;

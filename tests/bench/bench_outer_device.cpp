@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "isthmus/base/random.h"
-#include "isthmus/outer_sync/engine/device_outer_state.h"
+#include "isthmus/outer_sync/engine/outer_state.h"
 #include "isthmus/outer_sync/log/chain.h"
 #include "isthmus/quant/cuda_passes.h"
 #include "isthmus/trainer/outer_state.h"
@@ -22,7 +22,7 @@ namespace {
 
 class Parameters final : public DeviceParameters {
  public:
-  Parameters(DevicePasses& passes, std::size_t size)
+  Parameters(Passes& passes, std::size_t size)
       : host_(size), memory_(passes.device_memory(size * sizeof(float))) {
     for (std::size_t i = 0; i < size; ++i) host_[i] = random_unit(1, 2, i % 65536) - 0.5F;
     passes.copy(host_.data(), memory_.get(), size * sizeof(float));
@@ -65,7 +65,7 @@ int run(std::size_t elements, const std::string& codec_name, std::size_t fragmen
   codecs.codec = codecs.warmup_codec = quant::default_spec(quant::codec_kind(codec_name));
   auto passes = trainer::make_gpu_passes(0);
   Parameters local(*passes, layout.buffer_size());
-  DeviceOuterState state(layout, codecs, local, std::move(passes));
+  OuterState state(layout, codecs, local, std::move(passes));
   const BufferPool buffers(quant::encoded_size(codecs.codec, 65536), 2 * layout.chunk_count());
 
   std::vector<double> encode, handed_over, apply, applied, chain;

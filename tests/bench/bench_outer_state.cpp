@@ -54,7 +54,7 @@ int run(std::size_t elements, const std::string& codec_name) {
   const FragmentLayout layout({{0, elements}}, 65536);
   const auto codec = quant::default_spec(quant::codec_kind(codec_name));
   Parameters local(elements);
-  HostOuterState state(layout, local, false);
+  OuterState state(layout, local, false);
   std::vector<protocol::SharedBytes> results;
   for (ChunkId k = 0; k < layout.chunk_count(); ++k) {
     const auto& chunk = layout.chunk(k);

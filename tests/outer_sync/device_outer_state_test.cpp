@@ -1,7 +1,6 @@
 // Compares the outer state in a device's memory with the host's, bit for bit.
 
-#include "isthmus/outer_sync/engine/device_outer_state.h"
-#include "isthmus/outer_sync/config/codec_plan.h"
+#include "isthmus/outer_sync/engine/outer_state.h"
 
 #include <gmock/gmock.h>
 
@@ -12,6 +11,7 @@
 #include "emulated_device.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
+#include "isthmus/outer_sync/config/codec_plan.h"
 #include "scripted_exchange.h"
 
 namespace isthmus::outer_sync {
@@ -35,26 +35,20 @@ OuterConfig config_in(const std::string& codec, bool error_feedback, bool carry 
   return config;
 }
 
-/// Owns the parameters that the state sees.
+/// Owns the parameters that the state sees, so that they outlive it.
 struct OwnParameters {
-  explicit OwnParameters(PlainParameters& plain) : parameters(plain) {}
-  EmulatedParameters parameters;
-};
-class EmulatedState final : private OwnParameters, public DeviceOuterState {
- public:
-  EmulatedState(LoneReplica& replica, quant::EmulatedPasses& kernels, const Staging& staging)
-      : OwnParameters(replica.local),
-        DeviceOuterState(replica.layout, codec_plan(replica.config), parameters,
-                         std::make_unique<EmulatedDevice>(kernels), staging) {}
+  std::unique_ptr<EmulatedParameters> parameters;
 };
 
 /// A replica with its outer state on the emulated device.
-class OnDevice final : public LoneReplica {
+class OnDevice final : private OwnParameters, public LoneReplica {
  public:
   OnDevice(const OuterConfig& its_config, quant::EmulatedPasses& kernels,
            const FragmentLayout& layout = chunks_of_64, const Staging& staging = small_staging)
       : LoneReplica(its_config, layout, [&](LoneReplica& replica) {
-          return std::make_unique<EmulatedState>(replica, kernels, staging);
+          parameters = std::make_unique<EmulatedParameters>(replica.local);
+          return std::make_unique<OuterState>(replica.layout, codec_plan(replica.config), *parameters,
+                                              std::make_unique<EmulatedDevice>(kernels), staging);
         }) {}
 };
 
@@ -190,8 +184,8 @@ TEST_F(DeviceState, WhatItChangesReachesTheModel) {
   PlainParameters plain(initial_parameters(chunks_of_64));
   EmulatedParameters parameters(plain);
   const auto codec = config_in("fp32", false).codec_spec();
-  DeviceOuterState state(chunks_of_64, codec_plan(config_in("fp32", false)), parameters,
-                         std::make_unique<EmulatedDevice>(kernels));
+  OuterState state(chunks_of_64, codec_plan(config_in("fp32", false)), parameters,
+                   std::make_unique<EmulatedDevice>(kernels));
   std::vector<protocol::SharedBytes> zeros;
   for (const std::size_t size : {64, 64, 32})
     zeros.push_back(std::make_shared<const Bytes>(size * sizeof(float), std::byte{0}));

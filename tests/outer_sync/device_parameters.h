@@ -1,10 +1,10 @@
 #pragma once
-// Local parameters for tests of DeviceOuterState.
+// Local parameters for tests of an outer state on a device.
 
 #include <span>
 #include <vector>
 
-#include "isthmus/outer_sync/engine/device_outer_state.h"
+#include "isthmus/outer_sync/engine/local_parameters.h"
 #include "replicas.h"
 
 namespace isthmus::outer_sync {

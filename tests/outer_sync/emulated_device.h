@@ -17,13 +17,13 @@
 #include "emulated_passes.h"
 #include "isthmus/base/aligned.h"
 #include "isthmus/outer_sync/engine/audit.h"
-#include "isthmus/outer_sync/engine/device_outer_state.h"
+#include "isthmus/outer_sync/engine/passes.h"
 #include "passes_table.h"
 #include "replicas.h"
 
 namespace isthmus::outer_sync {
 
-class EmulatedDevice final : public DevicePasses {
+class EmulatedDevice final : public Passes {
  public:
   /// Only one EmulatedPasses may exist at a time; all devices share it.
   explicit EmulatedDevice(quant::EmulatedPasses& kernels) : kernels_(kernels) {}

@@ -3,75 +3,29 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstring>
-
 #include "device_parameters.h"
-#include "isthmus/base/aligned.h"
+#include "engine/host_passes.h"
 #include "isthmus/base/random.h"
 #include "isthmus/outer_sync/config/codec_plan.h"
-#include "isthmus/outer_sync/engine/audit.h"
-#include "isthmus/outer_sync/engine/device_outer_state.h"
+#include "isthmus/outer_sync/engine/outer_state.h"
 #include "scripted_exchange.h"
 
 namespace isthmus::outer_sync {
 namespace {
 
-/// Each pass has finished when the call returns.
-class ImmediateDevice final : public DevicePasses {
+/// The passes in host memory, which pass for a device's. Counts the bytes taken.
+class ImmediateDevice final : public HostPasses {
  public:
-  std::size_t on_device = 0, on_host = 0;  ///< bytes taken
+  std::size_t on_device = 0, on_host = 0;
 
   std::shared_ptr<std::byte> device_memory(std::size_t bytes) override {
     on_device += bytes;
-    return memory(bytes);
+    return HostPasses::device_memory(bytes);
   }
   std::shared_ptr<std::byte> host_memory(std::size_t bytes) override {
     on_host += bytes;
-    return memory(bytes);
+    return HostPasses::host_memory(bytes);
   }
-  void copy(const void* from, void* to, std::size_t bytes) override { std::memcpy(to, from, bytes); }
-  void clear(std::span<float> values) override { std::ranges::fill(values, 0.0F); }
-  std::unique_ptr<Mark> encode_difference(const quant::CodecSpec& spec, std::span<const float> minuend,
-                                          std::span<const float> subtrahend, quant::Feedback feedback,
-                                          const quant::Noise& noise, std::span<std::byte> out) override {
-    return std::make_unique<Over>(quant::encode_difference(spec, minuend, subtrahend, feedback, noise, out));
-  }
-  void decode_accumulate(const quant::CodecSpec& spec, std::span<const std::byte> in, float weight,
-                         std::span<float> sum) override {
-    EXPECT_TRUE(quant::decode_accumulate(spec, in, weight, sum));
-  }
-  void decode_apply(const quant::CodecSpec& spec, std::span<const std::byte> in, const quant::OuterStep& step,
-                    std::span<float> theta, std::span<float> velocity, std::span<float> local) override {
-    EXPECT_TRUE(quant::decode_apply(spec, in, step, theta, velocity, local));
-  }
-  void products(std::span<const float> x, std::span<const float> y,
-                std::span<quant::Products> tiles) override {
-    for (std::size_t t = 0; t < tiles.size(); ++t) {
-      const auto begin = t * quant::products_tile;
-      const auto size = std::min(x.size() - begin, quant::products_tile);
-      tiles[t] = {};
-      quant::add_products(x.subspan(begin, size), y.subspan(begin, size), tiles[t]);
-    }
-  }
-  std::uint64_t digest(std::span<const float> values) override { return digest_of(values); }
-  std::unique_ptr<Mark> mark() override { return std::make_unique<Over>(std::nullopt); }
-  void after_model() override {}
-  void before_model() override {}
-
- private:
-  static std::shared_ptr<std::byte> memory(std::size_t bytes) {
-    const auto owner = std::make_shared<AlignedVector<std::byte>>(bytes);
-    return {owner, owner->data()};
-  }
-  class Over final : public Mark {
-   public:
-    explicit Over(std::optional<std::size_t> bad) : bad_(bad) {}
-    std::optional<std::size_t> wait() override { return bad_; }
-
-   private:
-    std::optional<std::size_t> bad_;
-  };
 };
 
 const FragmentLayout layout({{0, 160}, {192, 2500}}, 64);
@@ -93,8 +47,8 @@ TEST(HandOver, GivesTheBitsOfOneThread) {
     std::unique_ptr<EmulatedParameters> parameters;
     LoneReplica device(config, layout, [&](LoneReplica& replica) {
       parameters = std::make_unique<EmulatedParameters>(replica.local);
-      return std::make_unique<DeviceOuterState>(replica.layout, codec_plan(replica.config), *parameters,
-                                                std::make_unique<ImmediateDevice>(), staging);
+      return std::make_unique<OuterState>(replica.layout, codec_plan(replica.config), *parameters,
+                                          std::make_unique<ImmediateDevice>(), staging);
     });
     LoneReplica host(config, layout);
     for (auto* replica : {&device, &host})
@@ -125,7 +79,7 @@ TEST(HandOver, TakesTheMemoryThatIsPlanned) {
       auto device = std::make_unique<ImmediateDevice>();
       const auto& taken = *device;
       const auto plan = codec_plan(config);
-      const DeviceOuterState state(large, plan, parameters, std::move(device));
+      const OuterState state(large, plan, parameters, std::move(device));
       const StagingRoom room(large, plan.codec);
       EXPECT_EQ(taken.on_device, 2 * sizeof(float) * large.buffer_size() + room.on_device()) << name << chunk;
       EXPECT_EQ(taken.on_host, room.on_host()) << name << chunk;

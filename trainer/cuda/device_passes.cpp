@@ -17,7 +17,7 @@ void check(cudaError_t status, const char* what) {
               std::string("outer loop: ") + what + " on the GPU failed: " + cudaGetErrorString(status));
 }
 
-class GpuMark final : public outer_sync::DevicePasses::Mark {
+class GpuMark final : public outer_sync::Passes::Mark {
  public:
   explicit GpuMark(quant::CudaMark mark) : mark_(std::move(mark)) {}
   std::optional<std::size_t> wait() override { return mark_.wait(); }
@@ -42,7 +42,7 @@ class Selected {
 };
 
 /// Copies go into the passes' own stream, so that everything is in one order.
-class GpuPasses final : public outer_sync::DevicePasses {
+class GpuPasses final : public outer_sync::Passes {
  public:
   GpuPasses(int ordinal, void* model_stream)
       : ordinal_(ordinal), model_stream_(model_stream), passes_({.ordinal = ordinal, .marks = marks}) {}
@@ -112,7 +112,7 @@ class GpuPasses final : public outer_sync::DevicePasses {
 
 }  // namespace
 
-std::unique_ptr<outer_sync::DevicePasses> make_device_passes(int ordinal, void* model_stream) {
+std::unique_ptr<outer_sync::Passes> make_device_passes(int ordinal, void* model_stream) {
   return std::make_unique<GpuPasses>(ordinal, model_stream);
 }
 

@@ -3,12 +3,12 @@
 
 #include <memory>
 
-#include "isthmus/outer_sync/engine/device_outer_state.h"
+#include "isthmus/outer_sync/engine/passes.h"
 
 namespace isthmus::trainer::cuda {
 
 /// `model_stream` (a cudaStream_t) is the stream in which the model computes; null is the default stream.
 /// Throws Error(config) if there is no such GPU or the build has no CUDA.
-[[nodiscard]] std::unique_ptr<outer_sync::DevicePasses> make_device_passes(int ordinal, void* model_stream);
+[[nodiscard]] std::unique_ptr<outer_sync::Passes> make_device_passes(int ordinal, void* model_stream);
 
 }  // namespace isthmus::trainer::cuda

@@ -12,6 +12,6 @@ double gradient_norm(const void*, GradientType, std::uint64_t, double*, double*,
 void adamw(const AdamWStep&, const DecaySegment&, const AdamWPointers&, void*) { refuse(); }
 void add_digest(const float*, std::uint64_t, std::uint64_t*, void*) { refuse(); }
 void round_to_bf16(const float*, std::uint16_t*, std::uint64_t, void*) { refuse(); }
-std::unique_ptr<outer_sync::DevicePasses> make_device_passes(int, void*) { refuse(); }
+std::unique_ptr<outer_sync::Passes> make_device_passes(int, void*) { refuse(); }
 
 }  // namespace isthmus::trainer::cuda

@@ -16,6 +16,6 @@ namespace isthmus::trainer {
 
 /// The passes of one GPU over encoded bytes, concurrent with libtorch's default stream. Throws Error(config)
 /// if there is no such GPU or this build has no CUDA.
-[[nodiscard]] std::unique_ptr<outer_sync::DevicePasses> make_gpu_passes(int gpu);
+[[nodiscard]] std::unique_ptr<outer_sync::Passes> make_gpu_passes(int gpu);
 
 }  // namespace isthmus::trainer

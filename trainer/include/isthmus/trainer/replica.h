@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "isthmus/data/loader.h"
-#include "isthmus/outer_sync/engine/device_outer_state.h"
 #include "isthmus/outer_sync/engine/inner_moments.h"
+#include "isthmus/outer_sync/engine/local_parameters.h"
 #include "isthmus/trainer/config.h"
 #include "isthmus/trainer/device.h"
 #include "isthmus/trainer/parameter_table.h"

@@ -40,7 +40,7 @@ struct OuterMethod {
   std::string_view name;      ///< value of outer.method
   void (*fix)(OuterConfig&);  ///< overwrites the settings that the method fixes
   Overlap overlap = Overlap::delay;
-  /// What differs from the outer step that the settings describe; null: nothing.
+  /// Changes the outer step that the settings describe; null: nothing to change.
   void (*change)(const OuterConfig&, methods::OuterRule&) = nullptr;
 };
 [[nodiscard]] const OuterMethod& outer_method(Method method);

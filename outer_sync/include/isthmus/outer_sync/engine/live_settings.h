@@ -51,7 +51,7 @@ class LiveSettings {
   std::shared_ptr<const protocol::Settings> taken_;  ///< these settings, as received from the exchange
   SettingsTimeline timeline_;
   Schedule schedule_;
-  std::vector<std::uint64_t> ruled_;  ///< by fragment: step whose settings ruled the last round applied here
+  std::vector<std::uint64_t> ruled_;  ///< by fragment: step that ruled the last round applied here
 };
 
 }  // namespace isthmus::outer_sync

@@ -53,7 +53,7 @@ class OuterLoop {
   /// differs between replicas.
   OuterLoop(const OuterConfig& config, const FragmentLayout& layout, std::unique_ptr<OuterState> state,
             RoundExchange& exchange, Trace& trace, std::uint64_t noise_seed = 0);
-  /// Uses a HostOuterState; the global parameters start as the local ones.
+  /// With an outer state in host memory; the global parameters start as the local ones.
   OuterLoop(const OuterConfig& config, const FragmentLayout& layout, LocalParameters& local,
             RoundExchange& exchange, Trace& trace, std::uint64_t noise_seed = 0);
   ~OuterLoop();

@@ -1,26 +1,22 @@
 #pragma once
 // The outer loop's state for each parameter, next to the local parameters, and the operations on it. The loop
-// knows schedule, rounds and chains; only the outer state knows where the numbers are stored and on which
-// device its passes run.
+// knows schedule, rounds and chains; the outer state knows vectors, chunks and residuals, and leaves to its
+// Passes in which memory the numbers are and which device computes. The trainer's thread makes all calls.
 
-#include <chrono>
 #include <cstdint>
-#include <functional>
-#include <future>
 #include <memory>
 #include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "isthmus/base/aligned.h"
 #include "isthmus/base/archive.h"
 #include "isthmus/outer_sync/core/layout.h"
+#include "isthmus/outer_sync/engine/chunk_transfer.h"
 #include "isthmus/outer_sync/engine/local_parameters.h"
-#include "isthmus/outer_sync/engine/round_exchange.h"
+#include "isthmus/outer_sync/engine/reducer.h"
 #include "isthmus/outer_sync/methods/eager.h"
 #include "isthmus/outer_sync/methods/outer_rule.h"
-#include "isthmus/quant/passes.h"
 
 namespace isthmus::outer_sync {
 
@@ -32,93 +28,60 @@ struct OuterEncoding {
   std::uint64_t noise_seed = 0;  ///< this replica's seed for stochastic rounding
 };
 
-/// One encoded chunk. `bad_element`, an index in the chunk, is set if it could not be encoded.
-struct EncodedChunk {
-  ChunkId chunk;
-  std::optional<std::size_t> bad_element;
-  protocol::SharedBytes bytes;
-};
-
-/// Encoded chunks that another thread is still handing over. The destructor waits for the last one and
-/// discards errors.
-class HandOver {
- public:
-  HandOver() = default;  ///< everything is handed over
-  explicit HandOver(std::shared_future<void> done) : done_(std::move(done)) {}
-  HandOver(HandOver&&) = default;
-  HandOver& operator=(HandOver&& other) noexcept {
-    std::swap(done_, other.done_);
-    return *this;
-  }
-  ~HandOver() {
-    if (done_.valid()) done_.wait();
-  }
-
-  /// Waits until the last chunk is handed over. Throws once what `leave` or the device threw.
-  void finish() {
-    if (done_.valid()) std::exchange(done_, {}).get();
-  }
-  /// Throws like finish() if the hand-over has ended; does not wait.
-  void check() {
-    if (done_.valid() && done_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) finish();
-  }
-
- private:
-  std::shared_future<void> done_;
-};
-
 class OuterState {
  public:
-  virtual ~OuterState() = default;
+  /// In host memory. Global parameters start as the local ones, velocity and residual as zero; residuals
+  /// exist only with error feedback of the sender. The references must outlive this object.
+  OuterState(const FragmentLayout& layout, LocalParameters& local, bool error_feedback, bool eager = false);
+  /// In the memory of a device, with the same bits. It does not support eager and co2. `codecs` are the
+  /// run's. Allocates all its memory.
+  OuterState(const FragmentLayout& layout, const protocol::CodecPlan& codecs, DeviceParameters& local,
+             std::unique_ptr<Passes> passes, const Staging& staging = {});
 
   /// Encodes a fragment's outer gradient, global minus local parameters + carried * residual, into memory
   /// from `buffers`. `leave` receives each chunk, in order, as soon as it is encoded: on this thread before
-  /// the call returns, or on another one before HandOver::finish() returns.
-  using Leave = std::function<void(EncodedChunk)>;
-  [[nodiscard]] virtual HandOver encode(FragmentId fragment, const OuterEncoding& how,
-                                        const BufferPool& buffers, Leave leave) = 0;
+  /// the call returns, or on another one before HandOver::finish() returns (ChunkTransfer::send).
+  using Leave = ChunkTransfer::Leave;
+  [[nodiscard]] HandOver encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
+                                Leave leave);
   /// Products of a fragment's velocity and the decoded `results`, its chunks in order; nullopt if one does
   /// not decode.
-  [[nodiscard]] virtual std::optional<quant::Products> products(
-      FragmentId fragment, const quant::CodecSpec& codec, std::span<const protocol::SharedBytes> results) = 0;
+  [[nodiscard]] std::optional<quant::Products> products(FragmentId fragment, const quant::CodecSpec& codec,
+                                                        std::span<const protocol::SharedBytes> results);
   /// Makes one outer step on a fragment and merges it into the local parameters (docs/numerics.md).
-  /// `results`: its chunks in order. Returns the first chunk that does not decode; the state is unusable
-  /// then.
-  [[nodiscard]] virtual std::optional<ChunkId> apply(FragmentId fragment, const quant::CodecSpec& codec,
-                                                     std::span<const protocol::SharedBytes> results,
-                                                     const methods::OuterRule& rule) = 0;
-
+  /// `results`: its chunks in order. Returns the first chunk that does not decode; nothing is changed then.
+  [[nodiscard]] std::optional<ChunkId> apply(FragmentId fragment, const quant::CodecSpec& codec,
+                                             std::span<const protocol::SharedBytes> results,
+                                             const methods::OuterRule& rule);
   /// Adds weight * decoded `own` to a fragment's local parameters. Call after `apply`. `own`: this replica's
   /// valid encoded chunks of the fragment, in order; null entries add nothing.
-  virtual void shift_local(FragmentId fragment, const quant::CodecSpec& codec,
-                           std::span<const protocol::SharedBytes> own, float weight) = 0;
+  void shift_local(FragmentId fragment, const quant::CodecSpec& codec,
+                   std::span<const protocol::SharedBytes> own, float weight);
 
   /// Whole-round overlap: sets a fragment's local parameters to the global ones. With eager updates
   /// (methods/eager.h) it also advances the eager correction and adds it. `fresh` and `stale` are this
   /// replica's chunks of this round and the previous one, in order; either may be empty or have null entries.
   /// `share` is 1 / M.
-  virtual void go_ahead(FragmentId fragment, const quant::CodecSpec& codec,
-                        std::span<const protocol::SharedBytes> fresh,
-                        std::span<const protocol::SharedBytes> stale, float share,
-                        const quant::OuterStep& step) = 0;
+  void go_ahead(FragmentId fragment, const quant::CodecSpec& codec,
+                std::span<const protocol::SharedBytes> fresh, std::span<const protocol::SharedBytes> stale,
+                float share, const quant::OuterStep& step);
 
   /// global := local, for all parameters.
-  virtual void take_local() = 0;
+  void take_local();
   /// local := global, for all parameters; clears residuals and the eager correction.
-  virtual void begin_from_global() = 0;
+  void begin_from_global();
 
   /// In host memory; valid until the next call to this object.
-  [[nodiscard]] virtual std::span<const float> global(Range range) = 0;
-  [[nodiscard]] virtual std::span<const float> velocity(Range range) = 0;
+  [[nodiscard]] std::span<const float> global(Range range);
+  [[nodiscard]] std::span<const float> velocity(Range range);
   /// Replaces a fragment's global parameters and velocity; both are as long as the fragment.
-  virtual void install(FragmentId fragment, std::span<const float> theta,
-                       std::span<const float> velocity) = 0;
-  [[nodiscard]] virtual LocalParameters& local() = 0;
+  void install(FragmentId fragment, std::span<const float> theta, std::span<const float> velocity);
+  [[nodiscard]] LocalParameters& local() { return local_; }
 
   /// Norm of a fragment's local minus global parameters.
-  [[nodiscard]] virtual double spread(FragmentId fragment) = 0;
+  [[nodiscard]] double spread(FragmentId fragment);
   /// Digest of a fragment's global parameters and velocity (audit.h).
-  [[nodiscard]] virtual std::uint64_t audit(FragmentId fragment) = 0;
+  [[nodiscard]] std::uint64_t audit(FragmentId fragment);
 
   /// The state that a checkpoint keeps, in host memory.
   struct Vectors {
@@ -127,11 +90,47 @@ class OuterState {
     AlignedVector<float> ahead, ahead_velocity;  ///< eager updates: flat like `global`; otherwise empty
   };
   /// Writes `global` and `velocity`.
-  virtual void save_agreed(BinaryWriter& out) = 0;
+  void save_agreed(BinaryWriter& out);
   /// Writes the other vectors, in order.
-  virtual void save_own(BinaryWriter& out) = 0;
+  void save_own(BinaryWriter& out);
   /// The vectors must fit this layout (`fits`).
-  virtual void restore(Vectors vectors) = 0;
+  void restore(const Vectors& vectors);
+
+ private:
+  /// A vector of the passes' memory, as long as the flat buffer.
+  struct Flat {
+    std::shared_ptr<std::byte> memory;
+    std::span<float> values;
+    [[nodiscard]] std::span<float> part(Range range) const { return values.subspan(range.begin, range.size); }
+  };
+
+  [[nodiscard]] Flat flat();
+  void prepare(const StagingRoom& room);
+  [[nodiscard]] std::span<const float> read_local(Range range);
+  [[nodiscard]] std::span<float> modify_local(Range range);
+  void local_modified(Range range);
+  [[nodiscard]] std::span<const float> start(Range range);
+  [[nodiscard]] std::optional<ChunkId> first_invalid(FragmentId fragment, const quant::CodecSpec& codec,
+                                                     std::span<const protocol::SharedBytes> results) const;
+  [[nodiscard]] std::span<quant::Products> device_tiles(std::size_t first, std::size_t count) const;
+  [[nodiscard]] quant::Products sum_of_tiles(std::size_t count);
+  [[nodiscard]] std::span<const float> download(std::span<const float> values, AlignedVector<float>& to);
+  void fill(std::span<float> to, std::span<const float> values);
+  void finish_copies();
+
+  const FragmentLayout& layout_;
+  LocalParameters& local_;
+  DeviceParameters* const device_;  ///< the local parameters in the passes' memory; null: in host memory
+  const bool error_feedback_;
+  std::unique_ptr<Passes> passes_;
+  Flat global_, velocity_, residual_;    ///< residual_ only with error feedback
+  std::optional<methods::Ahead> ahead_;  ///< only with eager updates
+  AlignedVector<float> scratch_;
+  /// One decoded batch, and the products of a fragment's tiles in the passes' memory and on the host.
+  std::shared_ptr<std::byte> decoded_, device_tiles_, host_tiles_;
+  AlignedVector<float> host_global_,
+      host_velocity_;     ///< from a device: last returned by global(), velocity()
+  ChunkTransfer chunks_;  ///< declared last: its hand-over ends before the memory is freed
 };
 
 /// |x - y| from their products.
@@ -139,51 +138,5 @@ class OuterState {
 
 /// Whether saved vectors have this layout's shape; `eager`: whether the run has eager updates.
 [[nodiscard]] bool fits(const OuterState::Vectors& vectors, const FragmentLayout& layout, bool eager);
-
-/// The outer state in host memory, computed by the CPU's passes.
-class HostOuterState final : public OuterState {
- public:
-  /// Global parameters start as the local ones, velocity and residual as zero; residuals exist only with
-  /// error feedback. The references must outlive this object.
-  HostOuterState(const FragmentLayout& layout, LocalParameters& local, bool error_feedback,
-                 bool eager = false);
-
-  [[nodiscard]] HandOver encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
-                                Leave leave) override;
-  void shift_local(FragmentId fragment, const quant::CodecSpec& codec,
-                   std::span<const protocol::SharedBytes> own, float weight) override;
-  [[nodiscard]] std::optional<quant::Products> products(
-      FragmentId fragment, const quant::CodecSpec& codec,
-      std::span<const protocol::SharedBytes> results) override;
-  [[nodiscard]] std::optional<ChunkId> apply(FragmentId fragment, const quant::CodecSpec& codec,
-                                             std::span<const protocol::SharedBytes> results,
-                                             const methods::OuterRule& rule) override;
-  void go_ahead(FragmentId fragment, const quant::CodecSpec& codec,
-                std::span<const protocol::SharedBytes> fresh, std::span<const protocol::SharedBytes> stale,
-                float share, const quant::OuterStep& step) override;
-  void take_local() override;
-  void begin_from_global() override;
-  [[nodiscard]] std::span<const float> global(Range range) override;
-  [[nodiscard]] std::span<const float> velocity(Range range) override;
-  void install(FragmentId fragment, std::span<const float> theta, std::span<const float> velocity) override;
-  [[nodiscard]] LocalParameters& local() override { return local_; }
-  [[nodiscard]] double spread(FragmentId fragment) override;
-  [[nodiscard]] std::uint64_t audit(FragmentId fragment) override;
-  void save_agreed(BinaryWriter& out) override;
-  void save_own(BinaryWriter& out) override;
-  void restore(Vectors vectors) override;
-
- private:
-  [[nodiscard]] quant::Feedback feedback(ChunkId chunk, float carried);
-  [[nodiscard]] std::span<const float> start(Range range);
-
-  const FragmentLayout& layout_;
-  LocalParameters& local_;
-  const bool error_feedback_;
-  AlignedVector<float> global_, velocity_;
-  Reducer::Residuals residuals_;
-  std::optional<methods::Ahead> ahead_;  ///< only with eager updates
-  AlignedVector<float> scratch_;
-};
 
 }  // namespace isthmus::outer_sync

@@ -11,7 +11,7 @@
 
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/core/schedule.h"
-#include "isthmus/outer_sync/engine/outer_state.h"
+#include "isthmus/outer_sync/engine/chunk_transfer.h"
 #include "isthmus/outer_sync/engine/round_exchange.h"
 
 namespace isthmus::outer_sync {
