@@ -23,7 +23,7 @@ model: {layers: 4, dim: 64, heads: 4}
 outer.auto: {utilization: .95, step_time: 20ms}
 network.emulate: {rate: 20Mbps, rtt: 20ms}
 sites:
-  eu: {}
+  eu: {inner.batch: 2}
   us: {inner.batch: 4, network.emulate.rate: 5Mbps}
 )";
 
@@ -100,18 +100,18 @@ TEST(RemovedKeys, NameTheirReplacement) {
   EXPECT_THAT(problem_of("outer.auto.in_run: false\n"), HasSubstr("outer.auto.min_interval: 0"));
   EXPECT_THAT(problem_of("", {"data.source=pipe"}), AllOf(HasSubstr("--set"), HasSubstr("data.path alone")));
   EXPECT_THAT(problem_of("data.source: [files]\n"), HasSubstr("data.path alone"));
-  EXPECT_THAT(problem_of("sites: {eu: {run.gather: false}, us: {}}\n"), HasSubstr("run.gather_limit"));
+  EXPECT_THAT(problem_of("sites: {eu: {run.gather: false}, us: {inner.batch: 2}}\n"), HasSubstr("run.gather_limit"));
 }
 
 TEST(Silence, IsTheSitesOwnOrThatOfAll) {
-  const std::string two = "launch.silence: 1h\nsites: {eu: {launch: {silence: 3s, folder: /runs}}, us: {}}\n";
+  const std::string two = "launch.silence: 1h\nsites: {eu: {launch: {silence: 3s, folder: /runs}}, us: {inner.batch: 2}}\n";
   auto experiment = loaded(two);
   EXPECT_EQ(experiment.sites[0].silence.seconds, 3);
   EXPECT_EQ(experiment.sites[1].silence.seconds, 3600);
   auto again = loaded(app::to_yaml(experiment));
   EXPECT_EQ(app::to_yaml(again), app::to_yaml(experiment));
   EXPECT_EQ(again.sites[0].silence.seconds, 3);
-  EXPECT_THAT(problem_of("sites: {eu: {launch: {silnce: 3s}}, us: {}}\n"),
+  EXPECT_THAT(problem_of("sites: {eu: {launch: {silnce: 3s}}, us: {inner.batch: 2}}\n"),
               HasSubstr("unknown key launch.silnce"));
 }
 

@@ -253,7 +253,22 @@ nlohmann::ordered_json document(const TraceSummary& trace) {
   return out;
 }
 
-int print_summary(const std::filesystem::path& file, bool as_json) {
+}  // namespace
+
+TraceSummary read_trace(std::istream& in, const std::string& name) {
+  Events events;
+  nlohmann::json::sax_parse(in, &events, nlohmann::json::input_format_t::json, false);
+  if (events.seen == 0 || events.too_deep) {
+    throw Error(ErrorKind::data, name +
+                                     ": not a trace; expected a JSON array of trace events, as a replica "
+                                     "writes them to trace.json");
+  }
+  // A process that was killed leaves its array open, which is not an error.
+  events.summary.cut_off = events.failed;
+  return events.finish();
+}
+
+int run_trace_summary(const std::filesystem::path& file, bool as_json) {
   JsonOutput json(as_json);
   std::ifstream in(file, std::ios::binary);
   // Opening a folder succeeds.
@@ -271,21 +286,6 @@ int print_summary(const std::filesystem::path& file, bool as_json) {
   return 0;
 }
 
-}  // namespace
-
-TraceSummary read_trace(std::istream& in, const std::string& name) {
-  Events events;
-  nlohmann::json::sax_parse(in, &events, nlohmann::json::input_format_t::json, false);
-  if (events.seen == 0 || events.too_deep) {
-    throw Error(ErrorKind::data, name +
-                                     ": not a trace; expected a JSON array of trace events, as a replica "
-                                     "writes them to trace.json");
-  }
-  // A process that was killed leaves its array open, which is not an error.
-  events.summary.cut_off = events.failed;
-  return events.finish();
-}
-
 void add_trace(CommandLine& commands) {
   struct Flags {
     std::filesystem::path file;
@@ -297,7 +297,7 @@ void add_trace(CommandLine& commands) {
   verb->add_option("file", flags->file, "trace.json of a replica")->required();
   verb->footer("Example: isthmus trace runs/quickstart/replica-0/trace.json");
   add_json(*verb, flags->json);
-  commands.on(*verb, [flags] { return print_summary(flags->file, flags->json); });
+  commands.on(*verb, [flags] { return run_trace_summary(flags->file, flags->json); });
 }
 
 }  // namespace isthmus::app

@@ -2,6 +2,7 @@
 // `isthmus trace`: how a replica spent its time, from its trace.
 
 #include <cstdint>
+#include <filesystem>
 #include <istream>
 #include <map>
 #include <optional>
@@ -40,6 +41,9 @@ struct TraceSummary {
 /// Reads the Chrome trace events that Trace writes, a piece at a time. `name` is the file's, for messages.
 /// Throws Error(data) if the input is not a trace.
 [[nodiscard]] TraceSummary read_trace(std::istream& in, const std::string& name);
+
+/// Prints the summary. Throws Error(data) with the file's name if it cannot be read or is not a trace.
+int run_trace_summary(const std::filesystem::path& file, bool as_json = false);
 
 void add_trace(CommandLine& commands);
 
