@@ -26,10 +26,10 @@ namespace {
 
 constexpr std::size_t max_bytes = std::size_t{1} << 20;
 constexpr std::size_t max_values = 4096;
-constexpr std::size_t longest_key = 256;
-constexpr std::size_t deepest_chain = 16;
+constexpr std::size_t max_key = 256;
+constexpr std::size_t max_chain = 16;
 constexpr std::size_t max_files = 64;
-constexpr int deepest_nesting = 32;
+constexpr int max_nesting = 32;
 
 // Where a text came from, for messages.
 struct Origin {
@@ -98,13 +98,13 @@ class Flattener {
       }
       const auto& name = pair.first.Scalar();
       const auto key = prefix + name;
-      if (key.size() > longest_key) {
-        fail(fmt::format("{}: key {} is longer than {} bytes", place, shown(key), longest_key));
+      if (key.size() > max_key) {
+        fail(fmt::format("{}: key {} is longer than {} bytes", place, shown(key), max_key));
       }
       once(seen, key, place);
       count(1, 0, place);
-      if (depth > deepest_nesting) {
-        fail(fmt::format("{}: {} is nested more than {} deep", place, shown(key), deepest_nesting));
+      if (depth > max_nesting) {
+        fail(fmt::format("{}: {} is nested more than {} deep", place, shown(key), max_nesting));
       }
       value(pair.second, key, place, depth);
     }
@@ -233,7 +233,7 @@ struct SourceBuilder {
       fail(fmt::format("{}{} is already being read; a chain of extends must not be circular", asked_by,
                        file.string()));
     }
-    if (open.size() > deepest_chain) fail(fmt::format("{}more than {} files deep", asked_by, deepest_chain));
+    if (open.size() > max_chain) fail(fmt::format("{}more than {} files deep", asked_by, max_chain));
     if (++files > max_files) fail(fmt::format("{}more than {} files in all", asked_by, max_files));
     open.push_back(real);
     auto entries = flatten(read_text(file, asked_by), {file.string()});

@@ -15,7 +15,7 @@ namespace isthmus {
 namespace {
 
 constexpr std::size_t columns = 79;
-constexpr std::size_t longest_bar = 14, shortest_bar = 4;
+constexpr std::size_t max_bar = 14, min_bar = 4;
 constexpr std::string_view erase_line = "\r\x1b[K";
 constexpr auto redraw_every = std::chrono::milliseconds(50);
 
@@ -106,15 +106,15 @@ std::string format_progress(const ProgressState& state) {
                     std::count_if(note.begin(), note.end(), [](char c) { return (c & 0xc0) != 0x80; }));
     text += " " + note;
   }
-  if (state.steps == 0 || used + shortest_bar + 3 > columns) return text;
+  if (state.steps == 0 || used + min_bar + 3 > columns) return text;
   const double done = std::min(1.0, static_cast<double>(state.step) / static_cast<double>(state.steps));
-  return bar(done, std::min(longest_bar, columns - used - 3)) + text;
+  return bar(done, std::min(max_bar, columns - used - 3)) + text;
 }
 
 std::string format_bar(double done, std::string_view text) {
   auto line = clipped(text, columns);
-  if (done < 0 || line.size() + shortest_bar + 3 > columns) return line;
-  return bar(std::min(1.0, done), std::min(longest_bar, columns - line.size() - 3)) + line;
+  if (done < 0 || line.size() + min_bar + 3 > columns) return line;
+  return bar(std::min(1.0, done), std::min(max_bar, columns - line.size() - 3)) + line;
 }
 
 void Progress::update(std::string line) {

@@ -35,6 +35,12 @@ std::string cut(std::string text, std::size_t most) {
 
 }  // namespace
 
+std::string_view trimmed(std::string_view text, std::string_view characters) {
+  const auto first = text.find_first_not_of(characters);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(characters) - first + 1);
+}
+
 std::string printable(std::string text, std::size_t most) {
   hide_controls(text, true);
   return cut(std::move(text), most);

@@ -1,10 +1,12 @@
 #include "isthmus/data/config.h"
 
+#include <fmt/format.h>
 #include <charconv>
 #include <cmath>
 #include <string_view>
 
 #include "isthmus/base/error.h"
+#include "isthmus/base/text.h"
 #include "order/mixture.h"
 #include "text/live_input.h"
 
@@ -12,12 +14,6 @@ namespace isthmus::data {
 namespace {
 
 constexpr std::size_t max_parts = Mixture::pattern;  // each needs a slot in the pattern
-
-std::string_view trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\n");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\n") - first + 1);
-}
 
 MixturePart parse_part(std::string_view text) {
   const auto equals = text.rfind('=');
@@ -29,8 +25,8 @@ MixturePart parse_part(std::string_view text) {
     const bool whole = error == std::errc{} && end == number.data() + number.size();
     if (whole && std::isfinite(weight) && weight > 0) return {std::string(path), weight};
   }
-  throw Error(ErrorKind::config, "data.mixture has \"" + std::string(trimmed(text)) +
-                                     "\"; expected PATH = WEIGHT with a weight above 0");
+  config_error("data.mixture has \"" + std::string(trimmed(text)) +
+               "\"; expected PATH = WEIGHT with a weight above 0");
 }
 
 }  // namespace
@@ -46,12 +42,12 @@ std::vector<MixturePart> parse_mixture(const std::string& text) {
     rest.remove_prefix(end + 1);
   }
   if (parts.size() > max_parts) {
-    throw Error(ErrorKind::config, "data.mixture names " + std::to_string(parts.size()) +
-                                       " data sets; expected " + std::to_string(max_parts) + " at most");
+    config_error(
+        fmt::format("data.mixture names {} data sets; expected {} at most", parts.size(), max_parts));
   }
   if (parts.size() >= 2) return parts;
-  throw Error(ErrorKind::config, "data.mixture is \"" + text +
-                                     "\"; expected at least two data sets, as PATH = WEIGHT; PATH = WEIGHT");
+  config_error("data.mixture is \"" + text +
+               "\"; expected at least two data sets, as PATH = WEIGHT; PATH = WEIGHT");
 }
 
 std::string to_string(const std::vector<MixturePart>& parts) {
@@ -66,14 +62,12 @@ std::string to_string(const std::vector<MixturePart>& parts) {
 
 std::vector<MixturePart> DataConfig::parts() const {
   if (mixture.empty()) return {{path, 1}};
-  if (!path.empty())
-    throw Error(ErrorKind::config, "data.path and data.mixture are both set; expected one of them");
+  if (!path.empty()) config_error("data.path and data.mixture are both set; expected one of them");
   auto out = parse_mixture(mixture);
   double sum = 0;
   for (const auto& part : out) sum += part.weight;
   if (!std::isfinite(sum))
-    throw Error(ErrorKind::config,
-                "the weights of data.mixture add up to infinity; expected smaller weights");
+    config_error("the weights of data.mixture add up to infinity; expected smaller weights");
   for (auto& part : out) part.weight /= sum;
   return out;
 }
@@ -84,9 +78,7 @@ bool DataConfig::is_stream() const {
 
 void DataConfig::check() const {
   if (!is_stream()) return;
-  const auto refuse = [](const std::string& why) {
-    throw Error(ErrorKind::config, "data.path is a stream and " + why);
-  };
+  const auto refuse = [](const std::string& why) { config_error("data.path is a stream and " + why); };
   if (!mixture.empty()) refuse("data.mixture is set too; expected only data.path: streams are not mixed");
   check_live_path("data.path", path);
   if (tokenizer.starts_with("vocab:"))

@@ -1,5 +1,6 @@
 #include "isthmus/data/corpus.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <cassert>
 #include <filesystem>
@@ -37,10 +38,10 @@ void check_mask(const std::string& path, std::uint32_t separator, const DataConf
                 const Tokenizer& tokenizer) {
   const auto expected = separator_of(config, tokenizer);
   if (!config.document_mask || !expected || *expected == separator) return;
-  throw Error(ErrorKind::config, "data.document_mask is true, and documents of " + path + " end with id " +
-                                     std::to_string(separator) + ", but data.separator is " +
-                                     std::to_string(config.separator) + "; expected " +
-                                     std::to_string(separator));
+  config_error(
+      fmt::format("data.document_mask is true, and documents of {} end with id "
+                  "{}, but data.separator is {}; expected {}",
+                  path, separator, config.separator, separator));
 }
 
 /// Throws if the store was made with another tokenizer or vocabulary.
@@ -48,15 +49,16 @@ void check_store(const std::string& path, const StoreSpec& spec, const DataConfi
                  const Tokenizer& tokenizer) {
   const bool only_ids = config.tokenizer.starts_with("vocab:");
   if (!only_ids && spec.tokenizer != tokenizer.fingerprint()) {
-    data_error(path + ": was made with a tokenizer of " + std::to_string(spec.vocab_size) +
-               " ids, fingerprint " + spec.tokenizer.hex().substr(0, 16) + ", but data.tokenizer " +
-               config.tokenizer + " has " + std::to_string(tokenizer.vocab_size()) + ", fingerprint " +
-               tokenizer.fingerprint().hex().substr(0, 16) + "; expected the tokenizer that made it");
+    data_error(
+        fmt::format("{}: was made with a tokenizer of {} ids, fingerprint {}, but data.tokenizer {} has {}, "
+                    "fingerprint {}; expected the tokenizer that made it",
+                    path, spec.vocab_size, spec.tokenizer.hex().substr(0, 16), config.tokenizer,
+                    tokenizer.vocab_size(), tokenizer.fingerprint().hex().substr(0, 16)));
   }
   if (only_ids && spec.vocab_size > tokenizer.vocab_size()) {
-    data_error(path + ": has ids of a vocabulary of " + std::to_string(spec.vocab_size) +
-               "; expected data.tokenizer " + "vocab:" + std::to_string(spec.vocab_size) + " or more, not " +
-               config.tokenizer);
+    data_error(
+        fmt::format("{}: has ids of a vocabulary of {}; expected data.tokenizer vocab:{} or more, not {}",
+                    path, spec.vocab_size, spec.vocab_size, config.tokenizer));
   }
   check_mask(path, spec.separator, config, tokenizer);
 }
@@ -88,9 +90,9 @@ std::unique_ptr<TokenSource> open_source(const std::string& path, const DataConf
 void check_length(const std::string& name, const DataSet& set, const DataConfig& config) {
   const auto window = static_cast<std::uint64_t>(config.seq_len) + 1;
   const auto refuse = [&](const char* part, Split split, const char* advice) {
-    data_error(name + ": the " + part + " part of the corpus has " + std::to_string(set.tokens(split)) +
-               " tokens, but one window of data.seq_len " + std::to_string(config.seq_len) + " needs " +
-               std::to_string(window) + ": use " + advice);
+    data_error(fmt::format(
+        "{}: the {} part of the corpus has {} tokens, but one window of data.seq_len {} needs {}: use {}",
+        name, part, set.tokens(split), config.seq_len, window, advice));
   };
   if (set.tokens(Split::train) < window)
     refuse("training", Split::train, "more text or a smaller data.seq_len");
@@ -103,8 +105,7 @@ void check_length(const std::string& name, const DataSet& set, const DataConfig&
 struct Corpus::Contents {
   explicit Contents(const DataConfig& config) : tokenizer(make_tokenizer(config.tokenizer)) {
     if (config.is_stream()) {
-      throw Error(ErrorKind::config,
-                  "data.path is a stream, which only the workers of a run can read; expected files");
+      config_error("data.path is a stream, which only the workers of a run can read; expected files");
     }
     begin(config);
     for (const auto& part : config.parts())
@@ -163,15 +164,13 @@ struct Corpus::Contents {
   void check_separator(const DataConfig& config) {
     document_mask = config.document_mask;
     if (document_mask && !separator) {
-      throw Error(
-          ErrorKind::config,
+      config_error(
           "data.document_mask is true, but the id that separates documents is not known with tokenizer " +
-              config.tokenizer + "; set it with data.separator");
+          config.tokenizer + "; set it with data.separator");
     }
     if (separator && *separator >= tokenizer->vocab_size()) {
-      throw Error(ErrorKind::config, "data.separator is " + std::to_string(*separator) +
-                                         "; expected an id of the vocabulary of " +
-                                         std::to_string(tokenizer->vocab_size()));
+      config_error(fmt::format("data.separator is {}; expected an id of the vocabulary of {}", *separator,
+                               tokenizer->vocab_size()));
     }
   }
 

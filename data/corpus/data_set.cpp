@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <algorithm>
 #include <cassert>
 #include <cstring>
@@ -65,10 +66,10 @@ void DataSet::read(Split split, std::uint64_t begin, std::uint64_t count, std::u
   if (highest_id(ids, own_width, count) >= vocab_size_) {
     std::uint64_t bad = 0;
     while (id_at(ids, own_width, bad) < vocab_size_) ++bad;
-    throw Error(ErrorKind::data,
-                source_->place(begin + bad) + ": token id " + std::to_string(id_at(ids, own_width, bad)) +
-                    " is outside the vocabulary of " + std::to_string(vocab_size_) +
-                    " ids: set data.tokenizer to the tokenizer that made the file, or to vocab:N");
+    data_error(
+        fmt::format("{}: token id {} is outside the vocabulary of {} ids: set data.tokenizer to the "
+                    "tokenizer that made the file, or to vocab:N",
+                    source_->place(begin + bad), id_at(ids, own_width, bad), vocab_size_));
   }
   if (own_width != width) convert(ids, own_width, out, width, count);
 }

@@ -1,5 +1,6 @@
 #include "corpus/text_corpus.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -44,7 +45,7 @@ class TextTokens : public TokenSource {
     const void* from = narrow_ids_ ? static_cast<const void*>(narrow_.data() + begin) : wide_.data() + begin;
     std::memcpy(out, from, count * width());
   }
-  std::string place(std::uint64_t token) const override { return "token " + std::to_string(token); }
+  std::string place(std::uint64_t token) const override { return fmt::format("token {}", token); }
   Digest fingerprint() const override { return fingerprint_; }
 
  private:
@@ -129,8 +130,8 @@ class TextReader {
 
 void add_skipped(const BadDocuments& bad, std::vector<std::string>& notes) {
   if (bad.count() == 0) return;
-  notes.push_back("data.on_bad: " + std::to_string(bad.count()) +
-                  " bad documents were left out, the first: " + bad.first().front());
+  notes.push_back(fmt::format("data.on_bad: {} bad documents were left out, the first: {}", bad.count(),
+                              bad.first().front()));
 }
 
 }  // namespace
@@ -158,7 +159,7 @@ std::unique_ptr<TokenSource> read_text(const std::string& path, const std::strin
   }
   add_skipped(bad, notes);
   if (tokens->tokens() == 0) {
-    throw Error(ErrorKind::data, name + " holds no text" + (note.empty() ? "" : "; " + note));
+    data_error(name + " holds no text" + (note.empty() ? "" : "; " + note));
   }
   if (files.front().format != DocumentFormat::text) tokens->bound_by(tokenizer.separator());
   const bool is_folder = std::filesystem::is_directory(path);

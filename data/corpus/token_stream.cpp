@@ -1,5 +1,6 @@
 #include "corpus/token_stream.h"
 
+#include <fmt/format.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -47,9 +48,9 @@ std::optional<Fault> fault_of(const std::function<void()>& work) {
 }
 
 /// "12.3 s".
-std::string seconds(double value) {
+std::string seconds_text(double value) {
   const auto tenths = static_cast<std::uint64_t>(10 * value);
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+  return fmt::format("{}.{} s", tenths / 10, tenths % 10);
 }
 
 }  // namespace
@@ -95,10 +96,9 @@ void TokenStream::open_writer(const DataConfig& config) {
   }
   store_ = open_store(options_.store);
   if (store_->info().spec.tokenizer != spec_.tokenizer) {
-    throw Error(ErrorKind::data,
-                options_.store.string() + ": was made from a stream with another tokenizer, " +
-                    "fingerprint " + store_->info().spec.tokenizer.hex().substr(0, 16) +
-                    "; expected that of data.tokenizer, " + spec_.tokenizer.hex().substr(0, 16));
+    data_error(options_.store.string() + ": was made from a stream with another tokenizer, " +
+               "fingerprint " + store_->info().spec.tokenizer.hex().substr(0, 16) +
+               "; expected that of data.tokenizer, " + spec_.tokenizer.hex().substr(0, 16));
   }
   spec_ = store_->info().spec;
   source_ = store_.get();
@@ -138,9 +138,8 @@ void TokenStream::resume(const Bytes& position) {
                      std::is_sorted(block.starts.begin(), block.starts.end()) &&
                      (block.starts.empty() || block.starts.back() < ids);
   if (!sound) {
-    throw Error(ErrorKind::data,
-                options_.store.string() + partial_suffix +
-                    ": its journal does not belong to a stream; remove the folder to start over");
+    data_error(options_.store.string() + partial_suffix +
+               ": its journal does not belong to a stream; remove the folder to start over");
   }
 }
 
@@ -220,17 +219,16 @@ void TokenStream::finish() {
   const std::lock_guard lock(mutex_);
   if (!position_.block.ids.empty()) append_block();
   if (writer_->tokens() == 0) {
-    throw Error(ErrorKind::data, "data.path " + input_.path() + ": has ended without a usable document (" +
-                                     std::to_string(end_.empty) + " empty, " + std::to_string(end_.bad) +
-                                     " bad)");
+    data_error(fmt::format("data.path {}: has ended without a usable document ({} empty, {} bad)",
+                           input_.path(), end_.empty, end_.bad));
   }
   writer_->finish({end_.bytes, end_.empty, end_.bad});
   writer_.reset();
   store_ = open_store(options_.store);
   source_ = store_.get();
-  options_.say("data.path " + input_.path() + ": the stream has ended after " +
-               std::to_string(store_->info().documents) + " documents, " + std::to_string(store_->tokens()) +
-               " ids; training continues over " + options_.store.string());
+  options_.say(
+      fmt::format("data.path {}: the stream has ended after {} documents, {} ids; training continues over {}",
+                  input_.path(), store_->info().documents, store_->tokens(), options_.store.string()));
 }
 
 void TokenStream::commit() {
@@ -252,10 +250,10 @@ void TokenStream::take_heldout(std::uint64_t wanted) {
     const auto got = take_any(heldout_tokens_, count, heldout_.data() + heldout_tokens_ * width, never);
     heldout_tokens_ += got;
     if (got == count) return;
-    throw Error(ErrorKind::data, "data.path " + input_.path() + ": the stream has ended after " +
-                                     std::to_string(heldout_tokens_) + " ids, but the held-out part has " +
-                                     std::to_string(wanted) +
-                                     ": use a longer stream, fewer run.eval_sequences or data.heldout 0");
+    data_error(
+        fmt::format("data.path {}: the stream has ended after {} ids, but the held-out part has {}: "
+                    "use a longer stream, fewer run.eval_sequences or data.heldout 0",
+                    input_.path(), heldout_tokens_, wanted));
   };
   while (heldout_tokens_ < wanted) more(std::min(window_, wanted - heldout_tokens_));
   while (heldout_tokens_ < 2 * wanted &&
@@ -300,8 +298,9 @@ void TokenStream::note_wait(std::chrono::duration<double> waited) {
   waited_ += waited.count();
   const auto now = Clock::now();
   if (waited_ < worth_saying || now - told_ < say_every) return;
-  options_.say("data.path " + input_.path() + ": training waits for the stream, " + seconds(waited_) +
-               " since the last such message; " + std::to_string(came_) + " ids have arrived");
+  options_.say(fmt::format(
+      "data.path {}: training waits for the stream, {} since the last such message; {} ids have arrived",
+      input_.path(), seconds_text(waited_), came_));
   waited_ = 0;
   told_ = now;
 }
@@ -321,7 +320,7 @@ void TokenStream::read(std::uint64_t begin, std::uint64_t count, std::byte* out)
 
 std::string TokenStream::place(std::uint64_t token) const {
   const auto* source = source_.load();
-  return source == nullptr ? input_.path() + ", id " + std::to_string(token) : source->place(token);
+  return source == nullptr ? fmt::format("{}, id {}", input_.path(), token) : source->place(token);
 }
 
 Digest TokenStream::fingerprint() const {

@@ -2,6 +2,7 @@
 // events.
 
 #include <cuda_runtime_api.h>
+#include <fmt/format.h>
 
 #include <deque>
 #include <string>
@@ -16,8 +17,7 @@ namespace {
 
 void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
-  throw Error(ErrorKind::data,
-              std::string("loader: CUDA ") + what + " failed: " + cudaGetErrorString(status));
+  data_error(std::string("loader: CUDA ") + what + " failed: " + cudaGetErrorString(status));
 }
 
 class PinnedBuffer : public HostBuffer {
@@ -149,8 +149,7 @@ class CudaDevice : public Device {
     // Non-blocking: it must not wait for the default stream, on which training may run.
     if (status == cudaSuccess) status = cudaStreamCreateWithFlags(&streams_.copy, cudaStreamNonBlocking);
     if (status != cudaSuccess) {
-      throw Error(ErrorKind::config,
-                  "GPU " + std::to_string(ordinal) + " cannot be used: " + cudaGetErrorString(status));
+      config_error(fmt::format("GPU {} cannot be used: {}", ordinal, cudaGetErrorString(status)));
     }
   }
   ~CudaDevice() override { cudaStreamDestroy(streams_.copy); }

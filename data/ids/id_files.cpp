@@ -1,5 +1,6 @@
 #include "ids/id_files.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <array>
 #include <cassert>
@@ -33,16 +34,16 @@ std::optional<Form> llmc_form(const File& file) {
   if (kind == kinds.end()) return {};
   const auto name = file.path().string();
   if (header[1] != kind->version) {
-    data_error(name + ": llm.c's header has version " + std::to_string(header[1]) +
-               " at offset 4; expected " + std::to_string(kind->version) + " with magic " +
-               std::to_string(kind->magic));
+    data_error(fmt::format("{}: llm.c's header has version {} at offset 4; expected {} with magic {}", name,
+                           header[1], kind->version, kind->magic));
   }
   const auto expected =
       llmc_header_bytes + std::uint64_t{kind->width} * static_cast<std::uint32_t>(header[2]);
   if (header[2] < 0 || file.size() != expected) {
-    data_error(name + ": llm.c's header says " + std::to_string(header[2]) +
-               " ids at offset 8, which makes " + std::to_string(expected) + " bytes, but the file has " +
-               std::to_string(file.size()) + ": it was truncated, or data was appended");
+    data_error(
+        fmt::format("{}: llm.c's header says {} ids at offset 8, which makes {} bytes, but the file has {}: "
+                    "it was truncated, or data was appended",
+                    name, header[2], expected, file.size()));
   }
   return Form{llmc_header_bytes, kind->width};
 }
@@ -50,9 +51,8 @@ std::optional<Form> llmc_form(const File& file) {
 Form form_of(const File& file) {
   if (const auto llmc = llmc_form(file)) return *llmc;
   if (file.size() % 2 == 0) return {};
-  data_error(file.path().string() + ": " + std::to_string(file.size()) +
-             " bytes are not a whole number of uint16 ids: half an id is at offset " +
-             std::to_string(file.size() - 1));
+  data_error(fmt::format("{}: {} bytes are not a whole number of uint16 ids: half an id is at offset {}",
+                         file.path().string(), file.size(), file.size() - 1));
 }
 
 std::uint64_t begin_of_heldout(const TokenSource& source, std::uint64_t wanted,
@@ -79,12 +79,12 @@ class IdFile : public TokenSource {
   }
   void read(std::uint64_t begin, std::uint64_t count, std::byte* out) const override {
     if (file_.read_at(offset(begin), {out, count * form_.width})) return;
-    data_error(file_.path().string() + ": cannot read " + std::to_string(count) + " ids at offset " +
-               std::to_string(offset(begin)) + ": the file has become shorter since it was opened (now " +
-               std::to_string(file_.size()) + " bytes)");
+    data_error(fmt::format(
+        "{}: cannot read {} ids at offset {}: the file has become shorter since it was opened (now {} bytes)",
+        file_.path().string(), count, offset(begin), file_.size()));
   }
   std::string place(std::uint64_t token) const override {
-    return file_.path().string() + ", offset " + std::to_string(offset(token));
+    return fmt::format("{}, offset {}", file_.path().string(), offset(token));
   }
   Digest fingerprint() const override { return fingerprint_; }
 
@@ -108,9 +108,8 @@ class Joined : public TokenSource {
     hasher.update("joined corpus");
     for (const auto& source : sources_) {
       if (source->width() != width()) {
-        data_error(source->place(0) + ": ids of " + std::to_string(source->width()) +
-                   " bytes, but those of " + sources_.front()->place(0) + " have " + std::to_string(width()) +
-                   ": use one format for all");
+        data_error(fmt::format("{}: ids of {} bytes, but those of {} have {}: use one format for all",
+                               source->place(0), source->width(), sources_.front()->place(0), width()));
       }
       begins_.push_back(tokens_);
       tokens_ += source->tokens();

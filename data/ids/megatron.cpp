@@ -1,5 +1,6 @@
 #include "ids/megatron.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -30,10 +31,10 @@ class Index {
     if (std::string_view(header.data(), magic.size()) != magic)
       refuse(0, "is not a Megatron index: expected MMIDIDX and two zero bytes");
     if (const auto version = number<std::uint64_t>(header, 9); version != 1)
-      refuse(9, "has version " + std::to_string(version) + "; expected 1");
+      refuse(9, fmt::format("has version {}; expected 1", version));
     code_ = static_cast<unsigned char>(header[17]);
     if (code_ != 8 && code_ != 4)
-      refuse(17, "has ids of type " + std::to_string(code_) + "; expected 8 (uint16) or 4 (int32)");
+      refuse(17, fmt::format("has ids of type {}; expected 8 (uint16) or 4 (int32)", code_));
     sequences_ = number<std::uint64_t>(header, 18);
     documents_ = number<std::uint64_t>(header, 26);
     check_size();
@@ -66,7 +67,7 @@ class Index {
   }
 
   [[noreturn]] void refuse(std::uint64_t offset, const std::string& why) const {
-    throw Error(ErrorKind::data, file_.path().string() + ", offset " + std::to_string(offset) + ": " + why);
+    data_error(fmt::format("{}, offset {}: {}", file_.path().string(), offset, why));
   }
 
   [[nodiscard]] std::uint64_t offsets_at() const { return header_bytes + 4 * sequences_; }
@@ -76,13 +77,13 @@ class Index {
     const auto size = file_.size();
     // No overflow: each number is at most the file's size.
     if (sequences_ > size || documents_ > size || documents_at() + 8 * documents_ > size) {
-      refuse(18, "the header has " + std::to_string(sequences_) + " sequences and " +
-                     std::to_string(documents_) + " documents, more than fit into the file's " +
-                     std::to_string(size) + " bytes: it was truncated");
+      refuse(18, fmt::format("the header has {} sequences and {} documents, more than fit into the file's {} "
+                             "bytes: it was truncated",
+                             sequences_, documents_, size));
     }
     const auto rest = size - documents_at() - 8 * documents_;
     if (rest != 0 && rest != sequences_)
-      refuse(size - rest, std::to_string(rest) + " bytes follow the arrays that the header describes");
+      refuse(size - rest, fmt::format("{} bytes follow the arrays that the header describes", rest));
     if (documents_ == 0) refuse(26, "has no documents; expected at least the entry that ends the last one");
   }
 
@@ -120,13 +121,12 @@ class Index {
     for (std::uint64_t i = 0; i < sequences_; ++i) {
       const auto length = lengths.next();
       const auto offset = offsets.next();
-      if (length < 0)
-        refuse(header_bytes + 4 * i,
-               "sequence " + std::to_string(i) + " has " + std::to_string(length) + " ids");
+      if (length < 0) refuse(header_bytes + 4 * i, fmt::format("sequence {} has {} ids", i, length));
       if (offset < 0 || static_cast<std::uint64_t>(offset) != ids * width()) {
-        refuse(offsets_at() + 8 * i, "sequence " + std::to_string(i) + " begins at byte " +
-                                         std::to_string(offset) + " of the .bin file; expected " +
-                                         std::to_string(ids * width()) + ", the end of the one before");
+        refuse(offsets_at() + 8 * i,
+               fmt::format(
+                   "sequence {} begins at byte {} of the .bin file; expected {}, the end of the one before",
+                   i, offset, ids * width()));
       }
       ids += static_cast<std::uint32_t>(length);
     }
@@ -141,9 +141,9 @@ class Index {
       const bool is_end = i + 1 == documents_;
       const auto expected = static_cast<std::int64_t>(sequences_);
       if (first < last || first > expected || (i == 0 && first != 0) || (is_end && first != expected)) {
-        refuse(documents_at() + 8 * i, "document " + std::to_string(i) + " begins with sequence " +
-                                           std::to_string(first) + " of " + std::to_string(sequences_) +
-                                           ", after one that begins with " + std::to_string(last));
+        refuse(documents_at() + 8 * i,
+               fmt::format("document {} begins with sequence {} of {}, after one that begins with {}", i,
+                           first, sequences_, last));
       }
       last = first;
     }
@@ -171,9 +171,10 @@ class Megatron : public TokenSource {
       : index_(with_ending(prefix, ".idx")), ids_(with_ending(prefix, ".bin"), File::Mode::read) {
     const auto expected = index_.tokens() * index_.width();
     if (ids_.size() != expected) {
-      throw Error(ErrorKind::data, ids_.path().string() + ": has " + std::to_string(ids_.size()) +
-                                       " bytes, but its index describes " + std::to_string(expected) +
-                                       ": the files do not belong together, or one was truncated");
+      data_error(
+          fmt::format("{}: has {} bytes, but its index describes {}: the files do "
+                      "not belong together, or one was truncated",
+                      ids_.path().string(), ids_.size(), expected));
     }
     ids_.expect_random_reads();
     fingerprint_ = Hasher()
@@ -193,12 +194,12 @@ class Megatron : public TokenSource {
   }
   void read(std::uint64_t begin, std::uint64_t count, std::byte* out) const override {
     if (ids_.read_at(begin * width(), {out, count * width()})) return;
-    throw Error(ErrorKind::data, ids_.path().string() + ": cannot read " + std::to_string(count) +
-                                     " ids at offset " + std::to_string(begin * width()) +
-                                     ": the file has become shorter since it was opened");
+    data_error(
+        fmt::format("{}: cannot read {} ids at offset {}: the file has become shorter since it was opened",
+                    ids_.path().string(), count, begin * width()));
   }
   std::string place(std::uint64_t token) const override {
-    return ids_.path().string() + ", offset " + std::to_string(token * width());
+    return fmt::format("{}, offset {}", ids_.path().string(), token * width());
   }
   Digest fingerprint() const override { return fingerprint_; }
 

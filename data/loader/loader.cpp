@@ -1,5 +1,6 @@
 #include "isthmus/data/loader.h"
 
+#include <fmt/format.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "isthmus/base/error.h"
+#include "isthmus/base/time.h"
 #include "loader/stream_reader.h"
 #include "loader/window_reader.h"
 #include "order/mixture.h"
@@ -83,9 +85,8 @@ std::unique_ptr<WindowReader> make_reader(const Corpus& corpus, const DataSet& s
   const auto in_use = static_cast<std::uint64_t>(rows_stay ? options.batch * (options.prefetch + 1) : 0);
   const auto windows = window_count(set.tokens(Split::train), seq_len);
   if (windows == 0) {
-    throw Error(ErrorKind::data, "the training part of the corpus " + set.name() + " has " +
-                                     std::to_string(set.tokens(Split::train)) +
-                                     " tokens, fewer than one window of " + std::to_string(seq_len + 1));
+    data_error(fmt::format("the training part of the corpus {} has {} tokens, fewer than one window of {}",
+                           set.name(), set.tokens(Split::train), seq_len + 1));
   }
   const WindowOrder order = {
       .windows = windows,
@@ -200,7 +201,7 @@ struct Loader::Pipeline {
 
   static std::string argument(const Content& content) {
     const auto& first = content.samples.front();
-    return "{\"track\":" + std::to_string(first.track) + ",\"sequence\":" + std::to_string(first.begin) + "}";
+    return fmt::format("{{\"track\":{},\"sequence\":{}}}", first.track, first.begin);
   }
 
   void load_all() {
@@ -349,7 +350,7 @@ struct Loader::Pipeline {
     if (content.traced) trace.complete(Trace::Row::train, "gpu_queue_wait", begin, end, argument(content));
     if (batch.epoch != epoch) {
       epoch = batch.epoch;
-      trace.instant(Trace::Row::train, "epoch", "{\"epoch\":" + std::to_string(batch.epoch) + "}");
+      trace.instant(Trace::Row::train, "epoch", fmt::format("{{\"epoch\":{}}}", batch.epoch));
     }
     return batch;
   }
@@ -399,6 +400,6 @@ Loader::~Loader() = default;
 
 const Batch& Loader::next() { return pipeline_->next(); }
 
-double Loader::waited_seconds() const { return std::chrono::duration<double>(pipeline_->waited).count(); }
+double Loader::waited_seconds() const { return seconds(pipeline_->waited); }
 
 }  // namespace isthmus::data

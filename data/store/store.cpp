@@ -1,5 +1,6 @@
 #include "isthmus/data/store.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <array>
 #include <cassert>
@@ -74,15 +75,14 @@ class StoreReader::Lease {
 namespace {
 
 [[noreturn]] void fail_at(const std::filesystem::path& file, std::uint64_t offset, const std::string& why) {
-  throw Error(ErrorKind::data, file.string() + ", offset " + std::to_string(offset) + ": " + why);
+  data_error(fmt::format("{}, offset {}: {}", file.string(), offset, why));
 }
 
 StoreInfo read_header(const File& file, const std::filesystem::path& path) {
   std::array<std::byte, store::header_bytes> bytes;
   if (!file.read_at(0, bytes)) {
-    throw Error(ErrorKind::data, path.string() + ": not the index of a store: it has " +
-                                     std::to_string(file.size()) + " bytes; expected " +
-                                     std::to_string(bytes.size()) + " at least");
+    data_error(fmt::format("{}: not the index of a store: it has {} bytes; expected {} at least",
+                           path.string(), file.size(), bytes.size()));
   }
   return store::parse_header(bytes, path.string());
 }
@@ -91,8 +91,8 @@ void check_size(const File& file, const std::filesystem::path& path, std::uint64
   const auto size = file.size();
   if (size == expected) return;
   fail_at(path, std::min(size, expected),
-          "the file has " + std::to_string(size) + " bytes; expected " + std::to_string(expected) +
-              ": it was " + (size < expected ? "truncated" : "extended"));
+          fmt::format("the file has {} bytes; expected {}: it was {}", size, expected,
+                      (size < expected ? "truncated" : "extended")));
 }
 
 }  // namespace
@@ -125,15 +125,14 @@ void StoreReader::check_entries() {
       const auto size = part[i].end - end;
       if (part[i].end < end || size < store::record_head_bytes || size > info_.largest_record) {
         fail_at(index_path_, at + i * store::entry_bytes,
-                "block " + std::to_string(done + i) + " ends at " + std::to_string(part[i].end) +
-                    ", and the one before it at " + std::to_string(end) + "; expected it to have " +
-                    std::to_string(store::record_head_bytes) + " to " + std::to_string(info_.largest_record) +
-                    " bytes");
+                fmt::format(
+                    "block {} ends at {}, and the one before it at {}; expected it to have {} to {} bytes",
+                    done + i, part[i].end, end, store::record_head_bytes, info_.largest_record));
       }
       if (part[i].first >= info_.spec.vocab_size) {
         fail_at(index_path_, at + i * store::entry_bytes + offsetof(Entry, first),
-                "the first id of block " + std::to_string(done + i) + " is " + std::to_string(part[i].first) +
-                    ", outside the store's vocabulary of " + std::to_string(info_.spec.vocab_size));
+                fmt::format("the first id of block {} is {}, outside the store's vocabulary of {}", done + i,
+                            part[i].first, info_.spec.vocab_size));
       }
       end = part[i].end;
       documents += part[i].documents;
@@ -154,7 +153,7 @@ std::uint64_t StoreReader::tokens_of(std::uint64_t block) const {
 }
 
 void StoreReader::fail(std::uint64_t offset, std::uint64_t block, std::string_view why) const {
-  fail_at(blocks_path_, offset, "block " + std::to_string(block) + ": " + std::string(why));
+  fail_at(blocks_path_, offset, fmt::format("block {}: {}", block, why));
 }
 
 StoreReader::Record StoreReader::find(std::uint64_t block) const {
@@ -178,12 +177,12 @@ std::span<const std::byte> StoreReader::fetch(std::uint64_t block, const Record&
   const auto bytes = std::span(worker.record).first(size);
   if (!blocks_.read_at(record.begin, bytes)) {
     fail(record.begin, block,
-         "the file has " + std::to_string(blocks_.size()) + " bytes; expected " +
-             std::to_string(info_.data_bytes) + ": it has become shorter since it was opened");
+         fmt::format("the file has {} bytes; expected {}: it has become shorter since it was opened",
+                     blocks_.size(), info_.data_bytes));
   }
   if (crc32c(bytes) != record.entry.checksum) {
     fail(record.begin, block,
-         "its " + std::to_string(size) + " bytes do not match their checksum: the file is damaged");
+         fmt::format("its {} bytes do not match their checksum: the file is damaged", size));
   }
   return bytes;
 }
@@ -245,8 +244,8 @@ std::uint64_t StoreReader::heldout_begin(std::uint64_t wanted) const {
 
 std::string StoreReader::place(std::uint64_t token) const {
   const auto block = token / info_.spec.block_tokens;
-  return blocks_path_.string() + ", offset " + std::to_string(find(block).begin) + " (block " +
-         std::to_string(block) + ", id " + std::to_string(token % info_.spec.block_tokens) + " in it)";
+  return fmt::format("{}, offset {} (block {}, id {} in it)", blocks_path_.string(), find(block).begin, block,
+                     token % info_.spec.block_tokens);
 }
 
 std::vector<std::uint32_t> StoreReader::document_starts(std::uint64_t block) const {

@@ -1,5 +1,6 @@
 #include "store/store_format.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -11,9 +12,7 @@ namespace isthmus::data {
 
 namespace {
 
-[[noreturn]] void fail(const std::string& name, const std::string& why) {
-  throw Error(ErrorKind::data, name + ": " + why);
-}
+[[noreturn]] void fail(const std::string& name, const std::string& why) { data_error(name + ": " + why); }
 
 struct Levels {
   std::int64_t min, max;
@@ -34,8 +33,7 @@ Levels levels_of(StoreCodec codec) {
 /// Returns what is wrong with the spec, or an empty string.
 std::string problem_of(const StoreSpec& spec) {
   const auto outside = [](const char* what, std::int64_t value, std::int64_t least, std::int64_t most) {
-    return std::string(what) + " is " + std::to_string(value) + "; expected " + std::to_string(least) +
-           " to " + std::to_string(most);
+    return fmt::format("{} is {}; expected {} to {}", what, value, least, most);
   };
   if (static_cast<std::size_t>(spec.codec) >= std::size(store_codec_names))
     return outside("the codec's number", static_cast<std::int64_t>(spec.codec), 0,
@@ -59,12 +57,12 @@ std::string problem_of(const StoreInfo& info) {
   if (auto problem = problem_of(info.spec); !problem.empty()) return problem;
   const auto min_record = store::record_head_bytes;
   if (info.tokens > std::numeric_limits<std::uint64_t>::max() / 16)
-    return "its number of ids is " + std::to_string(info.tokens);
+    return fmt::format("its number of ids is {}", info.tokens);
   if (info.documents > info.tokens) return "it has more documents than ids";
   if (info.documents == 0 && info.tokens > 0) return "it has ids, but no document";
   if (info.largest_record > store::max_record_bytes(info.spec)) {
-    return "its largest block has " + std::to_string(info.largest_record) + " bytes; expected " +
-           std::to_string(store::max_record_bytes(info.spec)) + " at most";
+    return fmt::format("its largest block has {} bytes; expected {} at most", info.largest_record,
+                       store::max_record_bytes(info.spec));
   }
   if (info.data_bytes / std::max<std::uint64_t>(1, info.largest_record) > info.blocks() ||
       info.data_bytes < info.blocks() * min_record)
@@ -75,14 +73,13 @@ std::string problem_of(const StoreInfo& info) {
 }  // namespace
 
 void check(const StoreSpec& spec) {
-  if (const auto problem = problem_of(spec); !problem.empty()) throw Error(ErrorKind::config, problem);
+  if (const auto problem = problem_of(spec); !problem.empty()) config_error(problem);
 }
 
 StoreCodec store_codec(std::string_view name) {
   const auto* found = std::find(std::begin(store_codec_names), std::end(store_codec_names), name);
   if (found == std::end(store_codec_names)) {
-    throw Error(ErrorKind::config,
-                "unknown codec \"" + std::string(name) + "\", expected one of none zstd lz4");
+    config_error("unknown codec \"" + std::string(name) + "\", expected one of none zstd lz4");
   }
   return static_cast<StoreCodec>(found - std::begin(store_codec_names));
 }
@@ -114,8 +111,8 @@ StoreInfo parse_header(std::span<const std::byte, header_bytes> bytes, const std
   std::uint32_t found = 0;
   in(found);
   if (found != version) {
-    fail(name, "offset 8: version " + std::to_string(found) + " of the format; this program reads version " +
-                   std::to_string(version));
+    fail(name,
+         fmt::format("offset 8: version {} of the format; this program reads version {}", found, version));
   }
   const auto digest = hash_of(bytes.first(header_bytes - sizeof(Digest::bytes)));
   if (std::memcmp(digest.bytes.data(), bytes.last<sizeof(Digest::bytes)>().data(), digest.bytes.size()) != 0)
@@ -133,8 +130,8 @@ StoreInfo parse_header(std::span<const std::byte, header_bytes> bytes, const std
 }
 
 std::uint64_t max_record_bytes(const StoreSpec& spec) {
-  constexpr std::uint64_t longest_varint = 5;
-  return record_head_bytes + spec.block_tokens * (spec.stored_width() + longest_varint);
+  constexpr std::uint64_t max_varint = 5;
+  return record_head_bytes + spec.block_tokens * (spec.stored_width() + max_varint);
 }
 
 }  // namespace store

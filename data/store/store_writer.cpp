@@ -1,6 +1,7 @@
 #include "store/store_writer.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -123,7 +124,7 @@ void StoreWriter::resume() {
     const File file(path, File::Mode::read);
     const auto size = file.size();
     if (size > max_journal_bytes)
-      unusable("it has " + std::to_string(size) + " bytes, more than a journal can have");
+      unusable(fmt::format("it has {} bytes, more than a journal can have", size));
     Bytes bytes(size);
     if (!file.read(bytes) || size < sizeof(Digest::bytes)) unusable("it was truncated");
     const auto content = std::span<const std::byte>(bytes).first(size - sizeof(Digest::bytes));
@@ -238,8 +239,7 @@ void WrittenBlocks::read(std::uint64_t block, std::span<std::byte> ids) {
     data_error(entries_.path().string() + ": has become shorter");
   const auto &before = both[0], &entry = both[1];
   const auto refuse = [&](std::string_view why) {
-    data_error(blocks_.path().string() + ", offset " + std::to_string(before.end) + ": block " +
-               std::to_string(block) + ": " + std::string(why));
+    data_error(fmt::format("{}, offset {}: block {}: {}", blocks_.path().string(), before.end, block, why));
   };
   if (entry.end < before.end || entry.end - before.end > store::max_record_bytes(spec_))
     refuse("its end does not match that of the one before it");

@@ -1,5 +1,6 @@
 // Finds the files that hold documents, and decides how much of each is read.
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -111,9 +112,8 @@ std::vector<DocumentFile> find_documents(std::span<const std::string> paths,
       list.add(path);
       continue;
     }
-    if (standard) throw Error(ErrorKind::config, "'-' (standard input) is named twice");
-    if (!standard_input)
-      throw Error(ErrorKind::config, "'-' (standard input) needs --jsonl or --text to set its format");
+    if (standard) config_error("'-' (standard input) is named twice");
+    if (!standard_input) config_error("'-' (standard input) needs --jsonl or --text to set its format");
     standard = true;
     list.files.push_back({path, path, DocumentFile::unknown, *standard_input});
   }
@@ -139,9 +139,9 @@ std::string keep_first(std::vector<DocumentFile>& files, std::uint64_t limit, bo
   }
   if (total <= limit) return {};
   drop_empty();
-  return "data.max_bytes: of " + std::to_string(total) + " bytes of text in " + std::to_string(count) +
-         " files only the first " + std::to_string(kept) + " bytes, in " + std::to_string(files.size()) +
-         " files, are used";
+  return fmt::format(
+      "data.max_bytes: of {} bytes of text in {} files only the first {} bytes, in {} files, are used", total,
+      count, kept, files.size());
 }
 
 }  // namespace isthmus::data

@@ -1,5 +1,6 @@
 #include "text/documents.h"
 
+#include <fmt/format.h>
 #include <simdjson.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@
 namespace isthmus::data {
 
 void BadDocuments::add(const std::string& message) {
-  if (policy_ == Policy::fail) throw Error(ErrorKind::data, message);
+  if (policy_ == Policy::fail) data_error(message);
   ++count_;
   if (first_.size() < max_kept) first_.push_back(message);
 }
@@ -90,8 +91,8 @@ class Reader {
 
  private:
   void bad(const std::string& why) {
-    bad_.add(name_ + ", " + (lines_ ? "line " + std::to_string(place_.line + 1) + ", " : "") + "offset " +
-             std::to_string(place_.offset) + ": " + why);
+    bad_.add(fmt::format("{}, {}offset {}: {}", name_,
+                         (lines_ ? fmt::format("line {}, ", place_.line + 1) : ""), place_.offset, why));
     ++place_.bad;
   }
 
@@ -104,14 +105,16 @@ class Reader {
       checksum = crc32c(std::as_bytes(part.first(got)), checksum);
       left -= got;
       if (got == part.size()) continue;
-      throw Error(ErrorKind::data, "standard input: has ended after " + std::to_string(place_.offset - left) +
-                                       " bytes; feed it again from the start: the interrupted run had read " +
-                                       std::to_string(place_.offset));
+      data_error(
+          fmt::format("standard input: has ended after {} bytes; feed it again from "
+                      "the start: the interrupted run had read {}",
+                      place_.offset - left, place_.offset));
     }
     if (checksum == place_.checksum) return;
-    throw Error(ErrorKind::data,
-                "standard input: its first " + std::to_string(place_.offset) +
-                    " bytes differ from what the interrupted run had read; feed the same data again");
+    data_error(
+        fmt::format("standard input: its first {} bytes differ from what the "
+                    "interrupted run had read; feed the same data again",
+                    place_.offset));
   }
 
   bool emit(std::string_view text, bool first, bool last, bool resumable) {
@@ -122,8 +125,8 @@ class Reader {
   static std::string problem_at_end(const Input& input) {
     if (auto problem = input.problem(); !problem.empty()) return problem;
     if (input.missing() == 0) return {};
-    return "has become shorter while it was read: " + std::to_string(input.missing()) +
-           " bytes at its end are missing";
+    return fmt::format("has become shorter while it was read: {} bytes at its end are missing",
+                       input.missing());
   }
 
   // ---- text ----
@@ -174,8 +177,8 @@ class Reader {
   }
 
   [[noreturn]] void refuse_utf8(std::size_t at) const {
-    throw Error(ErrorKind::data, name_ + ", offset " + std::to_string(place_.offset + at) +
-                                     ": not UTF-8, which this tokenizer reads");
+    data_error(
+        fmt::format("{}, offset {}: not UTF-8, which this tokenizer reads", name_, place_.offset + at));
   }
 
   /// Reads the whole file first, so that nothing of a bad one is used.
@@ -204,12 +207,12 @@ class Reader {
   bool lines(Input& input, bool sum) {
     live_ = input.live();
     const bool whole = !live_ || bad_.policy() == BadDocuments::Policy::skip;
-    Lines all(input, options_.longest_line, whole, buffer_, idle_);
+    Lines all(input, options_.max_line, whole, buffer_, idle_);
     do {
       while (const auto line = all.next(sum, place_.checksum)) {
         if (line->too_long) {
-          bad("a line of " + std::to_string(line->bytes) + " bytes" + (whole ? "" : " or more") +
-              "; expected " + std::to_string(options_.longest_line) + " at most");
+          bad(fmt::format("a line of {} bytes{}; expected {} at most", line->bytes, (whole ? "" : " or more"),
+                          options_.max_line));
         } else if (const auto text = text_of(line->text); text && !cut(*text)) {
           return false;
         }

@@ -33,7 +33,7 @@ struct DocumentOptions {
   /// twice, so that nothing of a bad one is used; standard input cannot be read twice, so it is an error
   /// there.
   bool require_utf8 = false;
-  std::uint64_t longest_line = std::uint64_t{64} << 20;  ///< maximum bytes of a line of JSONL
+  std::uint64_t max_line = std::uint64_t{64} << 20;  ///< maximum bytes of a line of JSONL
 };
 
 /// Handles documents that cannot be used.

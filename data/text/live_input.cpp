@@ -1,6 +1,7 @@
 #include "text/live_input.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -26,7 +27,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::string_view tcp_scheme = "tcp://", unix_scheme = "unix://";
-constexpr std::chrono::milliseconds first_pause = 250ms, longest_pause = 15s;
+constexpr std::chrono::milliseconds first_pause = 250ms, max_pause = 15s;
 constexpr int answer_milliseconds = 10'000;
 constexpr int forever = -1;
 
@@ -64,14 +65,13 @@ void check_live_path(const std::string& key, const std::string& path) {
   if (path.starts_with(tcp_scheme) && host_and_port(std::string_view(path).substr(tcp_scheme.size()))) return;
   const auto file = path.starts_with(unix_scheme) ? path.substr(unix_scheme.size()) : "";
   if (file.starts_with('/') && file.size() < sizeof sockaddr_un{}.sun_path) return;
-  throw Error(ErrorKind::config,
-              key + " is \"" + path + "\"; expected - (standard input), tcp://HOST:PORT or unix:///PATH");
+  config_error(key + " is \"" + path + "\"; expected - (standard input), tcp://HOST:PORT or unix:///PATH");
 }
 
 LiveInput::LiveInput(Options options) : options_(std::move(options)), stopping_(-1), pause_(first_pause) {
   check_live_path("data.path", options_.path);
   stopping_ = ::eventfd(0, EFD_CLOEXEC);
-  if (stopping_ < 0) throw Error(ErrorKind::data, "cannot wait for " + path() + ": " + reason(errno));
+  if (stopping_ < 0) data_error("cannot wait for " + path() + ": " + reason(errno));
 }
 
 LiveInput::~LiveInput() {
@@ -120,7 +120,7 @@ std::size_t LiveInput::read(std::span<char> bytes) {
   const auto why = got == 0 ? "was closed by the other end" : "broke: " + reason(errno);
   if (!is_socket()) {
     if (got == 0) return 0;
-    throw Error(ErrorKind::data, "standard input: " + why);
+    data_error("standard input: " + why);
   }
   say("the connection " + why + "; reconnecting");
   close();
@@ -136,7 +136,7 @@ bool LiveInput::open(std::uint64_t bytes, std::uint64_t lines) {
     auto why = connect();
     if (why.empty()) why = greet(bytes, lines);
     if (why.empty()) {
-      say("connected, from byte " + std::to_string(bytes) + " and line " + std::to_string(lines) + " on");
+      say(fmt::format("connected, from byte {} and line {} on", bytes, lines));
       dialled_ = true;
       return true;
     }
@@ -149,7 +149,7 @@ bool LiveInput::open(std::uint64_t bytes, std::uint64_t lines) {
 
 void LiveInput::rest() {
   static_cast<void>(wait(-1, 0, static_cast<int>(pause_.count())));
-  pause_ = std::min(2 * pause_, longest_pause);
+  pause_ = std::min(2 * pause_, max_pause);
 }
 
 std::string LiveInput::connect() {
@@ -188,8 +188,8 @@ std::string LiveInput::finish_connecting(int domain, const void* address, std::s
 }
 
 std::string LiveInput::greet(std::uint64_t bytes, std::uint64_t lines) {
-  const auto line = R"({"reader": ")" + options_.reader + R"(", "bytes": )" + std::to_string(bytes) +
-                    R"(, "lines": )" + std::to_string(lines) + "}\n";
+  const auto line =
+      fmt::format("{{\"reader\": \"{}\", \"bytes\": {}, \"lines\": {}}}\n", options_.reader, bytes, lines);
   // A new connection has room for a line.
   const auto sent = ::send(socket_, line.data(), line.size(), MSG_NOSIGNAL);
   if (sent == static_cast<ssize_t>(line.size())) return {};

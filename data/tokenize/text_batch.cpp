@@ -1,5 +1,6 @@
 #include "tokenize/text_batch.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <cstring>
 #include <span>
@@ -79,9 +80,8 @@ void BatchEncoder::check() const {
   if (all < spec_.vocab_size) return;
   for (const auto id : ids_) {
     if (id < spec_.vocab_size) continue;
-    throw Error(ErrorKind::data, "the tokenizer gives id " + std::to_string(id) +
-                                     ", which is outside its vocabulary of " +
-                                     std::to_string(spec_.vocab_size));
+    data_error(fmt::format("the tokenizer gives id {}, which is outside its vocabulary of {}", id,
+                           spec_.vocab_size));
   }
 }
 

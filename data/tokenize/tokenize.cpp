@@ -1,5 +1,6 @@
 #include "isthmus/data/tokenize.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <cassert>
 #include <chrono>
@@ -9,6 +10,7 @@
 
 #include "isthmus/base/checksum.h"
 #include "isthmus/base/error.h"
+#include "isthmus/base/time.h"
 #include "isthmus/data/tokenizer.h"
 #include "queues/ordered_stage.h"
 #include "store/block_codec.h"
@@ -152,9 +154,9 @@ class Pipeline {
     return known;
   }
   [[noreturn]] static void refuse_other_text() {
-    throw Error(ErrorKind::data,
-                "the text differs from what the interrupted run had read, although the sources' names, sizes "
-                "and times do not; remove the folder that ends in .partial to start over");
+    data_error(
+        "the text differs from what the interrupted run had read, although the sources' names, sizes "
+        "and times do not; remove the folder that ends in .partial to start over");
   }
   bool pass_on(Block& block) {
     if (!compressing_.push(block)) return false;
@@ -185,8 +187,8 @@ std::string description(const std::vector<DocumentFile>& files) {
     hasher.update(
         static_cast<std::uint64_t>(fs::last_write_time(file.path, ignored).time_since_epoch().count()));
   }
-  return std::to_string(files.size()) + " files with the names, sizes and times " +
-         hasher.finish().hex().substr(0, 16);
+  return fmt::format("{} files with the names, sizes and times {}", files.size(),
+                     hasher.finish().hex().substr(0, 16));
 }
 
 std::uint64_t bytes_of(const std::vector<DocumentFile>& files) {
@@ -261,16 +263,15 @@ TokenizeReport tokenize(const TokenizeOptions& options,
     }
     const auto& end = pipeline.end();
     if (writer.tokens() == 0) {
-      throw Error(ErrorKind::data, "the sources contain no text: " + std::to_string(files.size()) +
-                                       " files, with " + std::to_string(end.empty) + " empty and " +
-                                       std::to_string(end.bad) + " bad documents");
+      data_error(fmt::format("the sources contain no text: {} files, with {} empty and {} bad documents",
+                             files.size(), end.empty, end.bad));
     }
     report.bytes_read = end.bytes - from.place.bytes;
     writer.finish({end.bytes, end.empty, end.bad});
   }
   report.bad = bad.first();
   report.info = store_info(options.out);
-  report.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  report.seconds = seconds_since(begin);
   return report;
 }
 

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr std::uint32_t block_sizes[] = {16384, 65536, 262144};
-constexpr std::uint32_t largest_block = 262144;
+constexpr std::uint32_t max_block = 262144;
 
 struct Setting {
   StoreCodec codec;
@@ -55,7 +55,7 @@ struct Sample {
 };
 
 std::uint64_t runs_of(const TuneOptions& options, const StoreSpec& spec) {
-  return std::max<std::uint64_t>(1, options.sample_bytes / (std::uint64_t{largest_block} * spec.width()));
+  return std::max<std::uint64_t>(1, options.sample_bytes / (std::uint64_t{max_block} * spec.width()));
 }
 
 Bytes narrow(std::span<const std::uint32_t> ids, std::uint32_t width) {
@@ -67,7 +67,7 @@ Bytes narrow(std::span<const std::uint32_t> ids, std::uint32_t width) {
 Sample sample_of(const TokenSource& source, const StoreSpec& spec, const TuneOptions& options) {
   Sample sample{spec, {}};
   const auto runs = runs_of(options, spec);
-  const auto length = std::min<std::uint64_t>(largest_block, source.tokens());
+  const auto length = std::min<std::uint64_t>(max_block, source.tokens());
   std::vector<std::byte> bytes(length * source.width());
   std::vector<std::uint32_t> ids(length);
   for (std::uint64_t i = 0; i < runs && i * length < source.tokens(); ++i) {
@@ -107,9 +107,9 @@ Sample sample_of_text(const TuneOptions& options) {
     (void)for_each_document(files, document_options, bad, place, [&](const Piece& piece) {
       tokenizer->encode(piece.text, ids);
       if (piece.last) ids.push_back(tokenizer->separator());
-      return ids.size() < largest_block;
+      return ids.size() < max_block;
     });
-    ids.resize(std::min<std::size_t>(ids.size(), largest_block));
+    ids.resize(std::min<std::size_t>(ids.size(), max_block));
     if (!ids.empty()) sample.runs.push_back(narrow(ids, sample.spec.stored_width()));
   }
   return sample;
@@ -146,7 +146,7 @@ class Candidate {
       out_.resize(ids.size() / spec_.stored_width() * spec_.width());
       sound &= decoder_.ids(records_[count++], out_).empty();
     });
-    if (!sound) throw Error(ErrorKind::data, "packed data does not unpack: this machine is faulty");
+    if (!sound) data_error("packed data does not unpack: this machine is faulty");
     compress_.push_back(middle - begin);
     decompress_.push_back(cpu_seconds() - middle);
     stored_ = 0;
@@ -218,8 +218,7 @@ void choose(TuneReport& report) {
 
 TuneReport tune(const TuneOptions& options, const std::function<void(double)>& progress) {
   const auto sample = take_sample(options);
-  if (sample.tokens() == 0)
-    throw Error(ErrorKind::data, options.path.string() + ": holds no ids and no text");
+  if (sample.tokens() == 0) data_error(options.path.string() + ": holds no ids and no text");
   std::vector<std::unique_ptr<Candidate>> candidates;
   for (const auto block : block_sizes) {
     for (const auto& setting : settings) {

@@ -42,8 +42,8 @@ AddedTokens::AddedTokens(const std::string& name, std::vector<AddedToken> tokens
       node = to;
     }
     if (ends_[node] != none)
-      throw Error(ErrorKind::config, name + ": added_tokens has \"" + content +
-                                         "\" twice after normalisation: expected every token once");
+      config_error(name + ": added_tokens has \"" + content +
+                   "\" twice after normalisation: expected every token once");
     ends_[node] = i;
   }
 }

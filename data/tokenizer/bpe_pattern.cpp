@@ -1,6 +1,7 @@
 #include "tokenizer/bpe_pattern.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <fmt/format.h>
 #include <pcre2.h>
 
 #include <algorithm>
@@ -15,9 +16,9 @@
 namespace isthmus::data {
 namespace {
 
-constexpr int deepest_groups = 32;
+constexpr int max_group_depth = 32;
 constexpr std::uint32_t max_repeats = 1000;
-constexpr std::size_t smallest_stack = 32 << 10, largest_stack = 16 << 20;
+constexpr std::size_t min_stack = 32 << 10, max_stack = 16 << 20;
 constexpr std::uint32_t max_heap_kib = 256 << 10;
 /// Steps that are enough at one position for any sensible pattern, except in long runs of one kind of
 /// character.
@@ -52,8 +53,8 @@ class Translator {
 
  private:
   [[noreturn]] void refuse(const std::string& expected) const {
-    throw Error(ErrorKind::config, place_ + " is \"" + std::string(pattern_.substr(0, 200)) + "\", at byte " +
-                                       std::to_string(at_) + ": expected " + expected);
+    config_error(
+        fmt::format("{} is \"{}\", at byte {}: expected {}", place_, pattern_.substr(0, 200), at_, expected));
   }
   [[nodiscard]] bool done() const { return at_ == pattern_.size(); }
   [[nodiscard]] char peek() const { return done() ? '\0' : pattern_[at_]; }
@@ -65,7 +66,7 @@ class Translator {
   }
 
   void alternatives(int depth) {
-    if (depth > deepest_groups) refuse("at most " + std::to_string(deepest_groups) + " nested groups");
+    if (depth > max_group_depth) refuse(fmt::format("at most {} nested groups", max_group_depth));
     while (true) {
       sequence(depth);
       if (!take("|")) return;
@@ -175,7 +176,7 @@ class Translator {
     const auto begin = at_;
     while (peek() >= '0' && peek() <= '9' && value <= max_repeats)
       value = value * 10 + static_cast<std::uint32_t>(pattern_[at_++] - '0');
-    if (begin == at_ || value > max_repeats) refuse("a number up to " + std::to_string(max_repeats));
+    if (begin == at_ || value > max_repeats) refuse(fmt::format("a number up to {}", max_repeats));
     return value;
   }
 
@@ -334,7 +335,7 @@ CutPattern::Scratch::Scratch(std::size_t text_bytes) : state_(std::make_unique<S
   pcre2_set_match_limit(state_->context.get(), quick_steps);
   pcre2_set_heap_limit(state_->context.get(), max_heap_kib);
   // Null on a machine without JIT, which does not use it.
-  state_->stack.reset(pcre2_jit_stack_create(smallest_stack, largest_stack, nullptr));
+  state_->stack.reset(pcre2_jit_stack_create(min_stack, max_stack, nullptr));
   pcre2_jit_stack_assign(state_->context.get(), nullptr, state_->stack.get());
 }
 CutPattern::Scratch::~Scratch() = default;
@@ -349,15 +350,13 @@ CutPattern::CutPattern(const std::string& place, std::string_view pattern) {
                                      PCRE2_UTF | PCRE2_UCP | PCRE2_NO_AUTO_CAPTURE | PCRE2_USE_OFFSET_LIMIT,
                                      &error, &at, nullptr));
   if (!compiled->code)
-    throw Error(ErrorKind::config,
-                place + " cannot be compiled: " + message_of(error) + ": expected another pattern");
+    config_error(place + " cannot be compiled: " + message_of(error) + ": expected another pattern");
   std::uint32_t may_be_empty = 0;
   pcre2_pattern_info(compiled->code.get(), PCRE2_INFO_MATCHEMPTY, &may_be_empty);
   if (may_be_empty != 0)
-    throw Error(
-        ErrorKind::config,
+    config_error(
         place + " is \"" + std::string(pattern.substr(0, 200)) +
-            "\", which may match the empty string: expected a pattern that matches at least one character");
+        "\", which may match the empty string: expected a pattern that matches at least one character");
   // Without JIT, on systems that lack it, matching is slower and gives the same result.
   static_cast<void>(pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE));
   compiled_ = std::move(compiled);
@@ -400,8 +399,8 @@ bool CutPattern::find(std::string_view text, std::size_t from, Scratch& scratch,
   }
   if (found == PCRE2_ERROR_NOMATCH) return false;
   if (found < 0)
-    throw Error(ErrorKind::data, compiled_->place + " failed on a text of " + std::to_string(text.size()) +
-                                     " bytes, at byte " + std::to_string(from) + ": " + message_of(found));
+    data_error(fmt::format("{} failed on a text of {} bytes, at byte {}: {}", compiled_->place, text.size(),
+                           from, message_of(found)));
   const auto* bounds = pcre2_get_ovector_pointer(scratch.state_->match.get());
   match = {bounds[0], bounds[1]};
   return true;

@@ -1,5 +1,6 @@
 #include "tokenizer/bpe_spec.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <array>
 #include <initializer_list>
@@ -17,9 +18,9 @@ namespace {
 using Json = nlohmann::json;
 
 // The longest known one has 512 characters of whitespace.
-constexpr std::size_t longest_added_token = 4096;
-constexpr std::size_t longest_pattern = 16384;
-constexpr int deepest_json = 32;
+constexpr std::size_t max_added_token = 4096;
+constexpr std::size_t max_pattern = 16384;
+constexpr int max_json_depth = 32;
 constexpr const char* gpt2_pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 /// Added tokens that end a document; the first one in the file is used.
@@ -28,8 +29,8 @@ constexpr std::array separators = {
 };
 
 std::string shown(const Json& value) {
-  if (value.is_array()) return "an array of " + std::to_string(value.size());
-  if (value.is_object()) return "an object of " + std::to_string(value.size());
+  if (value.is_array()) return fmt::format("an array of {}", value.size());
+  if (value.is_object()) return fmt::format("an object of {}", value.size());
   constexpr std::size_t most = 60;
   auto text = value.dump(-1, ' ', true);
   if (text.size() > most) text = text.substr(0, most) + "...";
@@ -43,8 +44,7 @@ class Node {
       : file_(&file), value_(&value), place_(std::move(place)) {}
 
   [[noreturn]] void refuse(const std::string& expected) const {
-    throw Error(ErrorKind::config,
-                *file_ + ": " + place_ + " is " + shown(*value_) + ": expected " + expected);
+    config_error(*file_ + ": " + place_ + " is " + shown(*value_) + ": expected " + expected);
   }
   [[nodiscard]] const Json& json() const { return *value_; }
   [[nodiscard]] const std::string& place() const { return place_; }
@@ -70,7 +70,7 @@ class Node {
     return out;
   }
   [[nodiscard]] Node element(std::size_t i) const {
-    return {*file_, (*value_)[i], place_ + "[" + std::to_string(i) + "]"};
+    return {*file_, (*value_)[i], fmt::format("{}[{}]", place_, i)};
   }
   [[nodiscard]] Node member(const std::string& key, const Json& value) const {
     return {*file_, value, place_ + (place_.empty() ? "" : ".") + key};
@@ -181,8 +181,8 @@ class SpecReader {
   /// Stores the token with this id. The limit on ids keeps one large id from allocating much memory.
   void put(const Node& node, std::uint32_t id, std::string bytes) {
     if (id >= id_limit_)
-      node.refuse("an id below " + std::to_string(id_limit_) +
-                  ", twice the number of tokens: each unused id is a row of the model");
+      node.refuse(fmt::format(
+          "an id below {}, twice the number of tokens: each unused id is a row of the model", id_limit_));
     if (id >= spec_.tokens.size()) {
       spec_.tokens.resize(id + 1);
       taken_.resize(id + 1);
@@ -212,8 +212,7 @@ class SpecReader {
     }
     const auto missing = std::find(bytes_there.begin(), bytes_there.end(), false) - bytes_there.begin();
     if (missing < 256)
-      vocab.refuse("a token for each of the 256 bytes; that of byte " + std::to_string(missing) +
-                   " is missing");
+      vocab.refuse(fmt::format("a token for each of the 256 bytes; that of byte {} is missing", missing));
     std::sort(spec_.words.begin(), spec_.words.end(),
               [](const WordToken& a, const WordToken& b) { return a.id < b.id; });
   }
@@ -292,8 +291,8 @@ class SpecReader {
     const auto pattern = node.at("pattern");
     pattern.object({"Regex"});
     const std::string regex = pattern.at("Regex").text();
-    if (regex.empty() || regex.size() > longest_pattern)
-      pattern.at("Regex").refuse("1 to " + std::to_string(longest_pattern) + " bytes");
+    if (regex.empty() || regex.size() > max_pattern)
+      pattern.at("Regex").refuse(fmt::format("1 to {} bytes", max_pattern));
     spec_.steps.push_back({CutStep::Kind::pattern, regex});
   }
 
@@ -327,8 +326,8 @@ class SpecReader {
       node.object({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
       AddedToken token;
       token.content = node.at("content").text();
-      if (token.content.empty() || token.content.size() > longest_added_token)
-        node.at("content").refuse("1 to " + std::to_string(longest_added_token) + " bytes");
+      if (token.content.empty() || token.content.size() > max_added_token)
+        node.at("content").refuse(fmt::format("1 to {} bytes", max_added_token));
       node.at("single_word").expect_false("tokens that match only whole words are not supported");
       token.lstrip = node.at("lstrip").boolean();
       token.rstrip = node.at("rstrip").boolean();
@@ -338,13 +337,13 @@ class SpecReader {
       if (!seen.emplace(token.content, token.id).second) node.at("content").refuse("every token once");
       if (const auto found = vocab.find(token.content); found != vocab.end()) {
         if (found->get<std::uint32_t>() != token.id)
-          node.at("id").refuse(std::to_string(found->get<std::uint32_t>()) + ", as in model.vocab");
+          node.at("id").refuse(fmt::format("{}, as in model.vocab", found->get<std::uint32_t>()));
         // Its content is literal, not written in the byte alphabet.
         spec_.tokens[token.id] = token.content;
       } else {
         if (token.id != next)
-          node.at("id").refuse(std::to_string(next) + ": ids continue after the " +
-                               std::to_string(vocab.size()) + " tokens of model.vocab");
+          node.at("id").refuse(
+              fmt::format("{}: ids continue after the {} tokens of model.vocab", next, vocab.size()));
         ++next;
         put(node.at("id"), token.id, token.content);
       }
@@ -379,19 +378,18 @@ class SpecReader {
 };
 
 Json parse(std::string_view text, const std::string& name) {
-  if (text.size() > largest_tokenizer_file)
-    throw Error(ErrorKind::config, name + ": has " + std::to_string(text.size()) +
-                                       " bytes: expected at most " + std::to_string(largest_tokenizer_file));
+  if (text.size() > max_tokenizer_file)
+    config_error(fmt::format("{}: has {} bytes: expected at most {}", name, text.size(), max_tokenizer_file));
   const auto check_depth = [&](int depth, Json::parse_event_t, const Json&) {
-    if (depth > deepest_json)
-      throw Error(ErrorKind::config, name + ": nested deeper than " + std::to_string(deepest_json) +
-                                         " levels: expected a tokenizer.json");
+    if (depth > max_json_depth)
+      config_error(
+          fmt::format("{}: nested deeper than {} levels: expected a tokenizer.json", name, max_json_depth));
     return true;
   };
   try {
     return Json::parse(text, check_depth);
   } catch (const Json::exception& error) {
-    throw Error(ErrorKind::config, name + ": not a tokenizer.json: " + error.what());
+    config_error(name + ": not a tokenizer.json: " + error.what());
   }
 }
 
@@ -401,8 +399,7 @@ BpeSpec read_bpe_spec(std::string_view json, const std::string& name) {
   const auto document = parse(json, name);
   const Node root(name, document, "");
   if (!document.is_object())
-    throw Error(ErrorKind::config,
-                name + ": is " + shown(document) + ": expected an object, as in a tokenizer.json");
+    config_error(name + ": is " + shown(document) + ": expected an object, as in a tokenizer.json");
   return SpecReader(root).read();
 }
 

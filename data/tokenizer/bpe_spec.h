@@ -53,7 +53,7 @@ struct BpeSpec {
   std::uint32_t separator = 0;
 };
 
-inline constexpr std::size_t largest_tokenizer_file = std::size_t{64} << 20;
+inline constexpr std::size_t max_tokenizer_file = std::size_t{64} << 20;
 
 /// `json` is the content of the file `name`. Throws Error(config) with file, place, value and what was
 /// expected.

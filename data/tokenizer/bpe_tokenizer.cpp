@@ -1,5 +1,6 @@
 #include "tokenizer/bpe_tokenizer.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -23,7 +24,7 @@
 namespace isthmus::data {
 namespace {
 
-constexpr std::size_t longest_text = std::numeric_limits<std::uint32_t>::max() / 2;
+constexpr std::size_t max_text = std::numeric_limits<std::uint32_t>::max() / 2;
 
 std::uint64_t hash_of_word(std::string_view word) {
   std::uint64_t hash = word.size(), eight = 0;
@@ -40,7 +41,7 @@ std::uint64_t hash_of_word(std::string_view word) {
 /// same hash. Made for each call, so it needs no lock; a text of 1 MiB repeats most of its words.
 class WordCache {
  public:
-  static constexpr std::size_t longest_word = 64;
+  static constexpr std::size_t max_word = 64;
 
   explicit WordCache(std::size_t text_bytes)
       : mask_(std::clamp<std::size_t>(std::bit_ceil(text_bytes / 16), 16, 1 << 16) - 1), slots_(mask_ + 1) {}
@@ -88,7 +89,7 @@ class BpeTokenizer : public Tokenizer {
         normalized_tokens_(name, added(spec, true)),
         tokens_(std::move(spec.tokens)) {
     for (std::size_t i = 0; i < spec.steps.size(); ++i)
-      steps_.emplace_back(spec.steps[i], name + ": pattern " + std::to_string(i + 1) + " of pre_tokenizer");
+      steps_.emplace_back(spec.steps[i], fmt::format("{}: pattern {} of pre_tokenizer", name, i + 1));
     if (spec.ignore_merges)
       for (auto& word : spec.words) whole_words_.emplace(std::move(word.bytes), word.id);
   }
@@ -99,9 +100,8 @@ class BpeTokenizer : public Tokenizer {
     std::string text;
     for (std::size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] >= tokens_.size())
-        throw Error(ErrorKind::data, "token id " + std::to_string(ids[i]) + " at position " +
-                                         std::to_string(i) + " is outside the vocabulary of " +
-                                         std::to_string(tokens_.size()) + " ids");
+        data_error(fmt::format("token id {} at position {} is outside the vocabulary of {} ids", ids[i], i,
+                               tokens_.size()));
       text += tokens_[ids[i]];
     }
     return text;
@@ -203,7 +203,7 @@ class BpeTokenizer::Encoder {
   }
 
   void word(std::string_view bytes) {
-    if (bytes.size() > WordCache::longest_word) return new_word(bytes);
+    if (bytes.size() > WordCache::max_word) return new_word(bytes);
     const auto hash = hash_of_word(bytes);
     if (cache_.append(bytes, hash, out_)) return;
     const auto before = out_.size();
@@ -228,9 +228,9 @@ class BpeTokenizer::Encoder {
 };
 
 void BpeTokenizer::encode(std::string_view text, std::vector<std::uint32_t>& out) const {
-  if (text.size() > longest_text)
-    throw Error(ErrorKind::data, file_ + ": cannot encode " + std::to_string(text.size()) +
-                                     " bytes at once: expected at most " + std::to_string(longest_text));
+  if (text.size() > max_text)
+    data_error(
+        fmt::format("{}: cannot encode {} bytes at once: expected at most {}", file_, text.size(), max_text));
   Encoder encoder(*this, text.size(), out);
   while (!text.empty()) {
     const auto valid = utf8_prefix(text);
@@ -253,11 +253,11 @@ std::unique_ptr<const Tokenizer> read_bpe_tokenizer(const std::string& file) {
   std::string json;
   std::array<char, 1 << 16> part{};
   // Reads one byte more than allowed, to reject larger files: a file's reported size may be wrong.
-  while (json.size() <= largest_tokenizer_file && in) {
+  while (json.size() <= max_tokenizer_file && in) {
     in.read(part.data(), part.size());
     json.append(part.data(), static_cast<std::size_t>(in.gcount()));
   }
-  if (in.bad() || (!in && !in.eof())) throw Error(ErrorKind::config, file + ": cannot be read");
+  if (in.bad() || (!in && !in.eof())) config_error(file + ": cannot be read");
   return parse_bpe_tokenizer(json, file);
 }
 

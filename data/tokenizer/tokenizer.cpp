@@ -1,5 +1,6 @@
 #include "isthmus/data/tokenizer.h"
 
+#include <fmt/format.h>
 #include <sentencepiece_processor.h>
 
 #include <charconv>
@@ -17,9 +18,8 @@ namespace {
 void check(std::span<const std::uint32_t> ids, std::uint32_t vocab_size) {
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= vocab_size) {
-      throw Error(ErrorKind::data, "token id " + std::to_string(ids[i]) + " at position " +
-                                       std::to_string(i) + " is outside the vocabulary of " +
-                                       std::to_string(vocab_size) + " ids");
+      data_error(fmt::format("token id {} at position {} is outside the vocabulary of {} ids", ids[i], i,
+                             vocab_size));
     }
   }
 }
@@ -44,14 +44,14 @@ class IdsTokenizer : public Tokenizer {
   explicit IdsTokenizer(std::uint32_t size) : size_(size) {}
   std::uint32_t vocab_size() const override { return size_; }
   void encode(std::string_view, std::vector<std::uint32_t>&) const override {
-    throw Error(ErrorKind::data,
-                "tokenizer vocab:" + std::to_string(size_) +
-                    " cannot read text: use it with a .bin file, or give a SentencePiece model");
+    data_error(fmt::format(
+        "tokenizer vocab:{} cannot read text: use it with a .bin file, or give a SentencePiece model",
+        size_));
   }
   std::string decode(std::span<const std::uint32_t> ids) const override {
     check(ids, size_);
     std::string out;
-    for (const auto id : ids) out += std::to_string(id) + " ";
+    for (const auto id : ids) out += fmt::format("{} ", id);
     return out;
   }
   std::uint32_t separator() const override { return 0; }
@@ -68,24 +68,23 @@ class SentencePieceTokenizer : public Tokenizer {
   explicit SentencePieceTokenizer(const std::string& file) : file_(file) {
     std::ifstream in(file, std::ios::binary);
     const std::string model{std::istreambuf_iterator<char>(in), {}};
-    if (!in) throw Error(ErrorKind::config, file + ": cannot be read");
+    if (!in) config_error(file + ": cannot be read");
     const auto status = processor_.LoadFromSerializedProto(model);
-    if (!status.ok())
-      throw Error(ErrorKind::config, file + ": not a SentencePiece model: " + status.ToString());
+    if (!status.ok()) config_error(file + ": not a SentencePiece model: " + status.ToString());
     fingerprint_ = Hasher().update("tokenizer sentencepiece").update(model).finish();
   }
   std::uint32_t vocab_size() const override { return static_cast<std::uint32_t>(processor_.GetPieceSize()); }
   void encode(std::string_view text, std::vector<std::uint32_t>& out) const override {
     std::vector<int> ids;
     const auto status = processor_.Encode(text, &ids);
-    if (!status.ok()) throw Error(ErrorKind::data, file_ + ": cannot encode text: " + status.ToString());
+    if (!status.ok()) data_error(file_ + ": cannot encode text: " + status.ToString());
     out.insert(out.end(), ids.begin(), ids.end());
   }
   std::string decode(std::span<const std::uint32_t> ids) const override {
     check(ids, vocab_size());
     std::string text;
     const auto status = processor_.Decode(std::vector<int>(ids.begin(), ids.end()), &text);
-    if (!status.ok()) throw Error(ErrorKind::data, file_ + ": cannot decode ids: " + status.ToString());
+    if (!status.ok()) data_error(file_ + ": cannot decode ids: " + status.ToString());
     return text;
   }
   std::uint32_t separator() const override {
@@ -105,8 +104,7 @@ std::uint32_t parse_size(const std::string& name, std::string_view digits) {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), size);
   if (error != std::errc{} || end != digits.data() + digits.size() || size < 2 ||
       size > std::numeric_limits<std::uint32_t>::max()) {
-    throw Error(ErrorKind::config,
-                "data.tokenizer \"" + name + "\": expected vocab:N with N from 2 to 4294967295");
+    config_error("data.tokenizer \"" + name + "\": expected vocab:N with N from 2 to 4294967295");
   }
   return static_cast<std::uint32_t>(size);
 }
@@ -120,9 +118,9 @@ std::unique_ptr<const Tokenizer> make_tokenizer(const std::string& name) {
     return std::make_unique<IdsTokenizer>(parse_size(name, name.substr(vocab.size())));
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(name, ignored)) {
-    throw Error(ErrorKind::config, "data.tokenizer \"" + name +
-                                       "\" is not a file: expected bytes, vocab:N, a Hugging Face "
-                                       "tokenizer.json or a SentencePiece .model file");
+    config_error("data.tokenizer \"" + name +
+                 "\" is not a file: expected bytes, vocab:N, a Hugging Face "
+                 "tokenizer.json or a SentencePiece .model file");
   }
   if (name.ends_with(".json")) return read_bpe_tokenizer(name);
   return std::make_unique<SentencePieceTokenizer>(name);

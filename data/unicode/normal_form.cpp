@@ -17,8 +17,7 @@ void append_nfc(std::string_view text, std::string& out) {
                                  static_cast<utf8proc_ssize_t>(text.size()), &mapped,
                                  static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(mapped, &std::free);
-  if (size < 0)
-    throw Error(ErrorKind::data, std::string("text cannot be normalised: ") + utf8proc_errmsg(size));
+  if (size < 0) data_error(std::string("text cannot be normalised: ") + utf8proc_errmsg(size));
   out.append(reinterpret_cast<const char*>(mapped), static_cast<std::size_t>(size));
 }
 

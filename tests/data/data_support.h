@@ -15,6 +15,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/data/corpus.h"
 #include "isthmus/data/loader.h"
+#include "isthmus/data/tokenizer.h"
 #include "temporary_folder.h"
 
 namespace isthmus::data {
@@ -30,6 +31,14 @@ std::string error_of(ErrorKind kind, Call call) {
   }
   ADD_FAILURE() << "no Error was thrown";
   return {};
+}
+
+using Ids = std::vector<std::uint32_t>;
+
+inline Ids encoded(const Tokenizer& tokenizer, std::string_view text) {
+  Ids ids;
+  tokenizer.encode(text, ids);
+  return ids;
 }
 
 inline DataConfig config_of(const std::filesystem::path& path, std::int64_t seq_len = 4,

@@ -182,7 +182,7 @@ TEST(Documents, ThatAreBadLinesOfJsonlAreNamedOrSkipped) {
       {std::string(99, '['), "not a line of JSON"},
   };
   DocumentOptions options;
-  options.longest_line = 100;
+  options.max_line = 100;
   for (const auto& [line, why] : cases) {
     const auto file = folder.write("x.jsonl", good + line + "\n" + good);
     EXPECT_THAT(message_of({file.string()}, options),

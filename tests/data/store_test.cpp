@@ -25,7 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using Ids = std::vector<std::uint32_t>;
 using Starts = std::vector<std::uint64_t>;
 
 StoreSpec spec_of(std::uint32_t vocab_size, StoreCodec codec, std::uint32_t block_tokens = 16) {

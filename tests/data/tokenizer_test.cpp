@@ -7,14 +7,6 @@
 namespace isthmus::data {
 namespace {
 
-using Ids = std::vector<std::uint32_t>;
-
-Ids encoded(const Tokenizer& tokenizer, std::string_view text) {
-  Ids ids;
-  tokenizer.encode(text, ids);
-  return ids;
-}
-
 std::string sample_text() {
   std::string text;
   const char* words[] = {"the",    "river",  "bends", "north", "of",  "a",

@@ -53,7 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       {path, path, content.size(), jsonl ? DocumentFormat::jsonl : DocumentFormat::text}};
   DocumentOptions options;
   options.require_utf8 = (data[0] & 2) != 0;
-  options.longest_line = std::uint64_t{8} << (data[0] >> 2 & 7);
+  options.max_line = std::uint64_t{8} << (data[0] >> 2 & 7);
   Place end;
   const auto all = read(files, options, {}, end);
   require(all.empty() || all.back().last, "a document without an end");

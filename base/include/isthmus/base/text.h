@@ -1,10 +1,14 @@
 #pragma once
-// Makes untrusted text safe to show.
+// Trims text, and makes untrusted text safe to show.
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 namespace isthmus {
+
+/// Without these characters at both ends.
+[[nodiscard]] std::string_view trimmed(std::string_view text, std::string_view characters = " \t\n");
 
 /// One line that is harmless to a terminal: control characters except tabs become '?'. Text of more than
 /// `most` bytes is cut, between UTF-8 characters, and ends in '~'.
