@@ -106,10 +106,7 @@ void both_norms(const Work& work, const Emulated& launch, double tolerance) {
   };
   Out got, expected;
   run(into(got), launch);
-  if constexpr (requires { work.mean_N; })
-    cpu::add_layer_norm(into(expected));
-  else
-    cpu::add_norm(into(expected));
+  cpu::run(into(expected));
   expect_near(got.rstd, expected.rstd, tolerance, "rstd");
   expect_near(got.mean, expected.mean, tolerance, "mean");
   if (work.delta != nullptr) expect_near(got.sum, expected.sum, tolerance, "sum");
@@ -152,7 +149,7 @@ TYPED_TEST(DecoderKernels, NormsBackward) {
       run(rms, *this->launch);
       rms.grad_x = expected.data();
       rms.weight_gradient_C = expected_affine.data();
-      cpu::add_norm_backward(rms);
+      cpu::run(rms);
       expect_near(got, expected, 2 * this->tolerance, "gradient through RMSNorm");
       expect_near(got_affine, expected_affine, 1e-4, "gradient of its weight");
       cpu::AddLayerNormBackward<T> layer{
@@ -161,7 +158,7 @@ TYPED_TEST(DecoderKernels, NormsBackward) {
       run(layer, *this->launch);
       layer.grad_x = expected.data();
       layer.affine_gradient_2C = expected_affine.data();
-      cpu::add_layer_norm_backward(layer);
+      cpu::run(layer);
       expect_near(got, expected, 2 * this->tolerance, "gradient through LayerNorm");
       expect_near(got_affine, expected_affine, 1e-4, "gradient of its weight and bias");
     }
@@ -175,24 +172,24 @@ TYPED_TEST(DecoderKernels, Activations) {
     const auto in = values<T>(2 * elements, 1, 6), grad = values<T>(elements, 2);
     std::vector<T> got(elements), expected(elements), got_both(2 * elements), expected_both(2 * elements);
     run(cpu::SwiGlu<T>{rows, channels, in.data(), got.data()}, *this->launch);
-    cpu::swiglu(cpu::SwiGlu<T>{rows, channels, in.data(), expected.data()});
+    cpu::run(cpu::SwiGlu<T>{rows, channels, in.data(), expected.data()});
     expect_near(got, expected, this->tolerance, "SwiGLU");
     std::vector<T> again(elements), expected_again(elements);
     run(cpu::SwiGluBackward<T>{rows, channels, in.data(), grad.data(), got_both.data(), again.data()},
         *this->launch);
     EXPECT_TRUE(same_bits(again, got)) << "SwiGLU, recomputed";
-    cpu::swiglu_backward(cpu::SwiGluBackward<T>{rows, channels, in.data(), grad.data(), expected_both.data(),
-                                                expected_again.data()});
+    cpu::run(cpu::SwiGluBackward<T>{rows, channels, in.data(), grad.data(), expected_both.data(),
+                                    expected_again.data()});
     EXPECT_TRUE(same_bits(expected_again, expected)) << "the CPU's";
     expect_near(got_both, expected_both, this->tolerance, "gradient through SwiGLU");
     run(cpu::Gelu<T>{rows, channels, in.data(), got.data()}, *this->launch);
-    cpu::gelu(cpu::Gelu<T>{rows, channels, in.data(), expected.data()});
+    cpu::run(cpu::Gelu<T>{rows, channels, in.data(), expected.data()});
     expect_near(got, expected, this->tolerance, "GELU");
     const auto made = got, expected_made = expected;
     got = expected = grad;  // in place
     run(cpu::GeluBackward<T>{rows, channels, in.data(), got.data(), got.data(), again.data()}, *this->launch);
-    cpu::gelu_backward(cpu::GeluBackward<T>{rows, channels, in.data(), expected.data(), expected.data(),
-                                            expected_again.data()});
+    cpu::run(cpu::GeluBackward<T>{rows, channels, in.data(), expected.data(), expected.data(),
+                                  expected_again.data()});
     EXPECT_TRUE(same_bits(again, made)) << "GELU, recomputed";
     EXPECT_TRUE(same_bits(expected_again, expected_made)) << "the CPU's";
     expect_near(got, expected, this->tolerance, "gradient through GELU");
@@ -256,8 +253,7 @@ TYPED_TEST(DecoderKernels, Heads) {
           run(RotateHeads<T>{at, qkv.data(), weights, got.data()}, *this->launch);
           std::vector<T> q(this->size(at.rows() * at.heads, dim)), k(q.size() / 2), v(q.size() / 2);
           std::vector<float> rstd(this->size(at.rows(), at.heads + at.kv_heads));
-          cpu::split_heads(
-              cpu::SplitHeads<T>{at, qkv.data(), weights, q.data(), k.data(), v.data(), rstd.data()});
+          cpu::run(cpu::SplitHeads<T>{at, qkv.data(), weights, q.data(), k.data(), v.data(), rstd.data()});
           expect_near(by_heads(got, at, 0, 4), q, this->tolerance, "queries");
           expect_near(by_heads(got, at, 4, 2), k, this->tolerance, "keys");
           expect_near(by_heads(got, at, 6, 2), v, 0, "values");
@@ -272,9 +268,9 @@ TYPED_TEST(DecoderKernels, Heads) {
           run(RotateHeadsBackward<T>{at, qkv.data(), weights, q_rows.data(), k_rows.data(), v_rows.data(),
                                      got.data(), got_norms.data(), sums.data()},
               *this->launch);
-          cpu::split_heads_backward(cpu::SplitHeadsBackward<T>{
-              at, qkv.data(), weights, rstd.data(), grad_q.data(), grad_k.data(), grad_v.data(),
-              expected.data(), normed ? expected_norms.data() : nullptr});
+          cpu::run(cpu::SplitHeadsBackward<T>{at, qkv.data(), weights, rstd.data(), grad_q.data(),
+                                              grad_k.data(), grad_v.data(), expected.data(),
+                                              normed ? expected_norms.data() : nullptr});
           expect_near(got, expected, 2 * this->tolerance, "gradient of all heads");
           expect_near(got_norms, expected_norms, 1e-4, "gradient of the norms' weights");
         }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::array magic = {'I', 'S', 'T', 'H', 'C', 'K', 'P', 'T'};
 constexpr std::uint32_t max_sections = 64;
-constexpr std::size_t longest_name = 255;
+constexpr std::size_t max_name = 255;
 
 struct SectionEntry {
   std::string name;
@@ -49,7 +49,7 @@ class FileReader {
   explicit FileReader(const std::filesystem::path& file)
       : file_(file), open_(file, File::Mode::read), left_(open_.size()) {}
   [[noreturn]] void refuse(const std::string& reason) const {
-    throw Error(ErrorKind::data, "checkpoint " + file_.string() + " cannot be used: " + reason);
+    data_error("checkpoint " + file_.string() + " cannot be used: " + reason);
   }
   void take(std::span<std::byte> out, const std::string& what) {
     if (out.size() > left_ || !open_.read(out)) refuse("it ends inside " + what);
@@ -73,7 +73,7 @@ class FileReader {
 SectionEntry read_entry(FileReader& in, Hasher& hasher) {
   SectionEntry entry;
   const auto length = in.number<std::uint16_t>("the table of sections", hasher);
-  if (length == 0 || length > longest_name)
+  if (length == 0 || length > max_name)
     in.refuse("a section's name has " + std::to_string(length) + " bytes");
   entry.name.resize(length);
   in.take(std::as_writable_bytes(std::span(entry.name)), "the table of sections");
@@ -166,7 +166,7 @@ void write_checkpoint(const std::filesystem::path& file, const Digest& model, st
 const Bytes& Checkpoint::section(const std::string& name) const {
   const auto found = sections.find(name);
   if (found == sections.end()) {
-    throw Error(ErrorKind::data, "checkpoint " + file.string() + " has no section " + name);
+    data_error("checkpoint " + file.string() + " has no section " + name);
   }
   return found->second;
 }
@@ -233,9 +233,8 @@ constexpr const char* second_moment_name = "second_moment";
 std::vector<float> take_floats(Checkpoint& checkpoint, const char* name, std::uint64_t size) {
   const auto& bytes = checkpoint.section(name);
   if (bytes.size() != size * sizeof(float)) {
-    throw Error(ErrorKind::data, "checkpoint " + checkpoint.file.string() + ": section " + name + " has " +
-                                     std::to_string(bytes.size()) + " bytes; expected " +
-                                     std::to_string(size * sizeof(float)));
+    data_error("checkpoint " + checkpoint.file.string() + ": section " + name + " has " +
+               std::to_string(bytes.size()) + " bytes; expected " + std::to_string(size * sizeof(float)));
   }
   std::vector<float> values(size);
   std::memcpy(values.data(), bytes.data(), bytes.size());

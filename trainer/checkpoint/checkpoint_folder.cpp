@@ -57,7 +57,7 @@ std::size_t set_aside_after(const fs::path& folder, std::uint64_t replica, std::
     name += undone_suffix;
     std::error_code error;
     fs::rename(file, name, error);
-    if (error) throw Error(ErrorKind::data, "cannot rename " + file.string() + ": " + error.message());
+    if (error) data_error("cannot rename " + file.string() + ": " + error.message());
     ++count;
   }
   if (count > 0) File(folder, File::Mode::folder).sync();
@@ -68,8 +68,7 @@ void prepare_checkpoint_folder(const fs::path& folder) {
   std::error_code error;
   if (fs::create_directories(folder, error))
     File(folder.has_parent_path() ? folder.parent_path() : ".", File::Mode::folder).sync();
-  if (error)
-    throw Error(ErrorKind::data, "cannot make the folder " + folder.string() + ": " + error.message());
+  if (error) data_error("cannot make the folder " + folder.string() + ": " + error.message());
   const auto partial = std::string(file_type) + partial_suffix;
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().filename().string().ends_with(partial)) remove_file(entry.path());

@@ -15,8 +15,8 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& first, std::int64_t a, const std::string& second, std::int64_t b,
                          const std::string& expected) {
-  throw Error(ErrorKind::config, first + " is " + std::to_string(a) + " and " + second + " is " +
-                                     std::to_string(b) + "; expected " + expected);
+  config_error(first + " is " + std::to_string(a) + " and " + second + " is " + std::to_string(b) +
+               "; expected " + expected);
 }
 
 constexpr const char* no_preset = "none";
@@ -79,8 +79,7 @@ void ModelConfig::resolve(std::int64_t seq_len) {
     if (kv_heads != heads)
       refuse("model.heads", heads, "model.kv_heads", kv_heads,
              "equal numbers: gpt2 does not share keys and values");
-    if (qk_norm)
-      throw Error(ErrorKind::config, "model.qk_norm is true; expected false with model.architecture gpt2");
+    if (qk_norm) config_error("model.qk_norm is true; expected false with model.architecture gpt2");
     if (seq_len > positions)
       refuse("data.seq_len", seq_len, "model.positions", positions, "at most one token for each position");
     return;

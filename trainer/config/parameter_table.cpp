@@ -107,9 +107,8 @@ std::vector<Group> group_tensors(const ModelShape& model, std::int64_t fragments
 std::vector<Range> cut_evenly(std::uint64_t size, std::int64_t fragments) {
   const auto parts = static_cast<std::uint64_t>(fragments);
   if (parts > size) {
-    throw Error(ErrorKind::config, "outer.num_fragments is " + std::to_string(fragments) +
-                                       " and the model has " + std::to_string(size) +
-                                       " parameters; expected at most one fragment per parameter");
+    config_error("outer.num_fragments is " + std::to_string(fragments) + " and the model has " +
+                 std::to_string(size) + " parameters; expected at most one fragment per parameter");
   }
   // The first size mod P parts have one more element: this avoids a product that could overflow.
   std::vector<Range> ranges;

@@ -5,7 +5,7 @@
 // choose_device never returns `cuda` in a build without it, so these only have to link.
 namespace isthmus::trainer::cuda {
 namespace {
-[[noreturn]] void refuse() { throw Error(ErrorKind::config, "this build of isthmus has no CUDA"); }
+[[noreturn]] void refuse() { config_error("this build of isthmus has no CUDA"); }
 }  // namespace
 
 double gradient_norm(const void*, GradientType, std::uint64_t, double*, double*, void*) { refuse(); }

@@ -18,8 +18,8 @@ void check_ids(std::span<const std::int64_t> ids, std::int64_t vocab) {
   const auto outside = [vocab](std::int64_t id) { return id < 0 || id >= vocab; };
   const auto found = std::find_if(ids.begin(), ids.end(), outside);
   if (found == ids.end()) return;
-  throw Error(ErrorKind::data, "token id " + std::to_string(*found) + " is outside the vocabulary of " +
-                                   std::to_string(vocab) + " ids");
+  data_error("token id " + std::to_string(*found) + " is outside the vocabulary of " + std::to_string(vocab) +
+             " ids");
 }
 
 at::Device torch_device(Device device) {
@@ -65,7 +65,7 @@ BatchTensors on_host(const data::Batch& batch, std::int64_t vocab) {
 
 BatchTensors on_device(const data::Batch& batch, at::Device device, std::int64_t vocab) {
   if (device.is_cpu()) return on_host(batch, vocab);
-  if (!batch.together) throw Error(ErrorKind::data, "a batch for a GPU must have contiguous rows");
+  if (!batch.together) data_error("a batch for a GPU must have contiguous rows");
   const auto type = batch.width == 2 ? at::kUInt16 : at::kUInt32;
   const auto ids =
       at::from_blob(const_cast<std::byte*>(batch.rows.front()), {batch.sequences(), batch.seq_len + 1},

@@ -127,9 +127,8 @@ Device choose_device(const DeviceConfig& config, const Hardware& hardware) {
   const auto what = config.device == "cuda"
                         ? "device is cuda" + (found ? ", this machine has an NVIDIA GPU" : std::string())
                         : std::string("this machine has an NVIDIA GPU");
-  throw Error(ErrorKind::config, what + in_brackets(hardware.nvidia_name) + ", but " + obstacle.reason +
-                                     ". To use it, " + obstacle.remedy +
-                                     "; to train on the CPU, set device: cpu");
+  config_error(what + in_brackets(hardware.nvidia_name) + ", but " + obstacle.reason + ". To use it, " +
+               obstacle.remedy + "; to train on the CPU, set device: cpu");
 }
 
 Precision choose_precision(const InnerConfig& config, Device device, const Hardware& hardware) {

@@ -25,8 +25,6 @@ struct AddNorm {
   T *sum, *out;  ///< `sum` is unused without `delta`
   float* rstd_N;
 };
-void add_norm(const AddNorm<float>& a);
-void add_norm(const AddNorm<Bf16>& a);
 
 /// Gradient of both x and delta: grad_sum (may be null) plus the gradient through the norm. weight_gradient_C
 /// is written in fp32.
@@ -39,8 +37,6 @@ struct AddNormBackward {
   float* weight_gradient_C;
   float* block_sums = nullptr;  ///< GPU only: cuda::row_blocks(rows) rows as long as the gradient
 };
-void add_norm_backward(const AddNormBackward<float>& a);
-void add_norm_backward(const AddNormBackward<Bf16>& a);
 
 /// The same with LayerNorm (arXiv 1607.06450): out = (sum - mean) * rstd * weight + bias, rstd = 1 /
 /// sqrt(variance + eps). Means and rstds are kept for the backward pass.
@@ -52,8 +48,6 @@ struct AddLayerNorm {
   T *sum, *out;
   float *mean_N, *rstd_N;
 };
-void add_layer_norm(const AddLayerNorm<float>& a);
-void add_layer_norm(const AddLayerNorm<Bf16>& a);
 
 /// Gradients as for AddNorm; the weight's gradient is followed by the bias's.
 template <class T>
@@ -65,8 +59,6 @@ struct AddLayerNormBackward {
   float* affine_gradient_2C;
   float* block_sums = nullptr;  ///< as in AddNormBackward
 };
-void add_layer_norm_backward(const AddLayerNormBackward<float>& a);
-void add_layer_norm_backward(const AddLayerNormBackward<Bf16>& a);
 
 /// Geometry of the heads of one attention layer. N = sequences * length.
 struct Heads {
@@ -88,8 +80,6 @@ struct SplitHeads {
   T *q, *k, *v;
   float* rstd;
 };
-void split_heads(const SplitHeads<float>& a);
-void split_heads(const SplitHeads<Bf16>& a);
 
 template <class T>
 struct SplitHeadsBackward {
@@ -100,8 +90,6 @@ struct SplitHeadsBackward {
   T* grad_qkv;
   float* norms_gradient;  ///< [2, D]; null without norms
 };
-void split_heads_backward(const SplitHeadsBackward<float>& a);
-void split_heads_backward(const SplitHeadsBackward<Bf16>& a);
 
 /// Where a row of attention weights begins to look back: position t of sequence b sees positions from
 /// begins_BT[b][t] on. Rows are ordered by sequence, then head, then position.
@@ -122,8 +110,6 @@ struct CausalSoftmax {
   LookBack back;
   T* scores;
 };
-void causal_softmax(const CausalSoftmax<float>& a);
-void causal_softmax(const CausalSoftmax<Bf16>& a);
 
 /// In place: gradient of the weights -> gradient of the scores before `scale`.
 template <class T>
@@ -134,8 +120,6 @@ struct CausalSoftmaxBackward {
   const T* weights;
   T* grad;
 };
-void causal_softmax_backward(const CausalSoftmaxBackward<float>& a);
-void causal_softmax_backward(const CausalSoftmaxBackward<Bf16>& a);
 
 /// out_NF = silu(gate) * up (arXiv 2002.05202), gate and up the halves of gate_up_N(2F).
 template <class T>
@@ -144,8 +128,6 @@ struct SwiGlu {
   const T* gate_up;
   T* out;
 };
-void swiglu(const SwiGlu<float>& a);
-void swiglu(const SwiGlu<Bf16>& a);
 
 /// Also recomputes `out`, with the same bits as the forward pass.
 template <class T>
@@ -154,8 +136,6 @@ struct SwiGluBackward {
   const T *gate_up, *grad_out;
   T *grad_gate_up, *out;
 };
-void swiglu_backward(const SwiGluBackward<float>& a);
-void swiglu_backward(const SwiGluBackward<Bf16>& a);
 
 /// out = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3): GELU in its tanh form (arXiv 1606.08415), which
 /// GPT-2 uses.
@@ -165,8 +145,6 @@ struct Gelu {
   const T* x;
   T* out;
 };
-void gelu(const Gelu<float>& a);
-void gelu(const Gelu<Bf16>& a);
 
 /// `grad_x` may be `grad_out`; recomputes `out` like SwiGluBackward.
 template <class T>
@@ -175,8 +153,10 @@ struct GeluBackward {
   const T *x, *grad_out;
   T *grad_x, *out;
 };
-void gelu_backward(const GeluBackward<float>& a);
-void gelu_backward(const GeluBackward<Bf16>& a);
+
+/// Runs a kernel above on all threads. `Work`: AddNorm<float>, AddNorm<Bf16> and so on.
+template <class Work>
+void run(const Work& work);
 
 /// sums_C[c] = the sum of column c, in fp32. GPU only; on a CPU libtorch's own is as good.
 template <class T>

@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* config_name = "config.json";
 constexpr const char* weights_name = "model.safetensors";
-constexpr std::uint64_t largest_config = 1 << 20;  // bytes
+constexpr std::uint64_t max_config_bytes = 1 << 20;  // bytes
 constexpr int deepest_json = 20;
 
 /// Reads config.json key by key; each call states the valid values.
@@ -30,7 +30,7 @@ class ConfigFile {
   explicit ConfigFile(const fs::path& file) : file_(file) {
     const File open(file, File::Mode::read);
     const auto size = open.size();
-    if (size > largest_config) refuse("has " + std::to_string(size) + " bytes; expected at most 1 MiB");
+    if (size > max_config_bytes) refuse("has " + std::to_string(size) + " bytes; expected at most 1 MiB");
     std::string text(size, ' ');
     if (!open.read(std::as_writable_bytes(std::span(text)))) refuse("has become shorter while it was read");
     bool too_deep = false;
@@ -42,9 +42,7 @@ class ConfigFile {
     if (too_deep || !keys_.is_object()) refuse("is not a JSON object");
   }
 
-  [[noreturn]] void refuse(const std::string& reason) const {
-    throw Error(ErrorKind::data, file_.string() + " " + reason);
-  }
+  [[noreturn]] void refuse(const std::string& reason) const { data_error(file_.string() + " " + reason); }
   [[noreturn]] void refuse(const std::string& key, const Json& value, const std::string& expected) const {
     refuse("has " + key + " " + value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 100) +
            "; expected " + expected);
@@ -165,9 +163,9 @@ void check_same(const ModelShape& ours, const ModelShape& theirs, const fs::path
   }
   for (const auto& s : settings) {
     if (s.ours == s.theirs) continue;
-    throw Error(ErrorKind::config, std::string(s.key) + " is " + Json(s.ours).dump() + " and " +
-                                       (folder / config_name).string() + " has " + Json(s.theirs).dump() +
-                                       " (" + s.their_key + "); expected the same");
+    config_error(std::string(s.key) + " is " + Json(s.ours).dump() + " and " +
+                 (folder / config_name).string() + " has " + Json(s.theirs).dump() + " (" + s.their_key +
+                 "); expected the same");
   }
 }
 
@@ -216,9 +214,7 @@ PretrainedShape read_pretrained_shape(const fs::path& folder) {
 std::vector<float> read_pretrained(const fs::path& folder, const ParameterTable& table) {
   check_same(table.model(), read_pretrained_shape(folder).model, folder);
   const SafetensorsFile file(folder / weights_name);
-  const auto refuse = [&](const std::string& reason) {
-    throw Error(ErrorKind::data, file.path().string() + ": " + reason);
-  };
+  const auto refuse = [&](const std::string& reason) { data_error(file.path().string() + ": " + reason); };
   std::map<std::string, const SafetensorsFile::Tensor*> there;
   for (const auto& tensor : file.tensors()) {
     if (!is_no_parameter(tensor.name)) there[short_name(tensor.name)] = &tensor;
@@ -279,8 +275,7 @@ void write_pretrained(const fs::path& folder, const ParameterTable& table, std::
 
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error)
-    throw Error(ErrorKind::data, "cannot make the folder " + folder.string() + ": " + error.message());
+  if (error) data_error("cannot make the folder " + folder.string() + ": " + error.message());
   std::vector<TensorView> tensors;
   for (const auto& tensor : table.tensors())
     tensors.push_back({tensor.name, tensor.shape, parameters.subspan(tensor.range.begin, tensor.range.size)});

@@ -21,14 +21,22 @@ inline void* stream_of([[maybe_unused]] const at::Tensor& x) {
   return nullptr;
 }
 
-/// Calls `on_cpu(work)`, or does the same on the GPU that has `x`.
-template <class Work, class OnCpu>
-void run_on(const at::Tensor& x, const Work& work, const OnCpu& on_cpu) {
+/// Runs a kernel on the GPU that has `x`.
+template <class Work>
+void run_on_gpu([[maybe_unused]] const at::Tensor& x, [[maybe_unused]] const Work& work) {
 #ifdef ISTHMUS_WITH_CUDA
-  if (!x.is_cpu()) return cuda::run(work, stream_of(x));
+  TORCH_CHECK(!x.is_cpu(), "this kernel is for GPUs only");
+  cuda::run(work, stream_of(x));
+#else
+  TORCH_CHECK(false, "this build has loops for CPUs only");
 #endif
-  TORCH_CHECK(x.is_cpu(), "this build has loops for CPUs only");
-  on_cpu(work);
+}
+
+/// Runs a kernel on the device that has `x`.
+template <class Work>
+void run_on(const at::Tensor& x, const Work& work) {
+  if (x.is_cpu()) return cpu::run(work);
+  run_on_gpu(x, work);
 }
 
 }  // namespace isthmus::trainer

@@ -51,10 +51,8 @@ struct Embed : Function<Embed> {
 template <class T>
 void add_norm_forward(const Tensor& x, const Tensor& delta, const Tensor& weight, double eps,
                       const Tensor& sum, const Tensor& out, const Tensor& rstd) {
-  run_on(x,
-         cpu::AddNorm<T>{x.size(0), x.size(1), static_cast<float>(eps), data<T>(x), data<T>(delta),
-                         data<T>(weight), data<T>(sum), data<T>(out), floats(rstd)},
-         [](const auto& work) { cpu::add_norm(work); });
+  run_on(x, cpu::AddNorm<T>{x.size(0), x.size(1), static_cast<float>(eps), data<T>(x), data<T>(delta),
+                            data<T>(weight), data<T>(sum), data<T>(out), floats(rstd)});
 }
 
 /// RMSNorm without an addition.
@@ -87,11 +85,9 @@ std::pair<Tensor, Tensor> norm_backward(const variable_list& saved, const Tensor
   const auto sums = block_sums(sum, sum.size(1));
   dispatch(sum, [&](auto type) {
     using T = decltype(type);
-    run_on(sum,
-           cpu::AddNormBackward<T>{sum.size(0), sum.size(1), data<T>(sum), data<T>(weight), data<T>(out_grad),
-                                   data<T>(sum_grad), floats(saved[2]), data<T>(grad_x), floats(weight_grad),
-                                   floats(sums)},
-           [](const auto& work) { cpu::add_norm_backward(work); });
+    run_on(sum, cpu::AddNormBackward<T>{sum.size(0), sum.size(1), data<T>(sum), data<T>(weight),
+                                        data<T>(out_grad), data<T>(sum_grad), floats(saved[2]),
+                                        data<T>(grad_x), floats(weight_grad), floats(sums)});
   });
   return {grad_x, weight_grad.to(sum.scalar_type())};
 }
@@ -131,11 +127,9 @@ struct AddLayerNorm : Function<AddLayerNorm> {
     const auto mean_N = float_like(x, {x.size(0)}), rstd_N = float_like(x, {x.size(0)});
     dispatch(x, [&](auto type) {
       using T = decltype(type);
-      run_on(x,
-             cpu::AddLayerNorm<T>{x.size(0), x.size(1), static_cast<float>(eps), data<T>(x), data<T>(delta),
-                                  data<T>(affine_2C), data<T>(sum), data<T>(out), floats(mean_N),
-                                  floats(rstd_N)},
-             [](const auto& work) { cpu::add_layer_norm(work); });
+      run_on(x, cpu::AddLayerNorm<T>{x.size(0), x.size(1), static_cast<float>(eps), data<T>(x),
+                                     data<T>(delta), data<T>(affine_2C), data<T>(sum), data<T>(out),
+                                     floats(mean_N), floats(rstd_N)});
     });
     ctx->save_for_backward({sum, affine_2C, mean_N, rstd_N});
     ctx->set_materialize_grads(false);
@@ -151,19 +145,14 @@ struct AddLayerNorm : Function<AddLayerNorm> {
     const auto sums = block_sums(sum, affine.numel());
     dispatch(sum, [&](auto type) {
       using T = decltype(type);
-      run_on(
-          sum,
-          cpu::AddLayerNormBackward<T>{sum.size(0), sum.size(1), data<T>(sum), data<T>(affine),
-                                       data<T>(out_grad), data<T>(sum_grad), floats(saved[2]),
-                                       floats(saved[3]), data<T>(grad_x), floats(affine_grad), floats(sums)},
-          [](const auto& work) { cpu::add_layer_norm_backward(work); });
+      run_on(sum, cpu::AddLayerNormBackward<T>{sum.size(0), sum.size(1), data<T>(sum), data<T>(affine),
+                                               data<T>(out_grad), data<T>(sum_grad), floats(saved[2]),
+                                               floats(saved[3]), data<T>(grad_x), floats(affine_grad),
+                                               floats(sums)});
     });
     return {grad_x, grad_x, affine_grad.to(sum.scalar_type()), Tensor()};
   }
 };
-
-/// Takes the role of the CPU loop in a kernel that only GPUs have.
-constexpr auto no_cpu = [](const auto&) { TORCH_CHECK(false, "this kernel is for GPUs only"); };
 
 cpu::LookBack look_back(const AttentionShape& s) {
   return {s.length, s.heads, s.begins_BT.defined() ? data<std::int32_t>(s.begins_BT) : nullptr};
@@ -199,8 +188,8 @@ struct Attention : Function<Attention> {
     if (norms_2D.numel() > 0) rstd = float_like(qkv, {qkv.size(0), s.heads + s.kv_heads});
     dispatch(qkv, [&](auto type) {
       using T = decltype(type);
-      cpu::split_heads(cpu::SplitHeads<T>{heads_of(s), data<T>(qkv), norms<T>(norms_2D), data<T>(q),
-                                          data<T>(k), data<T>(v), floats(rstd)});
+      cpu::run(cpu::SplitHeads<T>{heads_of(s), data<T>(qkv), norms<T>(norms_2D), data<T>(q), data<T>(k),
+                                  data<T>(v), floats(rstd)});
     });
     const auto kept_qkv =
         norms_2D.numel() > 0 ? qkv : Tensor();  // a norm's backward pass needs the norm's input
@@ -234,9 +223,9 @@ struct Attention : Function<Attention> {
     const auto norms_grad = float_like(q, norms_2D.sizes());
     dispatch(q, [&, &grad_q = grad_q, &grad_k = grad_k, &grad_v = grad_v](auto type) {
       using T = decltype(type);
-      cpu::split_heads_backward(cpu::SplitHeadsBackward<T>{
-          heads_of(s), data<T>(qkv), norms<T>(norms_2D), floats(rstd), data<T>(grad_q), data<T>(grad_k),
-          data<T>(grad_v), data<T>(grad_qkv), norms<float>(norms_grad)});
+      cpu::run(cpu::SplitHeadsBackward<T>{heads_of(s), data<T>(qkv), norms<T>(norms_2D), floats(rstd),
+                                          data<T>(grad_q), data<T>(grad_k), data<T>(grad_v),
+                                          data<T>(grad_qkv), norms<float>(norms_grad)});
     });
     return {grad_qkv, norms_grad.to(q.scalar_type()), Tensor()};
   }
@@ -268,9 +257,8 @@ struct Attention : Function<Attention> {
     const auto grad_scores = at::bmm(grad_y, v.transpose(1, 2));
     dispatch(q, [&, &weights = weights](auto type) {
       using T = decltype(type);
-      cpu::causal_softmax_backward(cpu::CausalSoftmaxBackward<T>{weights.size(0) * weights.size(1), s.length,
-                                                                 scale(s), look_back(s), data<T>(weights),
-                                                                 data<T>(grad_scores)});
+      cpu::run(cpu::CausalSoftmaxBackward<T>{weights.size(0) * weights.size(1), s.length, scale(s),
+                                             look_back(s), data<T>(weights), data<T>(grad_scores)});
     });
     return {at::bmm(grad_scores, k), at::bmm(grad_scores.transpose(1, 2), q), grad_v};
   }
@@ -278,8 +266,8 @@ struct Attention : Function<Attention> {
     const auto weights = at::bmm(q, k.transpose(1, 2));
     dispatch(q, [&](auto type) {
       using T = decltype(type);
-      cpu::causal_softmax(cpu::CausalSoftmax<T>{weights.size(0) * weights.size(1), s.length, scale(s),
-                                                look_back(s), data<T>(weights)});
+      cpu::run(cpu::CausalSoftmax<T>{weights.size(0) * weights.size(1), s.length, scale(s), look_back(s),
+                                     data<T>(weights)});
     });
     return weights;
   }
@@ -294,7 +282,7 @@ struct RotatedHeads : Function<RotatedHeads> {
     const auto out = at::empty_like(qkv);
     dispatch(qkv, [&](auto type) {
       using T = decltype(type);
-      run_on(qkv, cuda::RotateHeads<T>{heads_of(s), data<T>(qkv), norms<T>(norms_2D), data<T>(out)}, no_cpu);
+      run_on_gpu(qkv, cuda::RotateHeads<T>{heads_of(s), data<T>(qkv), norms<T>(norms_2D), data<T>(out)});
     });
     const auto kept_qkv = norms_2D.numel() > 0 ? qkv : Tensor();
     ctx->save_for_backward({kept_qkv, norms_2D, s.cos_TD2, s.sin_TD2});
@@ -317,11 +305,9 @@ struct RotatedHeads : Function<RotatedHeads> {
     const auto sums = float_like(q, {norms_2D.numel() > 0 ? cuda::row_blocks(rows) : 0, norms_2D.numel()});
     dispatch(q, [&](auto type) {
       using T = decltype(type);
-      run_on(
-          q,
-          cuda::RotateHeadsBackward<T>{heads_of(s), data<T>(qkv), norms<T>(norms_2D), data<T>(q), data<T>(k),
-                                       data<T>(v), data<T>(grad_qkv), floats(norms_grad), floats(sums)},
-          no_cpu);
+      run_on_gpu(q, cuda::RotateHeadsBackward<T>{heads_of(s), data<T>(qkv), norms<T>(norms_2D), data<T>(q),
+                                                 data<T>(k), data<T>(v), data<T>(grad_qkv),
+                                                 floats(norms_grad), floats(sums)});
     });
     return {grad_qkv, norms_grad.to(q.scalar_type()), Tensor()};
   }

@@ -93,8 +93,7 @@ struct SwigluActivation {
     const auto out = at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
     dispatch(gate_up, [&](auto type) {
       using T = decltype(type);
-      run_on(out, cpu::SwiGlu<T>{out.size(0), out.size(1), data<T>(gate_up), data<T>(out)},
-             [](const auto& work) { cpu::swiglu(work); });
+      run_on(out, cpu::SwiGlu<T>{out.size(0), out.size(1), data<T>(gate_up), data<T>(out)});
     });
     return out;
   }
@@ -102,10 +101,8 @@ struct SwigluActivation {
     const auto grad_gate_up = at::empty_like(gate_up), out = at::empty_like(grad);
     dispatch(gate_up, [&](auto type) {
       using T = decltype(type);
-      run_on(grad,
-             cpu::SwiGluBackward<T>{grad.size(0), grad.size(1), data<T>(gate_up), data<T>(grad),
-                                    data<T>(grad_gate_up), data<T>(out)},
-             [](const auto& work) { cpu::swiglu_backward(work); });
+      run_on(grad, cpu::SwiGluBackward<T>{grad.size(0), grad.size(1), data<T>(gate_up), data<T>(grad),
+                                          data<T>(grad_gate_up), data<T>(out)});
     });
     return {grad_gate_up, out};
   }
@@ -116,8 +113,7 @@ struct GeluActivation {
     auto out = at::empty_like(x);
     dispatch(x, [&](auto type) {
       using T = decltype(type);
-      run_on(x, cpu::Gelu<T>{x.size(0), x.size(1), data<T>(x), data<T>(out)},
-             [](const auto& work) { cpu::gelu(work); });
+      run_on(x, cpu::Gelu<T>{x.size(0), x.size(1), data<T>(x), data<T>(out)});
     });
     return out;
   }
@@ -125,10 +121,8 @@ struct GeluActivation {
     const auto out = at::empty_like(x);
     dispatch(x, [&](auto type) {
       using T = decltype(type);
-      run_on(
-          x,
-          cpu::GeluBackward<T>{x.size(0), x.size(1), data<T>(x), data<T>(grad), data<T>(grad), data<T>(out)},
-          [](const auto& work) { cpu::gelu_backward(work); });
+      run_on(x, cpu::GeluBackward<T>{x.size(0), x.size(1), data<T>(x), data<T>(grad), data<T>(grad),
+                                     data<T>(out)});
     });
     return {grad, out};
   }

@@ -97,9 +97,8 @@ void SiteReplica::hand_out_rows(const data::Batch& batch, std::size_t each) {
 float SiteReplica::forward_backward(const data::Batch& batch) {
   const auto ranks = ranks_.links.size() + 1;
   if (batch.rows.size() % ranks != 0) {
-    throw Error(ErrorKind::config, "a batch of " + std::to_string(batch.rows.size()) +
-                                       " sequences cannot be divided evenly among " + std::to_string(ranks) +
-                                       " ranks");
+    config_error("a batch of " + std::to_string(batch.rows.size()) +
+                 " sequences cannot be divided evenly among " + std::to_string(ranks) + " ranks");
   }
   const auto each = batch.rows.size() / ranks;
   gave_out_gradient_ = false;
