@@ -15,17 +15,10 @@
 //         counters, a line for each direction and each site
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/if.h>
-#include <linux/if_tun.h>
-#include <sched.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -39,9 +32,9 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 #include <utility>
 
+#include "descriptors.h"
 #include "link.h"
 #include "nat.h"
 #include "packet.h"
@@ -49,18 +42,8 @@
 namespace isthmus::wan_lab {
 namespace {
 
-constexpr const char* device_name = "wan0";
 constexpr int reads_at_a_time = 64;  // from one device before the next
 constexpr std::size_t message_limit = 64 << 10;
-
-[[noreturn]] void fail(const std::string& what) {
-  throw std::system_error(errno, std::generic_category(), what);
-}
-
-int checked(int result, const std::string& what) {
-  if (result < 0) fail(what);
-  return result;
-}
 
 Nanoseconds now() {
   timespec t;
@@ -76,61 +59,6 @@ T number(std::string_view text) {
     throw std::invalid_argument(fmt::format("'{}' is not a number or out of range", text));
   }
   return value;
-}
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-// A device belongs to the namespace in which it is opened, not to that of the process that uses its
-// descriptor.
-Descriptor open_device(const std::string& name_space) {
-  const Descriptor home(checked(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC), "/proc/self/ns/net"));
-  const auto path = "/run/netns/" + name_space;
-  const Descriptor there(checked(open(path.c_str(), O_RDONLY | O_CLOEXEC), path));
-  checked(setns(there.get(), CLONE_NEWNET), "entering " + path);
-  Descriptor device(open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
-  checked(setns(home.get(), CLONE_NEWNET), "leaving " + path);
-  checked(device.get(), "/dev/net/tun");
-
-  ifreq request{};
-  std::strncpy(request.ifr_name, device_name, IFNAMSIZ - 1);
-  request.ifr_flags = static_cast<short>(IFF_TUN | IFF_NO_PI | IFF_VNET_HDR | IFF_TUN_EXCL);
-  checked(ioctl(device.get(), TUNSETIFF, &request), fmt::format("making {} in {}", device_name, name_space));
-  checked(ioctl(device.get(), TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6),
-          "offloads of " + name_space);
-  return device;
-}
-
-Descriptor listen_on(const std::string& path) {
-  Descriptor listener(
-      checked(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), "control socket"));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path)
-    throw std::invalid_argument("--control: path too long: " + path);
-  path.copy(address.sun_path, path.size());
-  checked(bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), path);
-  checked(listen(listener.get(), 16), path);
-  return listener;
-}
-
-// Makes timers precise and takes precedence over other work on the machine. If this is not permitted, the
-// forwarder is less punctual; `status` reports it.
-bool become_punctual() {
-  prctl(PR_SET_TIMERSLACK, 1);
-  const sched_param priority{.sched_priority = 1};
-  return sched_setscheduler(0, SCHED_FIFO, &priority) == 0;
 }
 
 struct Site {
