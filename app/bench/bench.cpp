@@ -17,7 +17,7 @@
 #include "isthmus/base/say.h"
 #include "isthmus/outer_sync/net/coordinator/coordinator_node.h"
 #include "isthmus/outer_sync/tls/authority.h"
-#include "launch/local_run.h"
+#include "launch/processes/local_run.h"
 #include "plan/model_size.h"
 #include "run/experiment/identity.h"
 #include "run/output/json_output.h"

@@ -6,13 +6,13 @@
 #include <cstdio>
 #include <memory>
 
-#include "compare/certificate.h"
-#include "compare/comparison.h"
-#include "compare/page.h"
-#include "compare/report.h"
-#include "compare/run_record.h"
-#include "compare/run_state.h"
-#include "compare/runner.h"
+#include "compare/arms/comparison.h"
+#include "compare/report/certificate.h"
+#include "compare/report/page.h"
+#include "compare/report/report.h"
+#include "compare/runs/run_record.h"
+#include "compare/runs/run_state.h"
+#include "compare/runs/runner.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
 #include "isthmus/base/say.h"

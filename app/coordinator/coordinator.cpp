@@ -9,11 +9,11 @@
 #include <mutex>
 #include <optional>
 
-#include "coordinator/auto_replan.h"
-#include "coordinator/gathered_folders.h"
+#include "coordinator/events/run_events.h"
 #include "coordinator/newcomer_config.h"
-#include "coordinator/round_timeline.h"
-#include "coordinator/run_events.h"
+#include "coordinator/records/gathered_folders.h"
+#include "coordinator/records/round_timeline.h"
+#include "coordinator/replan/auto_replan.h"
 #include "coordinator/run_status.h"
 #include "isthmus/base/archive.h"
 #include "isthmus/base/error.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/launch_sites.h"
+#include "launch/sites/launch_sites.h"
 
 namespace isthmus::app {
 

@@ -3,11 +3,11 @@
 #include <memory>
 
 #include "isthmus/base/error.h"
+#include "launch/agent/site_agent.h"
+#include "launch/agent/tether.h"
 #include "launch/detach.h"
 #include "launch/launch.h"
-#include "launch/render.h"
-#include "launch/site_agent.h"
-#include "launch/tether.h"
+#include "launch/schedulers/render.h"
 
 namespace isthmus::app {
 

@@ -1,6 +1,6 @@
 // `run.on_event`: the command gets events one after the other, and cannot harm the run.
 
-#include "coordinator/event_hook.h"
+#include "coordinator/events/event_hook.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

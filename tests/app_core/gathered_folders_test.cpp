@@ -1,6 +1,6 @@
 // The lines that the coordinator keeps for its members, and their limits.
 
-#include "coordinator/gathered_folders.h"
+#include "coordinator/records/gathered_folders.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

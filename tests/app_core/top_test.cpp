@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/live/top_screen.h"
-#include "coordinator/round_timeline.h"
+#include "coordinator/records/round_timeline.h"
 #include "isthmus/base/error.h"
 
 namespace isthmus::app {

@@ -1,13 +1,13 @@
 // `compare --certify` on recorded runs: verdicts of gates, certificates, and plain comparisons.
 
-#include "compare/certificate.h"
+#include "compare/report/certificate.h"
 
 #include <fmt/format.h>
 
 #include "command.h"
-#include "compare/gates.h"
-#include "compare/page.h"
-#include "compare/run_state.h"
+#include "compare/report/page.h"
+#include "compare/report/verdicts.h"
+#include "compare/runs/run_state.h"
 #include "recorded.h"
 #include "run/output/version.h"
 

@@ -1,6 +1,6 @@
 // Reading the curves of runs and of foreign files.
 
-#include "compare/run_record.h"
+#include "compare/runs/run_record.h"
 #include "recorded.h"
 
 namespace isthmus {

@@ -1,6 +1,6 @@
 // Deliberate faults, on processes that play a run's workers.
 
-#include "compare/faults.h"
+#include "compare/arms/faults.h"
 
 #include <unistd.h>
 

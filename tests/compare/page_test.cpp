@@ -1,11 +1,11 @@
 // report.html: foreign text stays text, and a browser draws the report's figures.
 
-#include "compare/page.h"
+#include "compare/report/page.h"
 
 #include <algorithm>
 
 #include "command.h"
-#include "compare/words.h"
+#include "compare/statistics/words.h"
 #include "recorded.h"
 
 namespace isthmus {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "compare/run_record.h"
-#include "compare/run_state.h"
+#include "compare/runs/run_record.h"
+#include "compare/runs/run_state.h"
 
 namespace isthmus {
 

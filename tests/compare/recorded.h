@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "compare/comparison.h"
-#include "compare/report.h"
+#include "compare/arms/comparison.h"
+#include "compare/report/report.h"
 #include "isthmus/base/error.h"
 #include "temporary_folder.h"
 

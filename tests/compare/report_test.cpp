@@ -1,9 +1,9 @@
 // Figures, verdicts and notes of recorded runs.
 
-#include "compare/report.h"
+#include "compare/report/report.h"
 
-#include "compare/run_state.h"
-#include "compare/words.h"
+#include "compare/runs/run_state.h"
+#include "compare/statistics/words.h"
 #include "recorded.h"
 
 namespace isthmus {

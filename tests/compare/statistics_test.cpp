@@ -1,6 +1,6 @@
 // Compares intervals with values worked out by hand and with tables of Student's t.
 
-#include "compare/statistics.h"
+#include "compare/statistics/statistics.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 #include <array>
 #include <cmath>
 
-#include "coordinator/replan_readings.h"
-#include "coordinator/round_timeline.h"
+#include "coordinator/records/round_timeline.h"
+#include "coordinator/replan/replan_readings.h"
 #include "coordinator_talk.h"
 #include "isthmus/outer_sync/config/settings_timeline.h"
 

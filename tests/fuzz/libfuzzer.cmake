@@ -48,7 +48,7 @@ file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/base/*.cpp ${CMAKE_SOURC
   ${CMAKE_SOURCE_DIR}/outer_sync/net/wire/*.cpp ${CMAKE_SOURCE_DIR}/outer_sync/net/rate/*.cpp)
 list(FILTER sources EXCLUDE REGEX "/device_cuda.cpp$")
 list(APPEND sources ${CMAKE_SOURCE_DIR}/outer_sync/net/state_transfer/state_frames.cpp
-  ${CMAKE_SOURCE_DIR}/app/coordinator/replan_readings.cpp ${CMAKE_SOURCE_DIR}/app/coordinator/round_timeline.cpp)
+  ${CMAKE_SOURCE_DIR}/app/coordinator/replan/replan_readings.cpp ${CMAKE_SOURCE_DIR}/app/coordinator/records/round_timeline.cpp)
 set(objects)
 foreach(source ${sources})
   fuzz_object(${source})

@@ -5,8 +5,8 @@
 #include <gmock/gmock.h>
 
 #include "isthmus/base/error.h"
-#include "launch/launch_sites.h"
-#include "launch/site_link.h"
+#include "launch/sites/launch_sites.h"
+#include "launch/sites/site_link.h"
 #include "run/experiment/experiment.h"
 #include "temporary_folder.h"
 

@@ -1,6 +1,6 @@
 // How a run of processes ends: by an interrupt, or because no process trains any more.
 
-#include "launch/local_run.h"
+#include "launch/processes/local_run.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // How often and when an ended process is restarted.
 
-#include "launch/restarts.h"
+#include "launch/processes/restarts.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 #include "command.h"
 #include "isthmus/base/file.h"
 #include "isthmus/base/text.h"
-#include "launch/tether_messages.h"
+#include "launch/agent/agent_messages.h"
 #include "run/process/run_folder.h"
 #include "temporary_folder.h"
 

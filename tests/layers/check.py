@@ -88,7 +88,24 @@ APP = {
     "cli": [*RUN, "command_line", "plan", "coordinator", "worker", "launch", "doctor", "bench", "compare", "model"],
     "programs": [*RUN, "worker", "cli"],
 }
-FOLDERS = {"outer_sync": OUTER_SYNC, "data": DATA, "trainer": TRAINER, "app": APP}
+# The same for folders of app/. "" is the sources that lie in no inner folder: no inner folder may include them.
+COORDINATOR = {"events": [], "replan": [], "records": [], "": ["events", "replan", "records"]}
+LAUNCH = {
+    "processes": [],
+    "agent": ["processes"],
+    "sites": ["processes", "agent"],
+    "schedulers": ["sites"],
+    "": ["processes", "agent", "sites", "schedulers"],
+}
+COMPARE = {
+    "statistics": [],
+    "arms": ["statistics"],
+    "runs": ["statistics", "arms"],
+    "report": ["statistics", "arms", "runs"],
+    "": ["arms", "runs", "report"],
+}
+FOLDERS = {"outer_sync": OUTER_SYNC, "data": DATA, "trainer": TRAINER, "app": APP, "app/coordinator": COORDINATOR,
+           "app/launch": LAUNCH, "app/compare": COMPARE}
 # A public header belongs to the inner folder in its path, or else to the folder of its source. These have neither.
 PLACES = {
     "data": {"device.h": "device", "document_format.h": "text", "sample_source.h": "order"},
@@ -135,10 +152,16 @@ def inner_folder(root, path, parent):
     name = path.removeprefix(parent + "/").removeprefix(f"include/isthmus/{parent}/")
     folder = max((folder for folder in FOLDERS[parent] if name.startswith(folder + "/")), key=len, default=None)
     folder = folder or PLACES.get(parent, {}).get(name)
+    if folder is None and "" in FOLDERS[parent] and "/" not in name:
+        folder = ""
     if folder is None and path.startswith(f"{parent}/include/"):
         folder = next(
             (folder for folder in FOLDERS[parent] if (root / parent / folder / name).with_suffix(".cpp").exists()), None)
     return folder
+
+
+def title(parent, folder):
+    return f"{parent}/{folder}/" if folder else f"{parent}/"
 
 
 def included_path(root, path, include):
@@ -162,7 +185,7 @@ def folder_breaches(root, path, include):
             yield f"{include} is in no folder of {parent}/"
         elif used != folder and used not in folders[folder]:
             allowed = ", ".join(folders[folder]) or "no other folder"
-            yield f"{parent}/{folder}/ may not use {parent}/{used}/ (it may use {allowed})"
+            yield f"{title(parent, folder)} may not use {title(parent, used)} (it may use {allowed})"
 
 
 def pure_folder(root, path):
@@ -195,7 +218,7 @@ def breaches(root, path):
     name = path.relative_to(root).as_posix()
     for parent, folders in FOLDERS.items():
         if name.startswith(parent + "/") and inner_folder(root, name, parent) is None:
-            yield 1, f"the file is in no folder of {parent}/ ({', '.join(folders)})"
+            yield 1, f"the file is in no folder of {parent}/ ({', '.join(filter(None, folders))})"
     for number, line in enumerate(without_comments(path.read_text(encoding="utf-8")).splitlines(), 1):
         include = INCLUDE.match(line)
         if include:

@@ -62,15 +62,17 @@ class Check(unittest.TestCase):
             layer, _, inside = parent.partition("/")
             for folder, allowed in folders.items():
                 for used in folders:
-                    name = used.replace("/", "_")
-                    public = f"{parent}/include/isthmus/{parent}/{folder}/{name}.h"
-                    for path, include in ((f"{parent}/{folder}/{name}.cpp", f"{inside}/{used}/x.h".lstrip("/")),
-                                          (public, f"isthmus/{parent}/{used}/x.h")):
-                        if path == public and inside:
-                            continue
+                    name = used.replace("/", "_") or "top"
+                    own = {"/".join(filter(None, (parent, folder, f"{name}.cpp"))):
+                           "/".join(filter(None, (inside, used, "x.h")))}
+                    if not inside:
+                        public = f"{parent}/include/isthmus/{parent}/{folder}/{name}.h"
+                        own[public] = f"isthmus/{parent}/{used}/x.h"
+                    for path, include in own.items():
                         files[path] = f'\n#include "{include}"\n'
                         if used != folder and used not in allowed:
-                            expected.append(f"{path}:2: {parent}/{folder}/ may not use {parent}/{used}/")
+                            folders_named = f"{check.title(parent, folder)} may not use {check.title(parent, used)}"
+                            expected.append(f"{path}:2: {folders_named}")
         output, status = run_on(files)
         self.assertEqual(status, 1)
         self.assertEqual(sorted(line.split(" (it may")[0] for line in output.splitlines()), sorted(expected))
