@@ -34,17 +34,17 @@ void claim_folder(const Comparison& comparison) {
   const nlohmann::json own = {{"name", comparison.keys.name}, {"size", comparison.size}};
   if (!fs::exists(file)) {
     if (fs::exists(comparison.folder) && !fs::is_empty(comparison.folder))
-      throw Error(ErrorKind::config, fmt::format("{} is not the folder of a comparison (it has no {}); "
-                                                 "use another name, or --set out=FOLDER",
-                                                 comparison.folder.string(), mark));
+      config_error(
+          fmt::format("{} is not the folder of a comparison (it has no {}); "
+                      "use another name, or --set out=FOLDER",
+                      comparison.folder.string(), mark));
     make_private_folder(comparison.folder);  // private, so that no other user can hold its lock
     replace_file(file, own.dump() + "\n");
     return;
   }
   const auto there = nlohmann::json::parse(read_text(file), nullptr, false);
   if (there == own) return;
-  throw Error(
-      ErrorKind::config,
+  config_error(
       fmt::format("{} is the folder of another comparison ({}); this one is {}. Use another name, or "
                   "--set out=FOLDER",
                   comparison.folder.string(), there.is_discarded() ? "damaged" : there.dump(), own.dump()));
@@ -99,9 +99,9 @@ void check_others(const Comparison& comparison) {
   for (const auto& run : comparison.runs) {
     if (!run.is_read_only) continue;
     if (state_of(run).stage != RunState::Stage::finished)
-      throw Error(ErrorKind::data, run.folder().string() +
-                                       " has a run that is not finished; expected a finished run "
-                                       "(`isthmus launch --resume` continues it)");
+      data_error(run.folder().string() +
+                 " has a run that is not finished; expected a finished run "
+                 "(`isthmus launch --resume` continues it)");
     static_cast<void>(read_run(run));
   }
 }
@@ -113,15 +113,15 @@ int run_compare(const CompareRequest& request) {
   check_others(comparison);
   const bool runs = std::ranges::any_of(comparison.arms, &Arm::is_run);
   if (runs && request.no_run && !fs::exists(comparison.folder / mark))
-    throw Error(ErrorKind::data, comparison.folder.string() + " does not exist: nothing has been run yet");
+    data_error(comparison.folder.string() + " does not exist: nothing has been run yet");
   claim_folder(comparison);
   const FolderLock lock(comparison.folder);
   int status = 0;
   if (runs && !request.no_run) {
     if (!fs::exists(request.program.front()))
-      throw Error(ErrorKind::config, "cannot find " + request.program.front() +
-                                         ", which makes the runs; pass --no-run to report on the existing "
-                                         "runs");
+      config_error("cannot find " + request.program.front() +
+                   ", which makes the runs; pass --no-run to report on the existing "
+                   "runs");
     status = run_missing(comparison,
                          {.program = request.program, .jobs = request.jobs, .out = stdout, .finished = [&] {
                             write_report(comparison);

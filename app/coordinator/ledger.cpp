@@ -48,8 +48,8 @@ Account read_account(const std::filesystem::path& file) {
   try {
     const auto json = nlohmann::json::parse(in);
     if (json.at("version") != ledger_version)
-      throw Error(ErrorKind::data, file.string() + ": not a ledger of version " +
-                                       std::to_string(ledger_version) + "; use the build that wrote it");
+      data_error(file.string() + ": not a ledger of version " + std::to_string(ledger_version) +
+                 "; use the build that wrote it");
     return {.file = file,
             .step = json.at("step"),
             .unknown_rounds = json.at("unknown_rounds"),
@@ -58,7 +58,7 @@ Account read_account(const std::filesystem::path& file) {
             .anywhere = samples_from(json.at("in_some_fragments")),
             .twice = samples_from(json.at("twice"))};
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorKind::data, file.string() + ": not a ledger: " + error.what());
+    data_error(file.string() + ": not a ledger: " + error.what());
   }
 }
 
@@ -71,9 +71,9 @@ std::vector<Account> accounts_in(const std::filesystem::path& run_folder) {
   }
   std::ranges::sort(out, {}, &Account::file);
   if (out.empty()) {
-    throw Error(ErrorKind::data, run_folder.string() +
-                                     ": no replica has a ledger (NAME/ledger.json); expected the folder "
-                                     "of a run that has begun");
+    data_error(run_folder.string() +
+               ": no replica has a ledger (NAME/ledger.json); expected the folder "
+               "of a run that has begun");
   }
   return out;
 }
@@ -88,8 +88,8 @@ void compare(const std::vector<Account>& accounts) {
     if (is_new || (known.everywhere == account.everywhere && known.anywhere == account.anywhere &&
                    known.twice == account.twice))
       continue;
-    throw Error(ErrorKind::data, known.file.string() + " and " + account.file.string() +
-                                     " differ, although both have the same rounds: one of them is damaged");
+    data_error(known.file.string() + " and " + account.file.string() +
+               " differ, although both have the same rounds: one of them is damaged");
   }
 }
 

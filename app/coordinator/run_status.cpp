@@ -8,6 +8,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/text.h"
+#include "isthmus/base/time.h"
 
 namespace isthmus::app {
 
@@ -42,7 +43,7 @@ Json member_of(const Coordinator& coordinator, const std::string& name,
           {"wire_bytes_per_second", finite(member.rates.bytes_per_second())},
           {"rounds_lag", coordinator.lag_of(member)},
           {"checkpoint", checkpoints.empty() ? std::uint64_t{0} : std::ranges::max(checkpoints).step},
-          {"silent_seconds", std::chrono::duration<double>(coordinator.silence_of(member)).count()},
+          {"silent_seconds", seconds(coordinator.silence_of(member))},
           {"build", member.hello.build},
           {"address", member.hello.member.address}};
 }
@@ -201,7 +202,7 @@ std::string status_table(const nlohmann::json& status) {
     }
     return out + settings_lines(status.at("settings"));
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorKind::data, std::string("unexpected status from the coordinator: ") + error.what());
+    data_error(std::string("unexpected status from the coordinator: ") + error.what());
   }
 }
 

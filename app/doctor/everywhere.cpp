@@ -87,9 +87,9 @@ class Everywhere final : public LocalRun {
             },
             [](const std::string&, const std::string&) {}) {
     check_reach(request.config, experiment_);
-    links_.stay_apart(".doctor");
+    links_.use_own_agents(".doctor");
   }
-  ~Everywhere() override { leave_sites(); }
+  ~Everywhere() override { close_links(); }
 
   int run() {
     std::atomic<int> interrupts = 0;
@@ -105,7 +105,7 @@ class Everywhere final : public LocalRun {
     wait_for_verdict(interrupts);
     if (interrupts > 0) return 130;
     const auto diagnosis = verdict();
-    leave_sites();
+    close_links();
     print(diagnosis, output_);
     return exit_status_of(diagnosis);
   }
@@ -123,7 +123,7 @@ class Everywhere final : public LocalRun {
     return names;
   }
 
-  void leave_sites() {
+  void close_links() {
     processes_.clear();
     links_.leave();
   }

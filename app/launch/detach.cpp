@@ -19,6 +19,7 @@
 #include "isthmus/base/file.h"
 #include "isthmus/base/say.h"
 #include "isthmus/base/text_file.h"
+#include "launch/processes/pipe.h"
 #include "run/output/exit_codes.h"
 #include "run/output/json_output.h"
 #include "run/process/process.h"
@@ -74,13 +75,13 @@ State state_of(const fs::path& folder) {
     json.at("pid").get_to(state.pid);
     if (json.contains("exit_status")) state.exit_status = json.at("exit_status").get<int>();
   } catch (const nlohmann::json::exception&) {
-    throw Error(ErrorKind::config, fmt::format("{} has no detached launch ({} does not describe one); "
-                                               "expected the folder of a run of `isthmus launch --detach`",
-                                               folder.string(), state_in(folder).string()));
+    config_error(
+        fmt::format("{} has no detached launch ({} does not describe one); "
+                    "expected the folder of a run of `isthmus launch --detach`",
+                    folder.string(), state_in(folder).string()));
   }
   if (state.host != host())
-    throw Error(ErrorKind::config,
-                fmt::format("the launch of {} runs on {}; attach to it there", folder.string(), state.host));
+    config_error(fmt::format("the launch of {} runs on {}; attach to it there", folder.string(), state.host));
   return state;
 }
 
@@ -91,18 +92,6 @@ void write_state(const fs::path& folder, nlohmann::json state) {
   replace_file(state_in(folder), state.dump() + "\n");
 }
 
-struct Pipe {
-  Pipe() {
-    if (pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorKind::data, "cannot make a pipe");
-  }
-  ~Pipe() {
-    for (const int end : ends) {
-      if (end >= 0) close(end);
-    }
-  }
-  int ends[2] = {-1, -1};
-};
-
 [[noreturn]] void become_detached(std::vector<std::string>& command, int fd) {
   setsid();
   sigset_t none;
@@ -110,10 +99,7 @@ struct Pipe {
   sigprocmask(SIG_SETMASK, &none, nullptr);
   std::signal(SIGHUP, SIG_IGN);  // children inherit it
   fcntl(fd, F_SETFD, 0);
-  std::vector<char*> arguments;
-  arguments.reserve(command.size() + 1);
-  for (auto& word : command) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
+  const auto arguments = exec_arguments(command);
   execv(arguments[0], arguments.data());
   _exit(127);
 }
@@ -140,7 +126,7 @@ int status_of(pid_t pid) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-void say_how_to_come_back(const fs::path& folder) {
+void print_attach_hint(const fs::path& folder) {
   fmt::print(
       "to look at it:  isthmus attach {0}    (Ctrl-C there leaves it running)\n"
       "to stop it:     isthmus attach --stop {0}\n",
@@ -151,14 +137,13 @@ void say_how_to_come_back(const fs::path& folder) {
 
 int run_detached(std::vector<std::string> command, bool json) {
   Pipe pipe;
-  for (const auto& word : {std::string("--started-fd"), std::to_string(pipe.ends[1])})
-    command.push_back(word);
+  command.insert(command.end(), {"--started-fd", std::to_string(pipe.writer())});
   const auto pid = fork();
-  if (pid == 0) become_detached(command, pipe.ends[1]);
-  if (pid < 0) throw Error(ErrorKind::data, std::string("cannot start a process: ") + std::strerror(errno));
-  close(std::exchange(pipe.ends[1], -1));
+  if (pid == 0) become_detached(command, pipe.writer());
+  if (pid < 0) data_error(std::string("cannot start a process: ") + std::strerror(errno));
+  pipe.close_writer();
   const SignalThread signals([pid](int, int) { kill(pid, SIGINT); });  // until all is started
-  const auto lines = lines_from(pipe.ends[0]);
+  const auto lines = lines_from(pipe.reader());
   if (lines.size() < 2) {
     const int status = status_of(pid);
     if (!lines.empty())
@@ -176,7 +161,7 @@ int run_detached(std::vector<std::string> command, bool json) {
   }
   fmt::print("{} continues in the background (process {}); its log is {}\n", folder.filename().string(), pid,
              log_in(folder).string());
-  say_how_to_come_back(folder);
+  print_attach_hint(folder);
   return 0;
 }
 
@@ -185,8 +170,7 @@ void begin_log(const fs::path& folder, int started_fd) {
   const auto file = log_in(full);
   const int log = open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  if (log < 0 || null < 0)
-    throw Error(ErrorKind::data, "cannot write " + file.string() + ": " + std::strerror(errno));
+  if (log < 0 || null < 0) data_error("cannot write " + file.string() + ": " + std::strerror(errno));
   write_state(full, nlohmann::json::object());
   std::fflush(stdout);
   dup2(null, STDIN_FILENO);
@@ -198,14 +182,14 @@ void begin_log(const fs::path& folder, int started_fd) {
   static_cast<void>(!write(started_fd, line.data(), line.size()));  // the reader may have gone
 }
 
-void say_started(int started_fd) {
+void report_started(int started_fd) {
   if (started_fd < 0) return;
   const std::string line = "started\n";
   static_cast<void>(!write(started_fd, line.data(), line.size()));
   close(started_fd);
 }
 
-void say_ended(const fs::path& folder, int status) {
+void record_end(const fs::path& folder, int status) {
   try {
     write_state(folder, {{"exit_status", status}});
   } catch (const Error& error) {  // a full disk must not change the exit status
@@ -239,7 +223,7 @@ class Attachment {
     remember();
     if (leave && state_.alive()) {
       fmt::print("\n{} continues\n", folder_.filename().string());
-      say_how_to_come_back(folder_);
+      print_attach_hint(folder_);
       return 0;
     }
     return ended();

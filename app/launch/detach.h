@@ -20,9 +20,9 @@ namespace isthmus::app {
 /// Error(data).
 void begin_log(const std::filesystem::path& folder, int started_fd);
 /// Called once all processes are started. Does nothing for -1.
-void say_started(int started_fd);
+void report_started(int started_fd);
 /// Called at the end of the detached launch: records the exit status.
-void say_ended(const std::filesystem::path& folder, int status);
+void record_end(const std::filesystem::path& folder, int status);
 
 struct AttachRequest {
   std::filesystem::path folder;  ///< of the run

@@ -28,12 +28,12 @@ using outer_sync::parse_address;
 using outer_sync::tls::JoinToken;
 
 constexpr auto enrolment_limit = std::chrono::seconds(30);
-constexpr double longest_invitation = 30 * 86400.0;
+constexpr double max_invitation = 30 * 86400.0;
 
 struct Lifetime {
   config::Duration expires;
   void serialize(config::Archive& ar) {
-    ar({"--expires", &expires, config::Scope::per_site, "validity of the invitation", 1, longest_invitation});
+    ar({"--expires", &expires, config::Scope::per_site, "validity of the invitation", 1, max_invitation});
   }
 };
 
@@ -130,20 +130,19 @@ int run_invite(const InviteRequest& request) {
   using namespace outer_sync::tls;
   check_word("the name", request.name);
   if (request.name == coordinator_name)
-    throw Error(ErrorKind::config,
-                "the name is 'coordinator'; expected another name: the coordinator's certificate comes from "
-                "`isthmus certs issue`");
+    config_error(
+        "the name is 'coordinator'; expected another name: the coordinator's certificate comes from "
+        "`isthmus certs issue`");
   for (const auto& address : outer_sync::parse_addresses(request.coordinator, "--coordinator")) {
     if (address.port == 0 || is_anywhere(address))
-      throw Error(ErrorKind::config, "--coordinator is '" + address.to_string() +
-                                         "'; expected the HOST:PORT that the joining machine dials");
+      config_error("--coordinator is '" + address.to_string() +
+                   "'; expected the HOST:PORT that the joining machine dials");
   }
   const auto role = role_for(request.name, request.role);
   const auto authority = Authority::open(request.folder / request.run);
   if (!fs::exists(authority.folder() / "ca.key"))
-    throw Error(ErrorKind::config,
-                (authority.folder() / "ca.key").string() +
-                    " does not exist; create invitations on the machine that issues certificates");
+    config_error((authority.folder() / "ca.key").string() +
+                 " does not exist; create invitations on the machine that issues certificates");
   const auto seconds = std::chrono::seconds(static_cast<std::int64_t>(lifetime(request.expires).seconds));
   const auto secret =
       authority.invite(request.name, role, std::chrono::system_clock::now(), seconds, request.days);
@@ -170,8 +169,7 @@ int run_join(JoinRequest request, const std::function<int(WorkerRequest)>& train
              const std::vector<std::string>& program) {
   const auto token = read_token(request.token);
   if (!train && !request.reduce_only && !request.only_enrol)
-    throw Error(ErrorKind::config,
-                "this binary cannot train: pass --reduce-only or --only-enrol, or use `isthmus join`");
+    config_error("this binary cannot train: pass --reduce-only or --only-enrol, or use `isthmus join`");
   request.data = in_full(request.data);
   const auto folder = request.folder.empty() ? fs::path("certs") / token.run / token.name : request.folder;
   if (!outer_sync::tls::NewcomerFolder(folder).enrolled()) enrol(request, token, folder);

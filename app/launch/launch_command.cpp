@@ -33,7 +33,7 @@ int act(LaunchFlags flags) {
   auto& launch = flags.launch;
   launch.resume = !flags.resume.empty();
   if (launch.resume != flags.config.empty())
-    throw Error(ErrorKind::config, "launch needs a config file, or --resume FOLDER, and not both");
+    config_error("launch needs a config file, or --resume FOLDER, and not both");
   launch.config = launch.resume ? flags.resume : flags.config;
   if (!flags.render.empty())
     return run_render({.config = {launch.config, launch.assignments},
@@ -86,12 +86,12 @@ void add_tether(CommandLine& commands) {
   auto* verb =
       commands.app().add_subcommand("tether", "connect a launch with the agent of a site")->group("");
   verb->add_option("--folder", request->folder, "folder of runs")->required();
-  verb->add_option("--run", request->run, "name of the run")->required();
-  verb->add_option("--site", request->site, "name of the site")->required();
-  verb->add_option("--silence", request->silence,
+  verb->add_option("--run", request->agent.run, "name of the run")->required();
+  verb->add_option("--site", request->agent.site, "name of the site")->required();
+  verb->add_option("--silence", request->agent.silence,
                    "seconds without the launch after which the agent ends its processes")
       ->capture_default_str();
-  verb->add_option("--grace", request->grace, "seconds that the processes then have to end")
+  verb->add_option("--grace", request->agent.grace, "seconds that the processes then have to end")
       ->capture_default_str();
   verb->add_option("--started-fd", request->started_fd, "run as the agent; receives a line once it listens");
   verb->footer("Example: isthmus tether --folder runs --run two-sites --site eu");

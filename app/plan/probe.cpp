@@ -7,6 +7,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
+#include "isthmus/base/time.h"
 #include "isthmus/quant/passes.h"
 
 namespace isthmus::app {
@@ -22,7 +23,7 @@ double speed_of(std::size_t elements, const std::function<bool()>& pass) {
   while (spent < budget) {
     const auto begin = Clock::now();
     if (!pass()) throw Error(ErrorKind::divergence, "--probe: the codec cannot decode its own output");
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    const double seconds = seconds_since(begin);
     best = std::min(best, seconds);
     spent += seconds;
   }

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "isthmus/base/error.h"
+#include "isthmus/base/text.h"
 
 namespace isthmus::outer_sync {
 
@@ -48,10 +49,7 @@ std::vector<Address> parse_addresses(std::string_view text, std::string_view wha
   std::vector<Address> addresses;
   for (;;) {
     const auto comma = text.find(',');
-    auto one = text.substr(0, comma);
-    one.remove_prefix(std::min(one.find_first_not_of(' '), one.size()));
-    one = one.substr(0, one.find_last_not_of(' ') + 1);
-    addresses.push_back(parse_address(one, what));
+    addresses.push_back(parse_address(trimmed(text.substr(0, comma), " "), what));
     if (comma == std::string_view::npos) return addresses;
     text.remove_prefix(comma + 1);
   }

@@ -6,7 +6,7 @@
 
 #include "isthmus/base/error.h"
 #include "launch/sites/launch_sites.h"
-#include "launch/sites/site_link.h"
+#include "launch/sites/ssh_command.h"
 #include "run/experiment/experiment.h"
 #include "temporary_folder.h"
 
@@ -131,7 +131,7 @@ TEST(LauncherConfig, NothingOfTheScriptIsTakenForShell) {
   launcher.program = "~/my isthmus";
   launcher.folder = "$(reboot)";
   launcher.environment = {{"A", "x; y"}};
-  const auto script = tether_script(launcher, {"run", "eu"});
+  const auto script = tether_script(launcher, {"run", "eu", 30});
   EXPECT_THAT(script, HasSubstr("export A='x; y'\n"));
   EXPECT_THAT(script, HasSubstr("program=\"$HOME\"/'my isthmus'\n"));
   EXPECT_THAT(script, EndsWith("--folder '$(reboot)' --run 'run' --site 'eu' --silence 30 --grace 60"));

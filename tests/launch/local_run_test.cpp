@@ -65,7 +65,7 @@ class ProcessesOfARun final : public LocalRun {
 
  private:
   [[nodiscard]] bool elastic() const override { return true; }
-  [[nodiscard]] bool comes_back(RunProcess& /*process*/) const override { return they_come_back; }
+  [[nodiscard]] bool will_restart(RunProcess& /*process*/) const override { return they_come_back; }
 };
 
 constexpr int stopped = 130, killed = 128 + SIGKILL;

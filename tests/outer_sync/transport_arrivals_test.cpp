@@ -24,57 +24,57 @@ Arrived said(Time at, std::vector<Arrived::Lane> lanes) {
 }
 
 TEST(Departures, AreKnownBetweenTheMomentsThatWereSaid) {
-  Departures departures;
-  departures.left(0, true, 0ms);
-  departures.left(1000, false, 10ms);
-  departures.left(3000, false, 20ms);
-  EXPECT_THAT(departures.when(500), Optional(Time(5ms)));
-  EXPECT_THAT(departures.when(1000), Optional(Time(10ms)));
-  EXPECT_THAT(departures.when(2000), Optional(Time(15ms)));
-  EXPECT_EQ(departures.when(3001), std::nullopt) << "no departure of these bytes was recorded";
-  EXPECT_EQ(departures.when(900), std::nullopt) << "forgotten, since later bytes were asked for";
+  SendTimes send_times;
+  send_times.left(0, true, 0ms);
+  send_times.left(1000, false, 10ms);
+  send_times.left(3000, false, 20ms);
+  EXPECT_THAT(send_times.when(500), Optional(Time(5ms)));
+  EXPECT_THAT(send_times.when(1000), Optional(Time(10ms)));
+  EXPECT_THAT(send_times.when(2000), Optional(Time(15ms)));
+  EXPECT_EQ(send_times.when(3001), std::nullopt) << "no departure of these bytes was recorded";
+  EXPECT_EQ(send_times.when(900), std::nullopt) << "forgotten, since later bytes were asked for";
 }
 
 TEST(Departures, NobodyKnowsWhenTheLastOnesBeforeAPauseLeft) {
-  Departures departures;
-  departures.left(0, true, 0ms);
-  departures.left(1000, false, 10ms);
-  departures.left(1500, true, 60ms);  // at some time between 11 ms and now
-  departures.left(1500, true, 110ms);
-  departures.left(1500, true, 160ms);
-  departures.left(2500, false, 170ms);
-  EXPECT_THAT(departures.when(1000), Optional(Time(10ms)));
-  EXPECT_EQ(departures.when(1400), std::nullopt);
-  EXPECT_EQ(departures.when(1500), std::nullopt);
-  EXPECT_THAT(departures.when(2000), Optional(Time(165ms))) << "the pause lasted until 160 ms";
+  SendTimes send_times;
+  send_times.left(0, true, 0ms);
+  send_times.left(1000, false, 10ms);
+  send_times.left(1500, true, 60ms);  // at some time between 11 ms and now
+  send_times.left(1500, true, 110ms);
+  send_times.left(1500, true, 160ms);
+  send_times.left(2500, false, 170ms);
+  EXPECT_THAT(send_times.when(1000), Optional(Time(10ms)));
+  EXPECT_EQ(send_times.when(1400), std::nullopt);
+  EXPECT_EQ(send_times.when(1500), std::nullopt);
+  EXPECT_THAT(send_times.when(2000), Optional(Time(165ms))) << "the pause lasted until 160 ms";
 }
 
 /// Like a lane on which each piece is written as soon as the previous one has left.
 TEST(Departures, MomentsWithNothingToSendAreNoPauses) {
-  Departures departures;
-  for (int i = 0; i <= 5; ++i) departures.left(static_cast<std::uint64_t>(1000 * i), true, 10ms * i);
-  EXPECT_THAT(departures.when(1500), Optional(Time(15ms)));
-  EXPECT_THAT(departures.when(4000), Optional(Time(40ms)));
-  EXPECT_EQ(departures.when(4500), std::nullopt) << "a pause may begin after these bytes";
+  SendTimes send_times;
+  for (int i = 0; i <= 5; ++i) send_times.left(static_cast<std::uint64_t>(1000 * i), true, 10ms * i);
+  EXPECT_THAT(send_times.when(1500), Optional(Time(15ms)));
+  EXPECT_THAT(send_times.when(4000), Optional(Time(40ms)));
+  EXPECT_EQ(send_times.when(4500), std::nullopt) << "a pause may begin after these bytes";
 }
 
 /// Like a lane that carries a piece now and then, with acknowledgements in between.
 TEST(Departures, APauseNeedNotHaveBeenSeen) {
-  Departures departures;
-  departures.left(0, true, 0ms);
-  departures.left(1000, true, 40ms);  // perhaps at 1 ms already
-  departures.left(2066, true, 80ms);
-  departures.left(3066, false, 90ms);
-  EXPECT_EQ(departures.when(1000), std::nullopt);
-  EXPECT_EQ(departures.when(2066), std::nullopt);
-  EXPECT_THAT(departures.when(2566), Optional(Time(85ms)));
+  SendTimes send_times;
+  send_times.left(0, true, 0ms);
+  send_times.left(1000, true, 40ms);  // perhaps at 1 ms already
+  send_times.left(2066, true, 80ms);
+  send_times.left(3066, false, 90ms);
+  EXPECT_EQ(send_times.when(1000), std::nullopt);
+  EXPECT_EQ(send_times.when(2066), std::nullopt);
+  EXPECT_THAT(send_times.when(2566), Optional(Time(85ms)));
 }
 
 TEST(Departures, TakeNoMoreMemoryHoweverOftenTheyAreSaid) {
-  Departures departures;
-  for (int i = 0; i < 1'000'000; ++i) departures.left(static_cast<std::uint64_t>(i), false, i * 1ms);
-  EXPECT_EQ(departures.when(1000), std::nullopt) << "departures this long ago need not be kept";
-  EXPECT_THAT(departures.when(999'500), Optional(Time(999'500ms)));
+  SendTimes send_times;
+  for (int i = 0; i < 1'000'000; ++i) send_times.left(static_cast<std::uint64_t>(i), false, i * 1ms);
+  EXPECT_EQ(send_times.when(1000), std::nullopt) << "send times this long ago need not be kept";
+  EXPECT_THAT(send_times.when(999'500), Optional(Time(999'500ms)));
 }
 
 /// Samples every 50 ms, with a remote clock that starts at any time.
@@ -82,7 +82,7 @@ class Way {
  public:
   Time apart = 17h;
   double drift = 0;  ///< of the remote clock
-  QueueThere there{};
+  QueueingDelay there{};
 
   Time sample(Time queue_there, Time queue_back, Time late = 0ms) {
     now_ += 50ms;

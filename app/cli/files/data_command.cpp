@@ -13,6 +13,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/progress.h"
 #include "isthmus/base/say.h"
+#include "isthmus/base/time.h"
 #include "isthmus/data/tokenize.h"
 #include "isthmus/data/tune.h"
 #include "run/output/json_output.h"
@@ -28,10 +29,6 @@ using Json = nlohmann::ordered_json;
 bool terminal() { return isatty(STDOUT_FILENO) == 1; }
 
 double as_double(std::uint64_t number) { return static_cast<double>(number); }
-
-double elapsed_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 std::string rate(double bytes, double seconds) {
   return format_bytes(bytes / std::max(seconds, 1e-9)) + "/s";
@@ -63,7 +60,7 @@ class TokenizeProgressLine {
       began_ = Clock::now();
       first_ = now.source_bytes;
     }
-    const auto seconds = elapsed_since(*began_);
+    const auto seconds = seconds_since(*began_);
     const auto done = as_double(now.source_bytes - first_), speed = done / std::max(seconds, 1e-9);
     const bool known = now.all_source_bytes > 0;
     auto text = format_bytes(as_double(now.source_bytes));

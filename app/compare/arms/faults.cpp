@@ -19,8 +19,7 @@ constexpr const char* forms =
     "'kill NAME at step N', 'leave NAME at step N' or 'suspend NAME at step N for 5s'";
 
 [[noreturn]] void refuse(const std::string& text, const std::string& place) {
-  throw Error(ErrorKind::config,
-              fmt::format("{}: the fault is '{:.80}'; expected {}", place, text, std::string(forms)));
+  config_error(fmt::format("{}: the fault is '{:.80}'; expected {}", place, text, std::string(forms)));
 }
 
 std::vector<std::string> words_of(const std::string& text) {

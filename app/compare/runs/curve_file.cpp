@@ -24,9 +24,7 @@ std::vector<std::string> values_in(std::string_view line) {
   std::vector<std::string> cells;
   for (std::size_t begin = 0; begin <= line.size() && cells.size() < max_columns;) {
     const auto end = std::min(line.find(',', begin), line.size());
-    auto cell = line.substr(begin, end - begin);
-    const auto first = cell.find_first_not_of(" \t\""), last = cell.find_last_not_of(" \t\"");
-    cells.emplace_back(first == cell.npos ? std::string_view() : cell.substr(first, last - first + 1));
+    cells.emplace_back(trimmed(line.substr(begin, end - begin), " \t\""));
     begin = end + 1;
   }
   return cells;
@@ -62,7 +60,7 @@ class CurveReader {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw Error(ErrorKind::data, fmt::format("{}:{}: {}", file_.string(), line_, what));
+    data_error(fmt::format("{}:{}: {}", file_.string(), line_, what));
   }
 
   void take(const std::vector<std::string>& cells) {

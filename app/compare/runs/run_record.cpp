@@ -187,9 +187,9 @@ RunRecord read_run(const RunPlan& run) {
   const auto workers = read_workers(run);
   const auto evaluations = evaluations_of(run.folder());
   if (workers.empty() || evaluations.empty()) {
-    throw Error(ErrorKind::data, run.folder().string() +
-                                     " has no evaluations of a run; move it away to run it again "
-                                     "(data.heldout must not be 0: losses are compared on held-out text)");
+    data_error(run.folder().string() +
+               " has no evaluations of a run; move it away to run it again "
+               "(data.heldout must not be 0: losses are compared on held-out text)");
   }
   for (const auto& [step, loss] : evaluations) record.curve.push_back(point_at(step, loss, workers));
   // Remove evaluations of steps that are missing in the workers' metrics: the file is damaged.

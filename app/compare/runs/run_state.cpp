@@ -39,8 +39,7 @@ void check_config(const RunPlan& run, const fs::path& file) {
   }
   if (difference.empty() && to_yaml(recorded) != to_yaml(wanted)) difference = "its sites differ";
   if (difference.empty()) return;
-  throw Error(
-      ErrorKind::config,
+  config_error(
       fmt::format("{} has a run of another config: {}. Two configs under one name would be mixed: use "
                   "--set out=FOLDER or another name, or move that folder away",
                   run.folder().string(), difference));
@@ -79,7 +78,7 @@ EarlyEnd early_end_of(const fs::path& file) {
   EarlyEnd end{text("how"), text("words")};
   for (const auto* how : {"time", "hopeless", "diverged"})
     if (end.how == how) return end;
-  throw Error(ErrorKind::data, file.string() + " is damaged; remove it to continue the run");
+  data_error(file.string() + " is damaged; remove it to continue the run");
 }
 
 }  // namespace
@@ -94,8 +93,8 @@ nlohmann::json summary_of(const fs::path& folder) {
            json.contains("wan_bytes_sent") && json["wan_bytes_sent"].is_object();
   };
   if (!sound()) {
-    throw Error(ErrorKind::data, file.string() + " is not the summary of a run; move " + folder.string() +
-                                     " away to run it again");
+    data_error(file.string() + " is not the summary of a run; move " + folder.string() +
+               " away to run it again");
   }
   return json;
 }

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "isthmus/base/time.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "isthmus/trainer/checkpoint_folder.h"
 
@@ -23,7 +24,7 @@ void RunEvents::fire(const std::string& kind, nlohmann::ordered_json event) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   event["run"] = experiment_.run.name;
   event["step"] = event.value("step", step_);
-  event["time"] = std::chrono::duration<double>(now).count();
+  event["time"] = seconds(now);
   hook_.fire(kind, std::move(event));
 }
 

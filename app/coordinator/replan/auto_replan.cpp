@@ -7,6 +7,7 @@
 
 #include "coordinator/replan/replan_readings.h"
 #include "isthmus/base/error.h"
+#include "isthmus/base/time.h"
 #include "plan/links.h"
 
 namespace isthmus::app {
@@ -119,7 +120,7 @@ std::optional<nlohmann::ordered_json> AutoReplan::look(const Coordinator& coordi
   if (!standing) return agreed;
   standing->may_set_every = !every_by_hand_;
   standing->may_set_delay = !delay_by_hand_;
-  Moment moment{.seconds = std::chrono::duration<double>(now - began_).count(),
+  Moment moment{.seconds = seconds(now - began_),
                 .lines = replan_readings(coordinator, emulated_),
                 .standing = *std::move(standing)};
   {

@@ -28,7 +28,7 @@ using Message = nlohmann::json;
 
 inline constexpr int tether_protocol = 3;
 /// Large enough for a config or a certificate; a longer line ends the connection.
-inline constexpr std::size_t longest_message = std::size_t{4} << 20;
+inline constexpr std::size_t max_message_bytes = std::size_t{4} << 20;
 
 /// Ends with a newline. Invalid UTF-8 is replaced.
 [[nodiscard]] std::string line_of(const Message& message);

@@ -35,14 +35,13 @@ sockaddr_un agent_address(const AgentFolder& folder, const AgentPlace& place) {
   address.sun_family = AF_UNIX;
   const auto path = fmt::format("/proc/self/fd/{}/{}.sock", folder.fd, place.site);
   if (path.size() >= sizeof address.sun_path)
-    throw Error(ErrorKind::config, "the name of site " + place.site + " is too long for a socket");
+    config_error("the name of site " + place.site + " is too long for a socket");
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   return address;
 }
 
 [[noreturn]] void fail_at_agents(const AgentPlace& place, const char* what) {
-  throw Error(ErrorKind::data,
-              fmt::format("cannot {} in {}: {}", what, place.agents().string(), std::strerror(errno)));
+  data_error(fmt::format("cannot {} in {}: {}", what, place.agents().string(), std::strerror(errno)));
 }
 
 int open_lock(const AgentPlace& place, int flags) {

@@ -15,6 +15,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/text_file.h"
 #include "launch/agent/agent_messages.h"
+#include "launch/processes/pipe.h"
 #include "run/experiment/experiment.h"
 #include "run/process/names.h"
 #include "run/process/process.h"
@@ -28,7 +29,7 @@ using namespace std::chrono_literals;
 namespace {
 
 /// An agent keeps its lock until it has ended its workers.
-constexpr auto patience_with_agents = 90s;
+constexpr auto agent_timeout = 90s;
 
 [[noreturn]] void become_agent(const std::vector<char*>& arguments, const char* log, int started_fd) {
   setsid();
@@ -47,43 +48,30 @@ constexpr auto patience_with_agents = 90s;
 
 /// Blocks until the agent listens or has ended; the agent of another launch may be running by then.
 void start_agent(const TetherRequest& request) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorKind::data, "cannot make a pipe");
+  Pipe started;
   auto command = request.program;
-  command.insert(command.end(),
-                 {"tether", "--folder", request.folder.string(), "--run", request.run, "--site", request.site,
-                  "--silence", fmt::format("{}", request.silence), "--grace",
-                  fmt::format("{}", request.grace), "--started-fd", std::to_string(ends[1])});
-  std::vector<char*> arguments;
-  arguments.reserve(command.size() + 1);
-  for (auto& word : command) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
+  add_tether_words(command, request.folder.string(), request.agent);
+  command.insert(command.end(), {"--started-fd", std::to_string(started.writer())});
+  const auto arguments = exec_arguments(command);
   const auto log = request.place().log().string();
   const auto pid = fork();
-  if (pid == 0) become_agent(arguments, log.c_str(), ends[1]);
-  close(ends[1]);
-  std::string said;
-  char bytes[64];
-  for (ssize_t n = 0; (n = read(ends[0], bytes, sizeof bytes)) > 0 || (n < 0 && errno == EINTR);) {
-    if (n > 0) said.append(bytes, static_cast<std::size_t>(n));
-  }
-  close(ends[0]);
-  if (pid < 0) throw Error(ErrorKind::data, std::string("cannot start a process: ") + std::strerror(errno));
-  if (said.empty())
-    throw Error(ErrorKind::data,
-                "the site's agent could not be started; the end of " + log + ":\n" + tail_of(log, 3));
+  if (pid == 0) become_agent(arguments, log.c_str(), started.writer());
+  started.close_writer();
+  if (pid < 0) data_error(std::string("cannot start a process: ") + std::strerror(errno));
+  if (started.read_all().empty())
+    data_error("the site's agent could not be started; the end of " + log + ":\n" + tail_of(log, 3));
 }
 
 int connection_to_agent(const TetherRequest& request) {
-  const auto until = Clock::now() + patience_with_agents;
+  const auto until = Clock::now() + agent_timeout;
   for (;;) {
     if (const int fd = connect_to_agent(request.place()); fd >= 0) return fd;
     if (const int lock = lock_agent(request.place()); lock >= 0) {
       close(lock);
       start_agent(request);
     } else if (Clock::now() > until) {
-      throw Error(ErrorKind::data, fmt::format("the agent of run {} at site {} neither answers nor ends",
-                                               request.run, request.site));
+      data_error(fmt::format("the agent of run {} at site {} neither answers nor ends", request.agent.run,
+                             request.agent.site));
     }
     std::this_thread::sleep_for(50ms);
   }
@@ -120,8 +108,8 @@ class Pump {
 
 void carry_bytes(int agent) {
   Pump there(STDIN_FILENO, agent), back(agent, STDOUT_FILENO);
-  for (const int fd : {STDOUT_FILENO, agent}) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-  bool told = false;
+  for (const int fd : {STDOUT_FILENO, agent}) make_nonblocking(fd);
+  bool is_shut = false;
   while (back.open()) {
     pollfd waiting[] = {there.input(), there.output(), back.input(), back.output()};
     if (poll(waiting, 4, -1) < 0) continue;
@@ -129,17 +117,24 @@ void carry_bytes(int agent) {
     if (waiting[1].revents != 0) there.give();
     if (waiting[2].revents != 0) back.take();
     if (waiting[3].revents != 0) back.give();
-    if (!there.open() && !told) told = shutdown(agent, SHUT_WR) == 0 || errno == ENOTCONN;
+    if (!there.open() && !is_shut) is_shut = shutdown(agent, SHUT_WR) == 0 || errno == ENOTCONN;
   }
 }
 
 }  // namespace
 
+void add_tether_words(std::vector<std::string>& command, const std::string& folder,
+                      const AgentOptions& agent) {
+  command.insert(command.end(),
+                 {"tether", "--folder", folder, "--run", agent.run, "--site", agent.site, "--silence",
+                  fmt::format("{}", agent.silence), "--grace", fmt::format("{}", agent.grace)});
+}
+
 int run_tether(TetherRequest request) {
   std::signal(SIGPIPE, SIG_IGN);
   try {
-    check_name("--run", request.run);
-    check_name("--site", request.site);
+    check_name("--run", request.agent.run);
+    check_name("--site", request.agent.site);
     fs::create_directories(request.folder);
     request.folder = fs::canonical(request.folder);
     carry_bytes(connection_to_agent(request));

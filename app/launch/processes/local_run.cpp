@@ -1,8 +1,6 @@
 #include "launch/processes/local_run.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -13,6 +11,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/say.h"
+#include "launch/processes/pipe.h"
 #include "run/output/exit_codes.h"
 
 namespace isthmus::app {
@@ -24,41 +23,20 @@ namespace {
 
 constexpr auto children_polled_every = 20ms;
 /// After one process has failed, the others get this long to notice and end by themselves.
-constexpr auto aftermath = 3s;
+constexpr auto time_to_end = 3s;
 /// Kills are repeated: a signal to a site is lost if its connection breaks.
 constexpr auto killed_again_after = 1s;
-
-/// A pipe on which a child reports.
-struct ReportPipe {
-  ReportPipe() {
-    if (pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorKind::data, "cannot make a pipe");
-  }
-  ~ReportPipe() {
-    close(ends[0]);
-    if (ends[1] >= 0) close(ends[1]);
-  }
-  void close_writer() { close(std::exchange(ends[1], -1)); }
-  /// Reads until all writers have closed the pipe.
-  [[nodiscard]] std::string read_all() const {
-    std::string text;
-    char buffer[64];
-    for (ssize_t n = 0; (n = read(ends[0], buffer, sizeof buffer)) > 0;)
-      text.append(buffer, static_cast<std::size_t>(n));
-    return text;
-  }
-  int ends[2] = {-1, -1};
-};
 
 }  // namespace
 
 bool LocalRun::start_coordinator(std::vector<std::string> command, const std::string& listen,
                                  const std::filesystem::path& log) {
-  ReportPipe pipe;
+  Pipe pipe;
   for (const auto& word :
-       {std::string("--listen"), listen, std::string("--announce-fd"), std::to_string(pipe.ends[1])})
+       {std::string("--listen"), listen, std::string("--announce-fd"), std::to_string(pipe.writer())})
     command.push_back(word);
   Process::Options options{
-      .name = "coordinator", .command = std::move(command), .log = log, .keep_fd = pipe.ends[1]};
+      .name = "coordinator", .command = std::move(command), .log = log, .keep_fd = pipe.writer()};
   if (processes_.empty()) processes_.emplace_back();
   processes_.front() = std::make_unique<Process>(std::move(options));
   pipe.close_writer();
@@ -81,16 +59,16 @@ int LocalRun::watch(const std::atomic<int>& interrupts, std::chrono::duration<do
     if (seen == 0 && !ending) keep_going();
     if (interrupts > seen) {
       seen = interrupts;
-      if (seen == 1 && elastic()) excuse_those_who_ended();
+      if (seen == 1 && elastic()) excuse_ended();
       processes_.front()->signal(SIGINT);
       const auto limit = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace - 500ms);
       kill_at = seen > 1 ? Clock::now() : limit;
     }
     const bool alone = seen > 0 && !processes_.front()->running();  // the coordinator has ended
-    if (!ending && (alone || (seen == 0 && somebody_failed()))) {
+    if (!ending && (alone || (seen == 0 && any_failed()))) {
       ending = true;
       for (const auto& process : processes_) process->signal(SIGTERM);
-      if (!kill_at) kill_at = Clock::now() + aftermath;
+      if (!kill_at) kill_at = Clock::now() + time_to_end;
     }
     // A process that was suspended or cut off when the run ended would wait for the coordinator forever.
     if (!kill_at && !processes_.front()->running() && !coordinator_returns())
@@ -104,33 +82,33 @@ int LocalRun::watch(const std::atomic<int>& interrupts, std::chrono::duration<do
   return verdict(seen > 0);
 }
 
-bool LocalRun::somebody_failed() {
+bool LocalRun::any_failed() {
   const auto ended_badly = [](const auto& process) {
     const int status = process->poll().value_or(0);
     return status != 0 && status != stopped_exit;
   };
   if (!elastic()) return std::ranges::any_of(processes_, ended_badly);
   if (coordinator_returns()) {
-    nobody_trains_since_.reset();
+    no_trainer_since_.reset();
     return false;
   }
-  return ended_badly(processes_.front()) || nobody_will_train();
+  return ended_badly(processes_.front()) || no_trainer_left();
 }
 
 /// Whether all trainers have ended for good. If one of them ended well, the coordinator ends a moment later.
 /// Otherwise they were asked to leave, and the coordinator would wait for others without limit.
-bool LocalRun::nobody_will_train() {
-  bool well = false, will = more_will_train();
+bool LocalRun::no_trainer_left() {
+  bool well = false, will = others_will_train();
   for (const auto& process : processes_) {
     if (process == processes_.front() || !trains(*process)) continue;
-    will = will || process->running() || comes_back(*process);
+    will = will || process->running() || will_restart(*process);
     well = well || process->poll() == 0;
   }
   if (will)
-    nobody_trains_since_.reset();
-  else if (!nobody_trains_since_)
-    nobody_trains_since_ = Clock::now();
-  return !will && (!well || Clock::now() - *nobody_trains_since_ > coordinator_ends_within_);
+    no_trainer_since_.reset();
+  else if (!no_trainer_since_)
+    no_trainer_since_ = Clock::now();
+  return !will && (!well || Clock::now() - *no_trainer_since_ > coordinator_ends_within_);
 }
 
 void LocalRun::kill_rest() {
@@ -142,7 +120,7 @@ void LocalRun::kill_rest() {
   }
 }
 
-void LocalRun::excuse_those_who_ended() {
+void LocalRun::excuse_ended() {
   for (std::size_t i = coordinator_returns() ? 0 : 1; i < processes_.size(); ++i) {
     if (!processes_[i]->running()) ended_before_.insert(processes_[i]->name());
   }
@@ -163,31 +141,31 @@ int LocalRun::verdict(bool interrupted) {
   if (elastic() && !interrupted && processes_.front()->poll() == 0) {
     for (auto& process : processes_) {
       const bool failed = failure_of(*process) == Failure::has_a_reason;
-      if (failed && !told(*process)) describe(*process, *process->poll());
+      if (failed && !is_reported(*process)) report_end(*process, *process->poll());
     }
     return 0;
   }
   auto worst = Failure::none;
   for (auto& process : processes_) worst = std::max(worst, failure_of(*process));
   if (interrupted && worst <= Failure::lost_a_peer) return killed_.empty() ? 130 : 1;
-  if (worst == Failure::none) return exit_status_of_the_sound();
+  if (worst == Failure::none) return exit_status_of_successful();
   int status = 0;
   for (auto& process : processes_) {
     if (failure_of(*process) != worst) continue;
     const int own = *process->poll();
     if (status == 0) status = own > 128 ? exit_status(ErrorKind::network) : own;
-    if (!told(*process)) describe(*process, own);
+    if (!is_reported(*process)) report_end(*process, own);
   }
   return status;
 }
 
 /// 130 if the run was stopped from elsewhere, for example by `isthmus ctl stop`.
-int LocalRun::exit_status_of_the_sound() {
+int LocalRun::exit_status_of_successful() {
   return std::ranges::all_of(processes_, [](const auto& process) { return process->poll() == 0; }) ? 0 : 130;
 }
 
-void LocalRun::describe(const RunProcess& process, int status) {
-  told_.insert(process.name());
+void LocalRun::report_end(const RunProcess& process, int status) {
+  reported_.insert(process.name());
   const auto how = status > 128 ? fmt::format("was killed by signal {}", status - 128)
                                 : fmt::format("failed with exit status {}", status);
   if (process.log().empty()) {

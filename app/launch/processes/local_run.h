@@ -45,17 +45,19 @@ class LocalRun {
   /// Whether this process trains; an elastic run ends without any that does.
   [[nodiscard]] virtual bool trains(const RunProcess& /*process*/) const { return true; }
   /// Whether a process that is not among these trains or will train.
-  [[nodiscard]] virtual bool more_will_train() const { return false; }
+  [[nodiscard]] virtual bool others_will_train() const { return false; }
   /// Whether `keep_going` will restart this process, which has ended.
-  [[nodiscard]] virtual bool comes_back(RunProcess& /*process*/) const { return false; }
+  [[nodiscard]] virtual bool will_restart(RunProcess& /*process*/) const { return false; }
   /// Whether the coordinator has ended and `keep_going` will restart it; the others continue without it.
   [[nodiscard]] virtual bool coordinator_returns() const { return false; }
   /// Called repeatedly until the run is asked to end.
   virtual void keep_going() {}
 
-  void describe(const RunProcess& process, int status);
+  void report_end(const RunProcess& process, int status);
   /// Whether its end was reported.
-  [[nodiscard]] bool told(const RunProcess& process) const { return told_.contains(process.name()); }
+  [[nodiscard]] bool is_reported(const RunProcess& process) const {
+    return reported_.contains(process.name());
+  }
 
   std::vector<std::unique_ptr<RunProcess>> processes_;  ///< the coordinator first
   std::chrono::seconds coordinator_ends_within_{30};    ///< after all trainers have ended well
@@ -65,20 +67,20 @@ class LocalRun {
   /// died (killed or crashed), has a reason of its own.
   enum class Failure { none, lost_a_peer, died, has_a_reason };
 
-  [[nodiscard]] bool somebody_failed();
-  [[nodiscard]] bool nobody_will_train();
+  [[nodiscard]] bool any_failed();
+  [[nodiscard]] bool no_trainer_left();
   void kill_rest();
   /// In an elastic run, processes that ended before an interrupt do not affect the exit status.
-  void excuse_those_who_ended();
+  void excuse_ended();
   [[nodiscard]] Failure failure_of(RunProcess& process) const;
   [[nodiscard]] int verdict(bool interrupted);
-  [[nodiscard]] int exit_status_of_the_sound();
+  [[nodiscard]] int exit_status_of_successful();
 
-  std::optional<std::chrono::steady_clock::time_point> nobody_trains_since_;
+  std::optional<std::chrono::steady_clock::time_point> no_trainer_since_;
   std::string address_;
   std::set<std::string> killed_;        ///< by this process
   std::set<std::string> ended_before_;  ///< ended before the interrupt, in an elastic run
-  std::set<std::string> told_;          ///< their end was reported
+  std::set<std::string> reported_;      ///< their end was reported
 };
 
 }  // namespace isthmus::app

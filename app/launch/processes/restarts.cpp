@@ -32,7 +32,7 @@ bool Restarts::coordinator_returns(int status) {
 Restarts::Answer Restarts::ask(const std::string& name, Cause cause, Clock::time_point now) {
   auto& own = processes_[name];
   if (!own.waits) {
-    if (cause != Cause::lost && own.deaths >= most_) return Answer::no;
+    if (cause != Cause::lost && own.deaths >= max_restarts_) return Answer::no;
     if (cause != Cause::lost) ++own.deaths;
     if (own.in_a_row > 0 && now - own.at >= settled) own.in_a_row = 0;
     own.waits = true;

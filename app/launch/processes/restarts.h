@@ -14,8 +14,8 @@ namespace isthmus::app {
 class Restarts {
  public:
   using Clock = std::chrono::steady_clock;
-  /// `most`: restarts of each process that died.
-  explicit Restarts(std::int64_t most) : most_(most) {}
+  /// `max_restarts`: of each process that died.
+  explicit Restarts(std::int64_t max_restarts) : max_restarts_(max_restarts) {}
 
   enum class Cause {
     died,    ///< killed or crashed: counts
@@ -47,7 +47,7 @@ class Restarts {
     Clock::time_point at;  ///< the last start, or the next while it waits
     bool waits = false;
   };
-  std::int64_t most_;
+  std::int64_t max_restarts_;
   std::map<std::string, Process> processes_;
 };
 

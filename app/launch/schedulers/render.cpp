@@ -32,9 +32,8 @@ std::vector<Site> sites_to_render(const Experiment& experiment, Kind kind) {
   if (!std::ranges::all_of(sites, is_local))
     std::erase_if(sites, [&](const Site& site) { return site.launch.kind() != kind; });
   if (!sites.empty()) return sites;
-  throw Error(ErrorKind::config,
-              fmt::format("no site is started by {}; expected a site with launch: {{{}}}", to_string(kind),
-                          kind == Kind::slurm ? "slurm: [--partition=gpu]" : "image: NAME"));
+  config_error(fmt::format("no site is started by {}; expected a site with launch: {{{}}}", to_string(kind),
+                           kind == Kind::slurm ? "slurm: [--partition=gpu]" : "image: NAME"));
 }
 
 /// The scripts need a fixed address.
@@ -42,10 +41,10 @@ std::string fixed_coordinator(const Experiment& experiment) {
   const auto& text = experiment.network.coordinator;
   const auto address = outer_sync::parse_addresses(text, "network.coordinator").front();
   if (address.port != 0 && !address.is_loopback()) return text;
-  throw Error(ErrorKind::config,
-              fmt::format("network.coordinator is '{}'; expected a fixed HOST:PORT at which all sites reach "
-                          "the coordinator: it is written into the scripts",
-                          text));
+  config_error(
+      fmt::format("network.coordinator is '{}'; expected a fixed HOST:PORT at which all sites reach "
+                  "the coordinator: it is written into the scripts",
+                  text));
 }
 
 /// Replaces the placeholder, so that paths are relative to the files.
@@ -79,8 +78,7 @@ std::string certificates_hint(const Experiment& all, const RenderedSite& site) {
 void write_files(const fs::path& folder, const std::vector<RenderedFile>& files) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error)
-    throw Error(ErrorKind::data, "cannot make the folder " + folder.string() + ": " + error.message());
+  if (error) data_error("cannot make the folder " + folder.string() + ": " + error.message());
   for (const auto& file : files) replace_file(folder / file.name, file.text);
 }
 

@@ -25,7 +25,7 @@ struct RenderRequest {
 inline constexpr std::uint16_t usual_port = 7001;
 /// Seconds from SIGTERM to the end that a scheduler gives a worker: enough to write a checkpoint with the
 /// others and to leave between two steps.
-inline constexpr int farewell_seconds = 120;
+inline constexpr int grace_seconds = 120;
 
 /// A site to render.
 struct RenderedSite {

@@ -9,6 +9,7 @@
 #include "isthmus/outer_sync/core/address.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "launch/schedulers/render.h"
+#include "launch/sites/ssh_command.h"
 #include "run/process/joined.h"
 
 namespace isthmus::app {
@@ -28,10 +29,10 @@ std::string object_name(const std::string& run, const std::string& part) {
   }
   if (name.front() >= '0' && name.front() <= '9') name.insert(0, "run-");
   if (name.size() <= 63 && name.back() != '-') return name;
-  throw Error(ErrorKind::config,
-              fmt::format("run.name and {} give the Kubernetes name '{}'; expected at most 63 letters, "
-                          "digits and '-' together, ending with a letter or digit",
-                          part, name));
+  config_error(
+      fmt::format("run.name and {} give the Kubernetes name '{}'; expected at most 63 letters, "
+                  "digits and '-' together, ending with a letter or digit",
+                  part, name));
 }
 
 /// One process of the site: a worker, or the coordinator.
@@ -126,7 +127,7 @@ Json job(const RenderedSite& site, const Pod& pod) {
   json["spec"]["template"]["metadata"]["labels"] = labels(pod);
   auto& spec = json["spec"]["template"]["spec"];
   spec["restartPolicy"] = "Never";
-  spec["terminationGracePeriodSeconds"] = farewell_seconds;
+  spec["terminationGracePeriodSeconds"] = grace_seconds;
   spec["containers"].push_back(std::move(container));
   spec["volumes"] = volumes(site, pod);
   return json;

@@ -7,6 +7,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/core/address.h"
 #include "launch/schedulers/render.h"
+#include "launch/sites/ssh_command.h"
 #include "run/process/joined.h"
 
 namespace isthmus::app {
@@ -32,7 +33,7 @@ std::string directives(const RenderedSite& site) {
   add(fmt::format("--output={}-%j.log", site.site.name));
   add("--open-mode=append");
   add("--requeue");
-  add(fmt::format("--signal=B:USR1@{}", farewell_seconds));
+  add(fmt::format("--signal=B:USR1@{}", grace_seconds));
   const bool asks_for_gpus = has_option(
       given, {"--gpus", "--gres", "--gpus-per-task", "--gpus-per-node", "--gpus-per-socket", "-G"});
   if (site.there.device.device != "cpu" && !asks_for_gpus)
@@ -86,10 +87,6 @@ if [[ $time_is_over = yes && $status -ne 0 ]]; then scontrol requeue "$SLURM_JOB
 exit "$status"
 )";
 
-std::string program_word(const std::string& program) {
-  return program.starts_with("~/") ? "\"$HOME\"/" + shell_word(program.substr(2)) : shell_word(program);
-}
-
 }  // namespace
 
 std::vector<RenderedFile> slurm_files(const RenderedSite& site) {
@@ -103,8 +100,7 @@ std::vector<RenderedFile> slurm_files(const RenderedSite& site) {
       site.site.name, site.there.run.name, joined(workers, ", "));
   script += directives(site);
   script += "set -euo pipefail\ncd \"${SLURM_SUBMIT_DIR:?expected to be submitted with sbatch}\"\n";
-  for (const auto& [name, value] : launcher.environment)
-    script += fmt::format("export {}={}\n", name, shell_word(value));
+  script += export_lines(launcher);
   for (const auto& line : launcher.setup) script += line + "\n";
   std::vector<std::string> quoted;
   quoted.reserve(workers.size());
@@ -118,7 +114,7 @@ std::vector<RenderedFile> slurm_files(const RenderedSite& site) {
       shell_word(site.there.folder().string()));
   script += fmt::format(
       "exec {} worker --quiet --config {} --coordinator {} --name \"$name\" \"${{again[@]}}\"{}\n",
-      program_word(launcher.program), shell_word(site.site.name + ".yaml"), shell_word(site.coordinator),
+      path_word(launcher.program), shell_word(site.site.name + ".yaml"), shell_word(site.coordinator),
       ports(site));
   script += "TASK\n)\n";
   script += stays_until_they_have_left;

@@ -14,10 +14,10 @@ namespace {
 void find_reader(Places& places, const std::string& name, const data::DataConfig& own) {
   if (!own.reads_standard_input()) return;
   if (!places.reader.empty()) {
-    throw Error(ErrorKind::config,
-                fmt::format("data.path is - for {} and {}; expected a separate stream for each worker, like "
-                            "tcp://HOST:PORT or unix:///PATH: only one worker can read standard input",
-                            places.reader, name));
+    config_error(
+        fmt::format("data.path is - for {} and {}; expected a separate stream for each worker, like "
+                    "tcp://HOST:PORT or unix:///PATH: only one worker can read standard input",
+                    places.reader, name));
   }
   places.reader = name;
 }

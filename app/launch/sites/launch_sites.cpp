@@ -32,9 +32,8 @@ bool sets(const Site& site, std::string_view key) {
 std::string text_of(const fs::path& file) {
   auto text = text_if_there(file);
   if (text.empty())
-    throw Error(ErrorKind::data,
-                "cannot read the certificate " + file.string() +
-                    "; issue it with `isthmus certs issue RUN NAME`, or set network.certs to its folder");
+    data_error("cannot read the certificate " + file.string() +
+               "; issue it with `isthmus certs issue RUN NAME`, or set network.certs to its folder");
   return text;
 }
 
@@ -124,9 +123,8 @@ std::string nth_address(const std::string& address, std::size_t index) {
   if (parsed.port == 0) return address;
   const auto port = parsed.port + index;
   if (port > 65535)
-    throw Error(ErrorKind::config,
-                fmt::format("worker {} of a site would get port {}; choose a port lower than {}", index + 1,
-                            port, parsed.port));
+    config_error(fmt::format("worker {} of a site would get port {}; choose a port lower than {}", index + 1,
+                             port, parsed.port));
   parsed.port = static_cast<std::uint16_t>(port);
   return parsed.to_string();
 }
@@ -167,19 +165,18 @@ void check_reach(const LaunchConfig& config, const Experiment& experiment) {
     const auto at = fmt::format("site {} is on another machine{}", site.name,
                                 site.launch.ssh.empty() ? "" : " (" + site.launch.ssh + ")");
     if (sets(site, "run.out"))
-      throw Error(ErrorKind::config,
-                  fmt::format("run.out is set at site {}; expected launch.folder there", site.name));
+      config_error(fmt::format("run.out is set at site {}; expected launch.folder there", site.name));
     if (!site.launch.ssh.empty() && Address{host_of(site.launch.ssh), 0}.is_loopback()) continue;
     const auto there = load_experiment(config.file, config.assignments, WorkerPlace{{}, site.name});
     const auto coordinator = parse_addresses(there.network.coordinator, "network.coordinator").front();
     if (coordinator.is_loopback() && !site.launch.coordinator)
-      throw Error(ErrorKind::config, fmt::format("network.coordinator is '{}', and {}; expected a HOST:PORT "
-                                                 "at which that machine reaches the coordinator",
-                                                 there.network.coordinator, at));
+      config_error(
+          fmt::format("network.coordinator is '{}', and {}; expected a HOST:PORT "
+                      "at which that machine reaches the coordinator",
+                      there.network.coordinator, at));
     if (!there.network.listens() || experiment.replicas == 1) continue;
     if (parse_address(there.network.listen, "network.listen").is_loopback())
-      throw Error(
-          ErrorKind::config,
+      config_error(
           fmt::format("network.listen is '{}', and {}; expected ADDRESS:PORT, for example 0.0.0.0:7001, and "
                       "the address that the others dial as network.advertise; or none",
                       there.network.listen, at));

@@ -1,6 +1,5 @@
 #include "launch/sites/site_link.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -15,6 +14,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/text.h"
+#include "launch/processes/pipe.h"
 #include "launch/processes/restarts.h"
 
 namespace isthmus::app {
@@ -27,73 +27,9 @@ namespace {
 constexpr auto alive_every = 3s;
 constexpr int ssh_failed = 255;
 /// Time for ssh, the tether and the agent to end after standard input has closed.
-constexpr auto farewell = 15s;
-
-struct Ends {
-  Ends() {
-    if (pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorKind::data, "cannot make a pipe");
-  }
-  ~Ends() {
-    for (const int end : ends) {
-      if (end >= 0) close(end);
-    }
-  }
-  [[nodiscard]] int take(int which) {
-    const int end = std::exchange(ends[which], -1);
-    fcntl(end, F_SETFL, fcntl(end, F_GETFL) | O_NONBLOCK);
-    return end;
-  }
-  int ends[2] = {-1, -1};
-};
-
-/// "~/x" starts from the home folder; any other path is taken literally.
-std::string path_word(const std::string& path) {
-  return path.starts_with("~/") ? "\"$HOME\"/" + shell_word(path.substr(2)) : shell_word(path);
-}
+constexpr auto close_timeout = 15s;
 
 }  // namespace
-
-std::string shell_word(const std::string& text) {
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? "'\\''" : std::string(1, c);
-  return out + "'";
-}
-
-std::vector<std::string> ssh_command(const LauncherConfig& launcher, const AgentWish& wish) {
-  // ssh uses the first of several values, so the config cannot override the first three.
-  std::vector<std::string> command = {"ssh", "-T", "-a", "-x"};
-  const auto option = [&](const std::string& text) { command.insert(command.end(), {"-o", text}); };
-  for (const auto* fixed : {"BatchMode=yes", "StrictHostKeyChecking=yes", "ControlMaster=no"}) option(fixed);
-  for (const auto& text : launcher.options) option(text);
-  for (const auto* usual :
-       {"ConnectTimeout=20", "ServerAliveInterval=5", "ServerAliveCountMax=4", "ClearAllForwardings=yes"})
-    option(usual);
-  if (launcher.port > 0) command.insert(command.end(), {"-p", std::to_string(launcher.port)});
-  if (!launcher.identity.empty()) {
-    option("IdentitiesOnly=yes");
-    command.insert(command.end(), {"-i", launcher.identity});
-  }
-  command.insert(command.end(),
-                 {"--", launcher.ssh, "exec /bin/sh -c " + shell_word(tether_script(launcher, wish))});
-  return command;
-}
-
-std::string tether_script(const LauncherConfig& launcher, const AgentWish& wish) {
-  std::string script;
-  for (const auto& [name, value] : launcher.environment)
-    script += fmt::format("export {}={}\n", name, shell_word(value));
-  for (const auto& line : launcher.setup) {
-    script += fmt::format("{{ {}\n}} || {{ echo {} >&2; exit 3; }}\n", line,
-                          shell_word("this set-up line failed: " + line));
-  }
-  script += fmt::format("program={}\n", path_word(launcher.program));
-  script +=
-      "command -v \"$program\" >/dev/null 2>&1 || { echo \"there is no program $program\" >&2; exit 3; }\n";
-  script += fmt::format("exec \"$program\" tether --folder {} --run {} --site {} --silence {} --grace {}",
-                        path_word(launcher.folder), shell_word(wish.run), shell_word(wish.site), wish.silence,
-                        wish.grace);
-  return script;
-}
 
 /// A process at the site, as the launch sees it.
 class SiteProcess final : public RunProcess {
@@ -101,7 +37,7 @@ class SiteProcess final : public RunProcess {
   SiteProcess(std::shared_ptr<SiteLink> link, std::string name, std::filesystem::path log)
       : link_(std::move(link)), name_(std::move(name)), log_(std::move(log)) {}
   ~SiteProcess() override {
-    if (!link_->lets_go_on() && running()) SiteProcess::signal(SIGKILL);
+    if (!link_->leaves_running() && running()) SiteProcess::signal(SIGKILL);
   }
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] const std::filesystem::path& log() const override { return log_; }
@@ -136,48 +72,11 @@ SiteLink::~SiteLink() {
   close(wake_);
 }
 
-SiteLink::State SiteLink::state() const {
-  const std::lock_guard lock(mutex_);
-  return state_;
-}
-std::string SiteLink::problem() const {
-  const std::lock_guard lock(mutex_);
-  return problem_;
-}
-int SiteLink::problem_status() const {
-  const std::lock_guard lock(mutex_);
-  return problem_status_;
-}
-SiteFacts SiteLink::facts() const {
-  const std::lock_guard lock(mutex_);
-  return facts_;
-}
-std::optional<std::uint16_t> SiteLink::port() const {
-  const std::lock_guard lock(mutex_);
-  return port_;
-}
 std::optional<std::uint16_t> SiteLink::await_port(RunProcess& coordinator,
                                                   const std::atomic<int>& interrupts) const {
   while (!port() && coordinator.running() && interrupts == 0 && state() != State::away)
     std::this_thread::sleep_for(20ms);
   return port();
-}
-std::string SiteLink::summary() const {
-  const std::lock_guard lock(mutex_);
-  return summary_;
-}
-bool SiteLink::run_goes_on() const {
-  const std::lock_guard lock(mutex_);
-  return run_goes_on_;
-}
-bool SiteLink::begun() const {
-  const std::lock_guard lock(mutex_);
-  return begun_;
-}
-
-std::map<std::string, FoundProcess> SiteLink::found() const {
-  const std::lock_guard lock(mutex_);
-  return found_;
 }
 
 std::unique_ptr<RunProcess> SiteLink::adopt(const std::string& name, const std::filesystem::path& log) {
@@ -246,15 +145,15 @@ void SiteLink::follow() {
   for (std::int64_t failures = 0;;) {
     try {
       dial();
-      converse();
+      exchange_messages();
     } catch (const Error& error) {  // for example no free descriptors or processes on this machine
       last_error_ = error.what();
     }
     failures = connected_ ? 0 : failures + 1;
-    hang_up();
-    if (!goes_away()) return;
+    close_ends();
+    if (!will_redial()) return;
     pause_before(failures + 1);
-    if (closing_ && lets_go_on_) return;
+    if (closing_ && leaves_running_) return;
   }
 }
 
@@ -265,47 +164,47 @@ void SiteLink::dial() {
   kill_at_.reset();
   last_error_.clear();
   ++connections_;
-  Ends in, out, err;
+  Pipe in, out, err;
   ssh_ = std::make_unique<Process>(Process::Options{.name = "ssh",
                                                     .command = options_.command,
                                                     .log = {},
-                                                    .input = in.ends[0],
-                                                    .output = out.ends[1],
-                                                    .errors = err.ends[1]});
-  input_ = in.take(1);
-  output_ = out.take(0);
-  errors_ = err.take(0);
+                                                    .input = in.reader(),
+                                                    .output = out.writer(),
+                                                    .errors = err.writer()});
+  input_ = in.take_writer();
+  output_ = out.take_reader();
+  errors_ = err.take_reader();
 }
 
 /// Exchanges messages until ssh has ended.
-void SiteLink::converse() {
+void SiteLink::exchange_messages() {
   do {
-    say_what_is_due();
+    queue_due_messages();
     wait_for_bytes();
     take_errors();
     take_output();
     const bool no_use = state() == State::failed;  // the site was given up
     // A site that is away is dialled once more, so that its agent receives the order to end.
-    const bool done = no_use || (closing_ && (left_ || lets_go_on_ || state() == State::connecting));
+    const bool done = no_use || (closing_ && (left_ || leaves_running_ || state() == State::connecting));
     if (done && input_ >= 0 && all_sent()) close(std::exchange(input_, -1));
-    if ((closing_ || no_use) && !kill_at_) kill_at_ = Clock::now() + farewell;
+    if ((closing_ || no_use) && !kill_at_) kill_at_ = Clock::now() + close_timeout;
     if (kill_at_ && Clock::now() > *kill_at_) ssh_->signal(SIGKILL);
   } while (ssh_->running());
   take_errors();
   take_output();
 }
 
-void SiteLink::say_what_is_due() {
+void SiteLink::queue_due_messages() {
   const std::lock_guard lock(mutex_);
   if (state_ != State::ready) return;
   if (Clock::now() >= alive_at_) {
     unsent_ += line_of({{"do", "alive"}});
     alive_at_ = Clock::now() + alive_every;
   }
-  if (closing_ && !lets_go_on_ && !std::exchange(left_, true)) unsent_ += line_of({{"do", "leave"}});
+  if (closing_ && !leaves_running_ && !std::exchange(left_, true)) unsent_ += line_of({{"do", "leave"}});
 }
 
-void SiteLink::hang_up() {
+void SiteLink::close_ends() {
   for (int* end : {&input_, &output_, &errors_}) {
     if (*end >= 0) close(std::exchange(*end, -1));
   }
@@ -314,7 +213,7 @@ void SiteLink::hang_up() {
 }
 
 /// Whether to dial again after the connection has ended.
-bool SiteLink::goes_away() {
+bool SiteLink::will_redial() {
   const int status = ssh_ ? ssh_->poll().value_or(ssh_failed) : ssh_failed;
   const auto state = SiteLink::state();
   if (state == State::failed) return false;
@@ -322,14 +221,14 @@ bool SiteLink::goes_away() {
     // The remote shell and the program print a reason of their own.
     const bool lost = status > 128;  // 255 is ssh's own
     const auto how = lost ? std::string("the connection ended") : fmt::format("ended with status {}", status);
-    lose(last_error_.empty() ? how : last_error_,
-         lost ? exit_status(ErrorKind::network) : exit_status(ErrorKind::data));
+    give_up(last_error_.empty() ? how : last_error_,
+            lost ? exit_status(ErrorKind::network) : exit_status(ErrorKind::data));
     return false;
   }
   if (closing_ || left_) return false;
   const auto why = last_error_.empty() ? std::string("the connection ended") : last_error_;
   if (!options_.dials_again) {
-    lose(why, exit_status(ErrorKind::network));
+    give_up(why, exit_status(ErrorKind::network));
     return false;
   }
   if (state == State::ready)
@@ -402,8 +301,8 @@ void SiteLink::take_output() {
     if (n > 0) {
       said_.add({bytes, static_cast<std::size_t>(n)});
       while (const auto line = said_.next()) handle(*line);
-      if (said_.pending() <= longest_message) continue;
-      lose("it sent a line of more than 4 MiB", exit_status(ErrorKind::network));
+      if (said_.pending() <= max_message_bytes) continue;
+      give_up("it sent a line of more than 4 MiB", exit_status(ErrorKind::network));
       ssh_->signal(SIGKILL);
     }
     open = n < 0 && (errno == EAGAIN || errno == EINTR);
@@ -419,13 +318,13 @@ void SiteLink::handle(const std::string& line) {
     if (!line.empty() && connections_ == 1) show(line);
     return;
   }
-  if (message->contains("tether")) welcome(*message);
-  if (flag_in(*message, "ready")) became_ready();
+  if (message->contains("tether")) on_hello(*message);
+  if (flag_in(*message, "ready")) on_ready();
   if (flag_in(*message, "replaced"))
-    lose("another launch has taken over its processes", exit_status(ErrorKind::network));
+    give_up("another launch has taken over its processes", exit_status(ErrorKind::network));
   if (const auto why = text_in(*message, "failed"); !why.empty()) {
     if (state() == State::connecting) {
-      lose(printable(why), exit_status(ErrorKind::data));
+      give_up(printable(why), exit_status(ErrorKind::data));
     } else {
       show(why);
     }
@@ -446,70 +345,54 @@ void SiteLink::handle_of_end(const Message& message) {
   if (ended == processes_.end() || status < 0 || status > 255) return;
   if (number_in(message, "life", 0) != ended->second.life) return;  // of an earlier start
   ended->second.status = static_cast<int>(status);
-  if (message.contains("run_goes_on")) run_goes_on_ = flag_in(message, "run_goes_on");
+  if (message.contains("run_goes_on")) run_is_unfinished_ = flag_in(message, "run_goes_on");
 }
 
-void SiteLink::welcome(const Message& hello) {
+void SiteLink::on_hello(const Message& hello) {
   const auto version = number_in(hello, "tether", 0);
   if (version != tether_protocol)
-    return lose(fmt::format("its isthmus ({}) uses version {} of the launch protocol; expected {}: use the "
-                            "same build at all sites",
-                            printable(text_in(hello, "build")), version, tether_protocol),
-                exit_status(ErrorKind::data));
-  SiteFacts facts{.folder = text_in(hello, "folder"),
-                  .cores = std::max<std::int64_t>(1, number_in(hello, "cores", 1)),
-                  .gpus = texts_in(hello, "gpus"),
-                  .build = text_in(hello, "build")};
-  std::map<std::string, FoundProcess> found;
-  bool any_runs = false;
-  std::int64_t lives = 0;
-  if (const auto list = hello.find("processes"); list != hello.end() && list->is_array()) {
-    for (const auto& one : *list) {
-      if (!one.is_object() || text_in(one, "name").empty()) continue;
-      FoundProcess process{.life = number_in(one, "life", 0), .status = std::nullopt};
-      if (one.contains("status"))
-        process.status = static_cast<int>(std::clamp<std::int64_t>(number_in(one, "status", 0), 0, 255));
-      any_runs = any_runs || !process.status;
-      lives = std::max(lives, process.life);
-      found[text_in(one, "name")] = process;
-    }
-  }
-  if (any_runs && connections_ == 1 && !options_.take_up)
-    return lose(
+    return give_up(
+        fmt::format("its isthmus ({}) uses version {} of the launch protocol; expected {}: use the "
+                    "same build at all sites",
+                    printable(text_in(hello, "build")), version, tether_protocol),
+        exit_status(ErrorKind::data));
+  auto agent = read_hello(hello);
+  if (agent.any_runs && connections_ == 1 && !options_.take_over)
+    return give_up(
         "the run is in progress there; take it over with `isthmus launch --resume RUN`, where Ctrl-C ends it",
         exit_status(ErrorKind::data));
   std::string text;
   try {
-    if (!facts.folder.is_absolute()) throw Error(ErrorKind::network, "it reports no folder");
-    if (connections_ == 1 || !any_runs) {  // otherwise the files are there already
-      for (const auto& file : options_.files(facts))
+    if (!agent.facts.folder.is_absolute()) throw Error(ErrorKind::network, "it reports no folder");
+    if (connections_ == 1 || !agent.any_runs) {  // otherwise the files are there already
+      for (const auto& file : options_.files(agent.facts))
         text += line_of({{"do", "write"}, {"path", file.path}, {"text", file.text}, {"secret", file.secret}});
     }
   } catch (const Error& error) {
-    if (state() == State::connecting) return lose(error.what(), error.exit_status());
+    if (state() == State::connecting) return give_up(error.what(), error.exit_status());
     show(error.what());
   }
   const std::lock_guard lock(mutex_);
-  facts_ = std::move(facts);
-  run_goes_on_ = flag_in(hello, "run_goes_on");
-  found_ = std::move(found);
-  lives_ = std::max(lives_, lives);
+  facts_ = std::move(agent.facts);
+  run_is_unfinished_ = flag_in(hello, "run_goes_on");
+  found_ = std::move(agent.found);
+  lives_ = std::max(lives_, agent.lives);
   unsent_ += text + line_of({{"do", "ready"}});
 }
 
-void SiteLink::became_ready() {
+void SiteLink::on_ready() {
   connected_ = true;
   if (state() == State::away) show("is back (" + options_.place + ")");
   const std::lock_guard lock(mutex_);
   if (state_ == State::failed) return;
-  if (state_ == State::away) lose_what_is_gone();
+  if (state_ == State::away) end_lost_processes();
   state_ = State::ready;
   for (const auto& message : std::exchange(waiting_, {})) unsent_ += line_of(message);
 }
 
 /// Processes that the agent does not know were lost with an earlier agent, or never started because the
 /// connection was lost with the message.
-void SiteLink::lose_what_is_gone() {
+void SiteLink::end_lost_processes() {
   for (auto& process : processes_) {
     const auto& name = process.first;
     auto& remote = process.second;
@@ -535,7 +418,7 @@ void SiteLink::output(const std::string& name, const std::string& text) {
 }
 
 /// Gives the site up for good.
-void SiteLink::lose(std::string why, int status) {
+void SiteLink::give_up(std::string why, int status) {
   const std::lock_guard lock(mutex_);
   if (state_ == State::failed) return;
   state_ = State::failed;

@@ -15,19 +15,10 @@
 #include <thread>
 #include <vector>
 
-#include "launch/agent/agent_messages.h"
-#include "run/experiment/launcher_config.h"
+#include "launch/sites/agent_hello.h"
 #include "run/process/process.h"
 
 namespace isthmus::app {
-
-/// A machine as its agent describes it.
-struct SiteFacts {
-  std::filesystem::path folder;  ///< of runs, absolute
-  std::int64_t cores = 1;
-  std::vector<std::string> gpus;
-  std::string build;
-};
 
 struct SiteFile {
   std::string path;  ///< below the folder of runs
@@ -46,33 +37,13 @@ struct SiteStart {
   bool coordinates = false;
 };
 
-/// The agent that the tether finds or starts.
-struct AgentWish {
-  std::string run, site;
-  double silence = 30;  ///< seconds without a launch after which the agent ends its processes and itself
-  double grace = 60;    ///< seconds from SIGTERM to SIGKILL then
-};
-
-/// A process that the agent already had when the link connected.
-struct FoundProcess {
-  std::int64_t life = 0;
-  std::optional<int> status;  ///< nullopt while it runs
-};
-
-/// The ssh command for this launcher.
-[[nodiscard]] std::vector<std::string> ssh_command(const LauncherConfig& launcher, const AgentWish& wish);
-/// Script for the remote shell: environment, set-up lines, then `isthmus tether`.
-[[nodiscard]] std::string tether_script(const LauncherConfig& launcher, const AgentWish& wish);
-/// Quotes a text for a shell.
-[[nodiscard]] std::string shell_word(const std::string& text);
-
 class SiteLink : public std::enable_shared_from_this<SiteLink> {
  public:
   struct Options {
     std::string site;
     std::string place;                 ///< for messages, as user@host
     std::vector<std::string> command;  ///< ssh, or the tether itself on this machine
-    bool take_up = false;              ///< accept processes that already run there
+    bool take_over = false;            ///< accept processes that already run there
     bool dials_again = true;
     bool same_disk = false;  ///< the site's logs are where this launch would write them
     /// Files to write there before anything is started; called on the link's thread. May throw Error.
@@ -86,37 +57,37 @@ class SiteLink : public std::enable_shared_from_this<SiteLink> {
 
   /// Begins to connect; starts are queued until it is ready.
   explicit SiteLink(Options options);
-  /// Ends what still runs there, unless `let_go_on` was called.
+  /// Ends what still runs there, unless `leave_running` was called.
   ~SiteLink();
   SiteLink(const SiteLink&) = delete;
   SiteLink& operator=(const SiteLink&) = delete;
 
-  [[nodiscard]] State state() const;
+  [[nodiscard]] State state() const { return locked(state_); }
   /// "eu (me@eu.example): ssh: connect to host ..."
-  [[nodiscard]] std::string problem() const;
+  [[nodiscard]] std::string problem() const { return locked(problem_); }
   /// 4 if the machine could not be reached or was lost, otherwise 3.
-  [[nodiscard]] int problem_status() const;
-  [[nodiscard]] SiteFacts facts() const;
+  [[nodiscard]] int problem_status() const { return locked(problem_status_); }
+  [[nodiscard]] SiteFacts facts() const { return locked(facts_); }
   /// Port of the coordinator that was started there, once it listens.
-  [[nodiscard]] std::optional<std::uint16_t> port() const;
+  [[nodiscard]] std::optional<std::uint16_t> port() const { return locked(port_); }
   /// Blocks until the coordinator listens or has ended, the site is away, or an interrupt.
   [[nodiscard]] std::optional<std::uint16_t> await_port(RunProcess& coordinator,
                                                         const std::atomic<int>& interrupts) const;
   /// JSON summary of the run, once its coordinator has ended there; empty before.
-  [[nodiscard]] std::string summary() const;
+  [[nodiscard]] std::string summary() const { return locked(summary_); }
   /// Whether the coordinator that ended there left an unfinished run.
-  [[nodiscard]] bool run_goes_on() const;
+  [[nodiscard]] bool run_is_unfinished() const { return locked(run_is_unfinished_); }
   /// Begins to close; the destructor waits for the end.
   void close_soon();
   /// From now on the site's processes outlive this link.
-  void let_go_on() { lets_go_on_ = true; }
-  [[nodiscard]] bool lets_go_on() const { return lets_go_on_; }
+  void leave_running() { leaves_running_ = true; }
+  [[nodiscard]] bool leaves_running() const { return leaves_running_; }
   /// Processes that the agent already had, by name; once the link is ready.
-  [[nodiscard]] std::map<std::string, FoundProcess> found() const;
+  [[nodiscard]] std::map<std::string, FoundProcess> found() const { return locked(found_); }
   /// Takes over one of these processes; `log` is its log on this machine.
   [[nodiscard]] std::unique_ptr<RunProcess> adopt(const std::string& name, const std::filesystem::path& log);
   /// Whether one of its workers has made a step.
-  [[nodiscard]] bool begun() const;
+  [[nodiscard]] bool begun() const { return locked(begun_); }
 
   [[nodiscard]] std::unique_ptr<RunProcess> start(const SiteStart& start);
 
@@ -128,6 +99,11 @@ class SiteLink : public std::enable_shared_from_this<SiteLink> {
     std::optional<int> status;
   };
 
+  template <class T>
+  [[nodiscard]] T locked(const T& member) const {
+    const std::lock_guard lock(mutex_);
+    return member;
+  }
   void say(const Message& message);
   void signal(const std::string& name, int number);
   [[nodiscard]] std::optional<int> status_of(const std::string& name) const;
@@ -135,21 +111,21 @@ class SiteLink : public std::enable_shared_from_this<SiteLink> {
   [[nodiscard]] bool all_sent() const;
   void follow();
   void dial();
-  void converse();
-  void say_what_is_due();
-  void hang_up();
-  [[nodiscard]] bool goes_away();
+  void exchange_messages();
+  void queue_due_messages();
+  void close_ends();
+  [[nodiscard]] bool will_redial();
   void pause_before(std::int64_t dial);
   void wait_for_bytes();
   void take_output();
   void take_errors();
   void handle(const std::string& line);
-  void welcome(const Message& hello);
-  void became_ready();
-  void lose_what_is_gone();
+  void on_hello(const Message& hello);
+  void on_ready();
+  void end_lost_processes();
   void output(const std::string& name, const std::string& text);
   void handle_of_end(const Message& message);
-  void lose(std::string why, int status);
+  void give_up(std::string why, int status);
   void show(const std::string& text) const { options_.show(options_.site, text); }
 
   Options options_;
@@ -159,9 +135,9 @@ class SiteLink : public std::enable_shared_from_this<SiteLink> {
   int problem_status_ = 0;
   SiteFacts facts_;
   std::optional<std::uint16_t> port_;
-  bool begun_ = false, run_goes_on_ = false;
+  bool begun_ = false, run_is_unfinished_ = false;
   std::string summary_;
-  std::atomic<bool> closing_ = false, lets_go_on_ = false;
+  std::atomic<bool> closing_ = false, leaves_running_ = false;
   std::map<std::string, Remote> processes_;
   std::map<std::string, FoundProcess> found_;  ///< as of the newest connection
   std::int64_t lives_ = 0;                     ///< the highest life of any process

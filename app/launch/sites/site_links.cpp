@@ -13,6 +13,7 @@
 #include "isthmus/base/say.h"
 #include "isthmus/base/text.h"
 #include "isthmus/outer_sync/tls/authority.h"
+#include "launch/sites/ssh_command.h"
 
 namespace isthmus::app {
 
@@ -22,17 +23,17 @@ SiteLinks::SiteLinks(const Experiment& experiment, Files files, Show show)
     : experiment_(experiment), files_(std::move(files)), show_(std::move(show)) {}
 
 std::shared_ptr<SiteLink> SiteLinks::make(const Site& site) {
-  constexpr double silence_apart = 30;
-  const AgentWish wish{.run = experiment_.run.name,
-                       .site = site.name + apart_,
-                       .silence = apart_.empty() ? site.silence.seconds : silence_apart,
-                       .grace = experiment_.run.stop_grace.seconds};
+  constexpr double own_silence = 30;
+  const AgentOptions agent{.run = experiment_.run.name,
+                           .site = site.name + agent_suffix_,
+                           .silence = agent_suffix_.empty() ? site.silence.seconds : own_silence,
+                           .grace = experiment_.run.stop_grace.seconds};
   return std::make_shared<SiteLink>(
       SiteLink::Options{.site = site.name,
                         .place = site.launch.ssh,
-                        .command = ssh_command(site.launch, wish),
-                        .take_up = take_up_,
-                        .dials_again = apart_.empty(),
+                        .command = ssh_command(site.launch, agent),
+                        .take_over = take_over_,
+                        .dials_again = agent_suffix_.empty(),
                         .files = [this, &site](const SiteFacts& facts) { return files_(site, facts); },
                         .show = show_});
 }
@@ -79,9 +80,9 @@ bool SiteLinks::begun() const {
   return std::ranges::any_of(links_, [](const auto& link) { return link.second->begun(); });
 }
 
-bool SiteLinks::run_goes_on(const Site& site) const {
+bool SiteLinks::run_is_unfinished(const Site& site) const {
   const auto link = links_.find(site.name);
-  return link != links_.end() && link->second->run_goes_on();
+  return link != links_.end() && link->second->run_is_unfinished();
 }
 
 std::string SiteLinks::loss(const Site& site) const {
@@ -90,8 +91,8 @@ std::string SiteLinks::loss(const Site& site) const {
   return lost ? link->second->problem() : "";
 }
 
-void SiteLinks::let_go_on() {
-  for (const auto& link : links_) link.second->let_go_on();
+void SiteLinks::leave_running() {
+  for (const auto& link : links_) link.second->leave_running();
 }
 
 void SiteLinks::leave() {

@@ -28,9 +28,9 @@ class SiteLinks {
   SiteLinks& operator=(const SiteLinks&) = delete;
 
   /// Accepts processes that already run at the sites. Call it before `connect`.
-  void take_up() { take_up_ = true; }
+  void take_over() { take_over_ = true; }
   /// Uses agents of another name, which are not part of the run and end soon after their connection.
-  void stay_apart(std::string suffix) { apart_ = std::move(suffix); }
+  void use_own_agents(std::string suffix) { agent_suffix_ = std::move(suffix); }
   /// Connects to all sites or none: returns when every site is ready, or false on an interrupt. Throws
   /// Error(network) or Error(data) with the problems by site.
   [[nodiscard]] bool connect(const std::atomic<int>& interrupts);
@@ -40,12 +40,12 @@ class SiteLinks {
   /// Whether a worker at any site has made a step.
   [[nodiscard]] bool begun() const;
   /// Whether the coordinator that ended at a site left an unfinished run.
-  [[nodiscard]] bool run_goes_on(const Site& site) const;
+  [[nodiscard]] bool run_is_unfinished(const Site& site) const;
   /// Why a site is lost; empty if it is not lost, or is on this machine.
   [[nodiscard]] std::string loss(const Site& site) const;
-  /// Ends all connections at the same time, and the processes there unless `let_go_on` was called.
+  /// Ends all connections at the same time, and the processes there unless `leave_running` was called.
   void leave();
-  void let_go_on();
+  void leave_running();
 
  private:
   [[nodiscard]] std::shared_ptr<SiteLink> make(const Site& site);
@@ -53,8 +53,8 @@ class SiteLinks {
   const Experiment& experiment_;
   Files files_;
   Show show_;
-  bool take_up_ = false;
-  std::string apart_;
+  bool take_over_ = false;
+  std::string agent_suffix_;
   std::map<std::string, std::shared_ptr<SiteLink>> links_;
 };
 

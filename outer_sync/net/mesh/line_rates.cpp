@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "isthmus/base/time.h"
+
 namespace isthmus::outer_sync::transport {
 
 using namespace std::chrono_literals;
@@ -17,8 +19,6 @@ constexpr auto bbr_renewal = 8s;
 constexpr auto unsent_lasts = 20ms, min_unsent_lasts = 10ms;
 constexpr auto queue_shows = 10ms;
 constexpr double min_unsent = 16 * 1024, max_unsent = 4 * 1024 * 1024;
-
-double seconds(Connection::Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
 }  // namespace
 

@@ -27,7 +27,7 @@ const Arrived::Lane* find(const std::vector<Arrived::Lane>& lanes, std::uint64_t
 
 }  // namespace
 
-void Departures::left(std::uint64_t bytes, bool idle, Time now) {
+void SendTimes::left(std::uint64_t bytes, bool idle, Time now) {
   if (bytes < this->bytes()) return;
   const auto before = points_.size() > 1 ? &points_[points_.size() - 2] : nullptr;
   const bool pauses = before && before->bytes == bytes;
@@ -37,7 +37,7 @@ void Departures::left(std::uint64_t bytes, bool idle, Time now) {
   if (points_.size() > max_points) points_.pop_front();
 }
 
-std::optional<Departures::Time> Departures::when(std::uint64_t bytes) {
+std::optional<SendTimes::Time> SendTimes::when(std::uint64_t bytes) {
   if (points_.empty() || bytes <= points_.front().bytes || bytes > points_.back().bytes) return std::nullopt;
   while (points_[1].bytes < bytes) points_.pop_front();
   const auto& before = points_[0];
@@ -52,7 +52,7 @@ std::optional<Departures::Time> Departures::when(std::uint64_t bytes) {
 /// The queue on the way there is at most both queues together, so the delay without a queue is between `delay
 /// - beyond` and `delay`. Retransmitted data breaks these bounds, so the estimate rises slowly, and once
 /// settled no faster than clocks drift apart.
-void QueueThere::sample(Time delay, Time beyond, Time now) {
+void QueueingDelay::sample(Time delay, Time beyond, Time now) {
   beyond = std::max(beyond, Time{});
   if (!queue_) {
     risen_ = now;
@@ -92,16 +92,16 @@ void Arrivals::heard(const Arrived& said, std::optional<Time> beyond, Time now) 
   std::uint64_t on_its_way = 0;
   for (auto& lane : lanes_) {
     const auto told = lane.connection == 0 ? nullptr : find(said.lanes, lane.connection);
-    if (told && told->bytes > lane.arrived && told->bytes <= lane.departures.bytes()) {
+    if (told && told->bytes > lane.arrived && told->bytes <= lane.send_times.bytes()) {
       const auto more = told->bytes - std::exchange(lane.arrived, told->bytes);
       bytes_ += more;
       at_ = at;
-      if (const auto left = lane.departures.when(told->bytes)) {
+      if (const auto left = lane.send_times.when(told->bytes)) {
         timed += static_cast<double>(more);
         weighted += static_cast<double>(more) * (at - *left);
       }
     }
-    on_its_way += lane.departures.bytes() - lane.arrived;
+    on_its_way += lane.send_times.bytes() - lane.arrived;
   }
   all_there_ = on_its_way < worth_saying;
   if (timed > 0 && beyond) queue_.sample(std::chrono::duration_cast<Time>(weighted / timed), *beyond, now);

@@ -14,7 +14,7 @@
 namespace isthmus::outer_sync::transport {
 
 /// Remembers when the bytes of a connection left.
-class Departures {
+class SendTimes {
  public:
   using Time = std::chrono::steady_clock::duration;
 
@@ -38,7 +38,7 @@ class Departures {
 
 /// Estimates the queueing delay on the way to the other end. The clocks of the two ends differ by an unknown
 /// but nearly constant offset, so the part of a delay above the shortest one is queueing.
-class QueueThere {
+class QueueingDelay {
  public:
   using Time = std::chrono::steady_clock::duration;
 
@@ -64,12 +64,12 @@ class Arrivals {
 
   /// The lane has a new connection, or none (0). Both ends give a connection the same number.
   void begun(std::size_t lane, std::uint64_t connection);
-  /// Records bytes that have left on that lane (Departures::left).
+  /// Records bytes that have left on that lane (SendTimes::left).
   void left(std::size_t lane, std::uint64_t bytes, bool idle, Time now) {
-    lanes_.at(lane).departures.left(bytes, idle, now);
+    lanes_.at(lane).send_times.left(bytes, idle, now);
   }
-  /// Handles the peer's report. `beyond`: as in QueueThere, if known. Implausible values are ignored: a peer
-  /// that lies only gets its data at a wrong rate. Throws Error(network) for values that would overflow.
+  /// Handles the peer's report. `beyond`: as in QueueingDelay, if known. Implausible values are ignored: a
+  /// peer that lies only gets its data at a wrong rate. Throws Error(network) for values that would overflow.
   void heard(const Arrived& said, std::optional<Time> beyond, Time now);
 
   /// Bytes arrived since the start, and when they last grew, by the peer's clock.
@@ -81,13 +81,13 @@ class Arrivals {
  private:
   struct Lane {
     std::uint64_t connection = 0;
-    Departures departures{};
+    SendTimes send_times{};
     std::uint64_t arrived = 0;
   };
   std::vector<Lane> lanes_;
   std::uint64_t bytes_ = 0;
   Time at_{}, heard_at_{};
-  QueueThere queue_;
+  QueueingDelay queue_;
   bool all_there_ = false;  ///< hardly anything was in flight
 };
 

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "isthmus/base/time.h"
+
 namespace isthmus::outer_sync::transport {
 
 using namespace std::chrono_literals;
@@ -39,8 +41,6 @@ constexpr int patience = 10;            ///< windows with a long queue
 constexpr double newest_window = 0.25;  ///< weight of the newest window in the mean
 constexpr double shrinks = 0.8;         ///< a queue that falls to this part is shrinking
 constexpr double given_way = 0.9;       ///< a rate reduced to this part was reduced in vain
-
-double seconds(RateFollower::Time time) { return std::chrono::duration<double>(time).count(); }
 
 double arrived_per_second(const RateFollower::Sample& from, const RateFollower::Sample& to) {
   return static_cast<double>(to.arrived - from.arrived) /

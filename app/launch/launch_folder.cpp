@@ -1,0 +1,99 @@
+#include "launch/launch_folder.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "isthmus/base/error.h"
+#include "isthmus/base/file.h"
+#include "isthmus/base/say.h"
+#include "isthmus/base/text_file.h"
+#include "isthmus/outer_sync/net/link/run_secret.h"
+#include "isthmus/trainer/checkpoint_folder.h"
+#include "run/experiment/identity.h"
+
+namespace isthmus::app {
+
+namespace {
+
+constexpr std::size_t max_secret = 4096;
+
+std::filesystem::path port_file(const std::filesystem::path& folder) { return folder / "coordinator.port"; }
+
+}  // namespace
+
+void LaunchFolder::remember() {
+  config_before_ = text_if_there(config());
+  metrics_before_ = metrics_size();
+}
+
+void LaunchFolder::restore_config() const { replace_file(config(), config_before_); }
+
+std::uintmax_t LaunchFolder::metrics_size() const {
+  std::uintmax_t sum = 0;
+  for (const auto& name : worker_names(experiment_)) {
+    std::error_code no_file;
+    const auto size = std::filesystem::file_size(path() / name / "metrics.jsonl", no_file);
+    sum += no_file ? 0 : size;
+  }
+  return sum;
+}
+
+void LaunchFolder::keep_port(std::uint16_t port) const {
+  try {
+    replace_file(port_file(path()), fmt::format("{}\n", port));
+  } catch (const Error& error) {
+    say_error(fmt::format("{}; launch --resume may not find this coordinator", error.what()));
+  }
+}
+
+std::uint16_t LaunchFolder::kept_port() const {
+  return static_cast<std::uint16_t>(std::strtoul(text_if_there(port_file(path())).c_str(), nullptr, 10));
+}
+
+std::string LaunchFolder::find_secret(bool resume) const {
+  const auto& network = experiment_.network;
+  if (!network.certs.empty() || network.insecure) return {};
+  if (!network.secret.empty()) {
+    outer_sync::make_run_secret(network.secret);
+    return read_text(network.secret, max_secret);
+  }
+  const auto kept = resume ? text_if_there(path() / secret_file, max_secret) : "";
+  return kept.empty() ? outer_sync::new_run_secret() : kept;
+}
+
+void LaunchFolder::write_secret(const std::string& secret) const {
+  if (!secret.empty()) replace_file(path() / secret_file, secret, File::Mode::secret);
+}
+
+void LaunchFolder::check_checkpoints(const Places& places) const {
+  if (!experiment_.worker.words().empty()) return;  // it is unknown where that program keeps its checkpoints
+  std::vector<std::vector<std::uint64_t>> steps;
+  for (const auto& [name, place] : places.of) {
+    if (place.site != nullptr && place.site->is_elsewhere()) return;
+    auto theirs = trainer::checkpoint_steps(path() / name / "checkpoints", 0);
+    // A replica without checkpoints copies the state from the others; data-parallel runs do not support
+    // that.
+    if (!theirs.empty() || experiment_.outer.data_parallel()) steps.push_back(std::move(theirs));
+  }
+  if (trainer::latest_common_step(steps)) return;
+  data_error(fmt::format("{} has no checkpoint that is common to all {} replicas; start without --resume",
+                         path().string(), experiment_.replicas));
+}
+
+void LaunchFolder::keep_summary(const std::string& text) const {
+  try {
+    if (!text.empty()) replace_file(path() / "summary.json", text);
+  } catch (const Error& error) {  // must not change the exit status
+    say_error(error.what());
+  }
+}
+
+std::string LaunchFolder::summary() const { return text_if_there(path() / "summary.json"); }
+
+bool LaunchFolder::run_is_unfinished() const { return may_be_there(path() / "coordinator.state"); }
+
+}  // namespace isthmus::app
