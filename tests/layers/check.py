@@ -109,7 +109,6 @@ FOLDERS = {"outer_sync": OUTER_SYNC, "data": DATA, "trainer": TRAINER, "app": AP
 # A public header belongs to the inner folder in its path, or else to the folder of its source. These have neither.
 PLACES = {
     "data": {"device.h": "device", "document_format.h": "text", "sample_source.h": "order"},
-    "trainer": {"outer_state.h": "replica", "outer_state.cpp": "replica"},
 }
 # Addresses are parsed with inet_pton; buffers return to a pool on any thread.
 EXEMPT = {"core/address.cpp": ("sockets",), "core/buffer_pool.h": ("threads",)}
