@@ -181,10 +181,8 @@ class OuterBench final : public LocalRun {
 }  // namespace
 
 std::uint64_t filling_steps(const Experiment& experiment) {
-  const auto& outer = experiment.outer;
-  const auto& phase = outer.sync_every.parts.back();
-  const auto intervals = outer.overlap() == outer_sync::Overlap::whole_round ? 2 : 1;
-  return static_cast<std::uint64_t>(phase.after + intervals * phase.value);
+  const auto& phase = experiment.outer.sync_every.parts.back();
+  return static_cast<std::uint64_t>(phase.after + phase.value);
 }
 
 void make_measurable(Experiment& experiment, std::int64_t steps) {

@@ -134,7 +134,7 @@ class BenchReplica {
         parameters_(layout_.buffer_size()),
         drift_(noise_seed(config_, request_.name)),
         schedule_(layout_.fragment_count(), config_.outer.sync_phases(),
-                  static_cast<std::uint64_t>(config_.outer.sync_delay), 0, config_.outer.overlap()),
+                  static_cast<std::uint64_t>(config_.outer.sync_delay), 0),
         node_(config_.network, layout_,
               outer_sync::codec_plan(config_.outer, static_cast<std::uint64_t>(config_.run.seed)),
               closing_rule(config_), trace_, config_.outer.lossless_stage()),

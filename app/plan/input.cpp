@@ -4,7 +4,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/data/tokenizer.h"
-#include "isthmus/outer_sync/methods/pace.h"
+#include "isthmus/outer_sync/core/pace.h"
 #include "isthmus/trainer/parameter_table.h"
 #include "plan/model_size.h"
 #include "plan/plan.h"
@@ -87,7 +87,7 @@ std::vector<double> batches(const Experiment& experiment, std::size_t replicas) 
 
 /// With outer.pace: time, a replica makes as many inner steps as fit into the median replica's step.
 void take_pace(PlanInput& input) {
-  using outer_sync::methods::Pace;
+  using outer_sync::Pace;
   auto& replicas = input.setting.network.replicas;
   const auto batch = batches(input.experiment, replicas.size());
   for (const auto& replica : replicas) input.own_step_seconds.push_back(replica.step_seconds);

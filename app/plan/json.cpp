@@ -63,8 +63,8 @@ ordered_json row_of(const OuterConfig& outer, const Prediction& p, const PlanReq
 ordered_json methods_json(const PlanRequest& request, const PlanInput& input) {
   ordered_json rows = ordered_json::array();
   using outer_sync::Method;
-  for (const auto method : {Method::data_parallel, Method::diloco, Method::streaming_diloco, Method::eager,
-                            Method::co2, Method::sparse}) {
+  for (const auto method :
+       {Method::data_parallel, Method::diloco, Method::streaming_diloco, Method::sparse}) {
     auto outer = input.experiment.outer;
     if (outer.method == method) continue;
     outer.method = method;

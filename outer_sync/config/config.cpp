@@ -56,10 +56,6 @@ void OuterConfig::serialize(config::Archive& ar) {
       -config::unbounded, config::unbounded, merges});
   ar({"merge_alpha", &merge_alpha, Scope::live,
       "with merge alpha: weight of the local parameters when a result is merged", 0, 1});
-  ar({"staleness_penalty", &staleness_penalty, Scope::agreed,
-      "co2: divisor of each mean outer gradient added to the momentum, because it is one round old", 1, 1e6});
-  ar({"momentum_clip", &momentum_clip, Scope::agreed,
-      "co2: maximum magnitude of each momentum element; 0: no limit", 0, 1e6});
   ar({"codec", &codec, Scope::agreed, "format of outer gradients on the wire", -config::unbounded,
       config::unbounded, codecs});
   ar({"codec_block", &codec_block, Scope::agreed,
@@ -184,9 +180,6 @@ std::vector<std::string> OuterConfig::notes() const {
                     std::to_string(num_fragments) + " fragments: they are sent at uneven intervals");
     }
   }
-  if (!co2() && (staleness_penalty != 1 || momentum_clip != 0))
-    out.push_back("outer.staleness_penalty and outer.momentum_clip only affect outer.method co2: " +
-                  std::string(to_string(method)) + " has neither");
   if (carries() && merge_alpha != OuterConfig().merge_alpha)
     out.push_back(
         "outer.merge_alpha has no effect with outer.merge: carry; set outer.merge: alpha to use it");

@@ -28,28 +28,12 @@ void fix_local_sgd(OuterConfig& config) {
   config.optimizer = {.lr = 1, .momentum = 0, .nesterov = false};
 }
 
-/// The local parameters become the global ones.
-void fix_copying(OuterConfig& config) {
-  config.sync_delay = 0;
-  config.merge = "alpha";
-  config.merge_alpha = 0;
-}
-
-/// The methods with whole-round overlap have their own outer steps and do not average at the run's ends.
-void fix_eager(OuterConfig& config) {
-  fix_copying(config);
-  config.optimizer.average_first = config.optimizer.average_last = 0;
-}
-
-void fix_co2(OuterConfig& config) {
-  fix_eager(config);
-  config.optimizer.nesterov = false;
-}
-
 /// The settings of the paper. There replicas exchange their sparse values; here the chunk owner encodes the
 /// mean once more in the same format, with its own residual under the same rule.
 void fix_sparse(OuterConfig& config) {
-  fix_copying(config);
+  config.sync_delay = 0;
+  config.merge = "alpha";
+  config.merge_alpha = 0;
   config.num_fragments = 1;
   config.codec = "topk";
   config.error_feedback = true;
@@ -57,21 +41,11 @@ void fix_sparse(OuterConfig& config) {
   config.optimizer = {.lr = 1, .momentum = 0, .nesterov = false};
 }
 
-/// The outer step leaves the local parameters unchanged; the eager correction sets them.
-void change_to_eager(const OuterConfig& /*config*/, methods::OuterRule& rule) { rule.step.alpha = 1; }
-
-void change_to_co2(const OuterConfig& config, methods::OuterRule& rule) {
-  rule.co2 = {.penalty = static_cast<float>(config.staleness_penalty),
-              .clip = static_cast<float>(config.momentum_clip)};
-}
-
 /// In the order of the enumerators.
 constexpr std::array all_methods = {
     OuterMethod{Method::streaming_diloco, "streaming_diloco", fix_nothing},
     OuterMethod{Method::diloco, "diloco", fix_diloco},
     OuterMethod{Method::local_sgd, "local_sgd", fix_local_sgd},
-    OuterMethod{Method::eager, "eager", fix_eager, Overlap::whole_round, change_to_eager},
-    OuterMethod{Method::co2, "co2", fix_co2, Overlap::whole_round, change_to_co2},
     OuterMethod{Method::sparse, "sparse", fix_sparse},
     OuterMethod{Method::data_parallel, "data_parallel", fix_nothing},
 };
@@ -101,15 +75,13 @@ std::vector<std::string_view> method_names() {
   return names;
 }
 
-methods::OuterRule rule_at(const OuterConfig& config, std::uint64_t step) {
+quant::OuterStep rule_at(const OuterConfig& config, std::uint64_t step) {
   const bool averages = config.averages_at(step);
-  methods::OuterRule rule{.step = {.lr = averages ? 1 : static_cast<float>(config.optimizer.lr),
-                                   .momentum = averages ? 0 : static_cast<float>(config.optimizer.momentum),
-                                   .nesterov = config.optimizer.nesterov,
-                                   .merge = config.carries() ? quant::Merge::carry : quant::Merge::mix,
-                                   .alpha = static_cast<float>(config.merge_alpha)}};
-  if (const auto change = outer_method(config.method).change) change(config, rule);
-  return rule;
+  return {.lr = averages ? 1 : static_cast<float>(config.optimizer.lr),
+          .momentum = averages ? 0 : static_cast<float>(config.optimizer.momentum),
+          .nesterov = config.optimizer.nesterov,
+          .merge = config.carries() ? quant::Merge::carry : quant::Merge::mix,
+          .alpha = static_cast<float>(config.merge_alpha)};
 }
 
 }  // namespace isthmus::outer_sync

@@ -6,12 +6,11 @@
 namespace isthmus::outer_sync {
 
 Schedule::Schedule(FragmentId num_fragments, std::vector<SyncPhase> phases, std::uint64_t sync_delay,
-                   std::uint64_t warmup_steps, Overlap overlap)
+                   std::uint64_t warmup_steps)
     : num_fragments_(num_fragments),
       phases_(std::move(phases)),
       sync_delay_(sync_delay),
-      warmup_steps_(warmup_steps),
-      overlap_(overlap) {
+      warmup_steps_(warmup_steps) {
   assert(!phases_.empty() && phases_.front().begin == 0);
   // Of several phases that begin during the warm-up, only the last one has an effect, from the warm-up's end
   // on.
@@ -50,12 +49,7 @@ std::uint64_t Schedule::rounds_sent(FragmentId p, std::uint64_t step) const {
 }
 
 std::uint64_t Schedule::rounds_due(FragmentId p, std::uint64_t step) const {
-  const auto warm = std::min(step, warmup_steps_);
-  if (overlap_ == Overlap::whole_round) {
-    const auto sent = rounds_sent(p, step);
-    return sent > warm ? sent - 1 : warm;
-  }
-  auto rounds = warm;
+  auto rounds = std::min(step, warmup_steps_);
   visit_points(p, step, [&](const Points& points) {
     if (points.first + points.delay > step) return;
     rounds += std::min(points.count, (step - points.delay - points.first) / points.every + 1);
@@ -65,7 +59,6 @@ std::uint64_t Schedule::rounds_due(FragmentId p, std::uint64_t step) const {
 
 std::uint64_t Schedule::due_step(FragmentId p, std::uint64_t round) const {
   if (round <= warmup_steps_) return round;
-  if (overlap_ == Overlap::whole_round) return send_step(p, round + 1);
   const auto sent = send_step(p, round);
   auto delay = sync_delay_;
   for (const auto& phase : phases_) {

@@ -81,7 +81,7 @@ bool AgreedClock::may_train_on(const Schedule& schedule) {
 bool AgreedClock::fits(const Saved& saved, std::uint64_t steps) const {
   if (!saved.pace.sound()) return false;
   if (!paced_by_time_) return saved.owed == 0;
-  return saved.owed == 0 || (saved.owed - 1) / (methods::Pace::max_completed - 1) < steps;
+  return saved.owed == 0 || (saved.owed - 1) / (Pace::max_completed - 1) < steps;
 }
 
 void AgreedClock::restore(const Saved& saved, std::uint64_t step) {

@@ -9,7 +9,7 @@ namespace {
 
 Schedule schedule_of(FragmentId fragments, const OuterConfig& config, const SettingsTimeline& timeline) {
   return {fragments, timeline.phases(), static_cast<std::uint64_t>(config.sync_delay),
-          static_cast<std::uint64_t>(config.warmup_steps), config.overlap()};
+          static_cast<std::uint64_t>(config.warmup_steps)};
 }
 
 }  // namespace
@@ -21,7 +21,7 @@ LiveSettings::LiveSettings(const OuterConfig& config, FragmentId fragments, Roun
       schedule_(schedule_of(fragments, config, timeline_)),
       ruled_(fragments, 0) {}
 
-methods::OuterRule LiveSettings::rule_of(FragmentId p, protocol::Round round) const {
+quant::OuterStep LiveSettings::rule_of(FragmentId p, protocol::Round round) const {
   const auto step = schedule_.send_step(p, round);
   return rule_at(timeline_.at(step), step);
 }

@@ -34,9 +34,8 @@ MemoryBound memory_bound(const OuterConfig& config, const FragmentLayout& layout
   const std::uint64_t chunk = largest_encoded_chunk(layout, codecs);
   const std::uint64_t warmup = config.warmup_steps > 0 ? 1 : 0, feedback = config.error_feedback ? 1 : 0;
   const std::uint64_t sender = config.sender_feedback() ? 1 : 0;
-  // Parameters and momentum (twice with eager updates); residuals of the sender, of its gradients in the
-  // warm-up, and of the owner.
-  const auto vectors = 2 + (config.eager() ? 2 : 0) + sender + warmup + (feedback + warmup > 0 ? 1 : 0);
+  // Parameters and momentum; residuals of the sender, of its gradients in the warm-up, and of the owner.
+  const auto vectors = 2 + sender + warmup + (feedback + warmup > 0 ? 1 : 0);
   const auto trainers = static_cast<std::uint64_t>(std::ranges::count_if(view.members, protocol::trains));
   const auto owned = static_cast<std::uint64_t>(std::ranges::count(view.owners, self));
   // Own contributions of two rounds, results, and all contributions to owned chunks.

@@ -27,8 +27,7 @@ std::string round_args(FragmentId p, protocol::Round round) {
 
 OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout, LocalParameters& local,
                      RoundExchange& exchange, Trace& trace, std::uint64_t noise_seed)
-    : OuterLoop(config, layout,
-                std::make_unique<OuterState>(layout, local, config.sender_feedback(), config.eager()),
+    : OuterLoop(config, layout, std::make_unique<OuterState>(layout, local, config.sender_feedback()),
                 exchange, trace, noise_seed) {}
 
 OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
@@ -47,7 +46,6 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
       unsent_(layout.fragment_count()),
       figures_(layout.fragment_count()),
       gradient_residual_(config.warmup_steps > 0 ? layout.buffer_size() : 0, 0.0F) {
-  assert(!eager() || config.replicas > 0);
   if (!synchronous()) offer_state();
 }
 
@@ -145,16 +143,10 @@ bool OuterLoop::keep_up(Waiting why) {
   return true;
 }
 
-/// A fragment's rounds follow one another: the next one is sent when the last one is applied; with
-/// whole-round overlap, when the one before the last is applied.
+/// A fragment's rounds follow one another: the next one is sent when the last one is applied.
 void OuterLoop::send_what_is_due(FragmentId p) {
-  const auto newest = schedule().rounds_sent(p, step());
-  for (auto n = in_flight_.count(p); n < max_in_flight() && fragments_[p].round + n < newest; ++n) {
-    send(p, fragments_[p].round + n + 1);
-    // Reset the local parameters now, so that what was just sent is not sent again. (With another round in
-    // flight this happens when that round is applied.)
-    if (whole_round() && n == 0) go_ahead(p, {});
-  }
+  const auto next = fragments_[p].round + 1;
+  if (in_flight_.oldest(p) == nullptr && next <= schedule().rounds_sent(p, step())) send(p, next);
 }
 
 bool OuterLoop::complete_step() {
@@ -185,9 +177,7 @@ void OuterLoop::finish() {
   // Overdue rounds first. (There may be several, each sent when the one before it is applied.) A
   // data-parallel run has no rounds, although its schedule counts one per step.
   if (step() > schedule().warmup_steps()) static_cast<void>(keep_up(Waiting::finish));
-  // With whole-round overlap, applying a result assumes that all local steps have been sent, so the final
-  // sync sends them first.
-  if (!whole_round()) apply_all_in_flight();
+  apply_all_in_flight();
   if (step() > schedule().warmup_steps() && live_.base().final_sync) sync_once_more();
   apply_all_in_flight();
   clock_.set_still(false);
@@ -264,8 +254,8 @@ bool OuterLoop::apply(FragmentId p, Waiting why) {
   auto rule = live_.rule_of(p, flight.round);
   live_.applied(p, flight.is_last ? step() : schedule().send_step(p, flight.round));
   if (flight.is_last) {
-    rule.step.merge = quant::Merge::mix;
-    rule.step.alpha = 0;
+    rule.merge = quant::Merge::mix;
+    rule.alpha = 0;
   }
   const bool audited = is_audited(p, flight.round);
   if (audited) {
@@ -275,29 +265,10 @@ bool OuterLoop::apply(FragmentId p, Waiting why) {
   if (const auto bad = state_->apply(p, codecs_.of(flight.round), flight.result->chunks, rule)) {
     refuse_result(flight.round, *bad);
   }
-  if (eager() && !flight.is_last) {
-    go_ahead(p, flight.own);
-    rule.step.alpha = 0;
-  }
-  settle(flight, rule.step);
+  settle(flight, rule);
   if (audited) figures_[p].spread_at_apply = state_->spread(p);
   record(flight);
   return true;
-}
-
-/// With eager updates: this replica's newest contribution takes effect here at once, while `stale`, its part
-/// of the round just applied, is now in the global parameters.
-void OuterLoop::go_ahead(FragmentId p, std::span<const protocol::SharedBytes> stale) {
-  const auto fresh = std::ranges::find_if(
-      in_flight_.all(), [&](const InFlight& flight) { return flight.fragment == p && !flight.ahead; });
-  std::span<const protocol::SharedBytes> own;
-  if (fresh != in_flight_.all().end()) {
-    fresh->leaving.finish();
-    own = fresh->own;
-    fresh->ahead = true;
-  }
-  const float share = eager() ? 1 / static_cast<float>(live_.base().replicas) : 0;
-  state_->go_ahead(p, codecs_.codec, own, stale, share, rule_at(live_.at(step() + 1), step() + 1).step);
 }
 
 /// For a replica that copies the state of others: chunks still being handed over must not be sent after that.
@@ -374,7 +345,7 @@ bool OuterLoop::fetch(InFlight& flight, Waiting why) {
   if (!flight.result) return false;
   [[maybe_unused]] const auto chunks = layout_.chunks_of(flight.fragment).size();
   assert(flight.result->chunks.size() == chunks && flight.result->included.size() == chunks);
-  for (std::size_t i = 0; i < flight.own.size() && !eager() && !carries(); ++i) {
+  for (std::size_t i = 0; i < flight.own.size() && !carries(); ++i) {
     if (flight.result->included[i] || is_rejected(*flight.result, i)) flight.own[i] = nullptr;
   }
   return true;

@@ -55,7 +55,7 @@ bool OuterLoop::is_audited(FragmentId p, protocol::Round round) const {
 
 /// Computes the figures of the outer step about to be made.
 void OuterLoop::measure(FragmentId p, protocol::Round round, std::span<const protocol::SharedBytes> results,
-                        const methods::OuterRule& rule) {
+                        const quant::OuterStep& rule) {
   figures_[p] = {.round = round};
   if (const auto products = state_->products(p, codecs_.of(round), results))
     figures_[p].step = figures_of(*products, rule);

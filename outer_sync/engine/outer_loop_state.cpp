@@ -28,15 +28,13 @@ struct OwnState {
   UnsentWork unsent;
   bool error_feedback = false;
   Reducer::Residuals residuals;
-  AlignedVector<float> ahead, ahead_velocity;
   AlignedVector<float> gradient_residual;
   std::vector<SavedRound> in_flight;
   Reducer::Residuals owner_residuals;
   AgreedClock::Saved clock;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(unsent, error_feedback, residuals, ahead, ahead_velocity, gradient_residual, in_flight,
-       owner_residuals, clock);
+    ar(unsent, error_feedback, residuals, gradient_residual, in_flight, owner_residuals, clock);
   }
 };
 
@@ -85,16 +83,14 @@ void OuterLoop::restore(std::span<const std::byte> agreed, std::span<const std::
   auto mine = saved_state<OwnState>(own);
   OuterState::Vectors vectors{.global = std::move(state.global),
                               .velocity = std::move(state.velocity),
-                              .residuals = std::move(mine.residuals),
-                              .ahead = std::move(mine.ahead),
-                              .ahead_velocity = std::move(mine.ahead_velocity)};
+                              .residuals = std::move(mine.residuals)};
   live_.restore(settings);
   std::ranges::fill(figures_, FragmentFigures());
   const auto n = layout_.buffer_size();
   const auto warmup_steps = schedule().warmup_steps();
   const bool in_warmup = state.step < warmup_steps;
   if (state.fragments.size() != fragments_.size() || !mine.unsent.fits(layout_.fragment_count()) ||
-      mine.error_feedback != codecs_.error_feedback || !fits(vectors, layout_, eager()) ||
+      mine.error_feedback != codecs_.error_feedback || !fits(vectors, layout_) ||
       mine.gradient_residual.size() != (in_warmup ? n : 0) ||
       !clock_.fits(mine.clock, in_warmup ? 0 : state.step - warmup_steps)) {
     refuse_state("has a different layout or different settings");
@@ -106,7 +102,7 @@ void OuterLoop::restore(std::span<const std::byte> agreed, std::span<const std::
     if (const auto* problem = problem_of(saved, earlier, run)) {
       refuse_state(std::string("has a round in flight ") + problem);
     }
-    if (earlier == max_in_flight()) refuse_state("has too many rounds of one fragment in flight");
+    if (earlier > 0) refuse_state("has too many rounds of one fragment in flight");
     in_flight.add(outer_sync::in_flight(std::move(saved)));
   }
   if (state.step > warmup_steps && !in_flight.fit(state.fragments, schedule(), state.step)) {
@@ -214,8 +210,8 @@ void OuterLoop::follow(FragmentId p, std::span<const protocol::SharedBytes> resu
   const auto round = fragments_[p].round + 1;
   auto rule = live_.rule_of(p, round);
   live_.applied(p, schedule().send_step(p, round));
-  rule.step.merge = quant::Merge::mix;
-  rule.step.alpha = 1;  // leaves the local parameters unchanged
+  rule.merge = quant::Merge::mix;
+  rule.alpha = 1;  // leaves the local parameters unchanged
   if (is_audited(p, round)) measure(p, round, results, rule);
   if (const auto bad = state_->apply(p, codecs_.of(round), results, rule)) refuse_result(round, *bad);
   extend_chain(p, results, {});
@@ -229,7 +225,7 @@ void OuterLoop::begin_at(std::uint64_t step) {
     const auto sent = schedule().rounds_sent(p, step);
     // In addition to the rounds in flight, as many rounds may be decided as members keep results of; those
     // results arrive later.
-    fits = round <= sent + 1 && sent <= round + protocol::Member::max_kept + max_in_flight();
+    fits = round <= sent + 1 && sent <= round + protocol::Member::max_kept + 1;
   }
   if (!fits) {
     std::string rounds;

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "engine/host_passes.h"
-#include "isthmus/base/error.h"
 #include "isthmus/outer_sync/engine/audit.h"
 
 namespace isthmus::outer_sync {
@@ -18,11 +17,9 @@ void write(BinaryWriter& out, std::span<const float> values) {
 
 }  // namespace
 
-bool fits(const OuterState::Vectors& vectors, const FragmentLayout& layout, bool eager) {
+bool fits(const OuterState::Vectors& vectors, const FragmentLayout& layout) {
   const auto n = layout.buffer_size();
   if (vectors.global.size() != n || vectors.velocity.size() != n) return false;
-  const auto ahead = eager ? n : 0;
-  if (vectors.ahead.size() != ahead || vectors.ahead_velocity.size() != ahead) return false;
   if (vectors.residuals.size() != layout.chunk_count()) return false;
   for (ChunkId k = 0; k < layout.chunk_count(); ++k) {
     const auto size = vectors.residuals[k].size();
@@ -36,7 +33,7 @@ double distance_of(const quant::Products& products) {
   return squared < 0 ? 0 : std::sqrt(squared);
 }
 
-OuterState::OuterState(const FragmentLayout& layout, LocalParameters& local, bool error_feedback, bool eager)
+OuterState::OuterState(const FragmentLayout& layout, LocalParameters& local, bool error_feedback)
     : layout_(layout),
       local_(local),
       device_(nullptr),
@@ -46,7 +43,6 @@ OuterState::OuterState(const FragmentLayout& layout, LocalParameters& local, boo
       velocity_(flat()),
       residual_(error_feedback_ ? flat() : Flat{}),
       chunks_(layout, *passes_) {
-  if (eager) ahead_.emplace(layout.buffer_size());
   prepare(StagingRoom(layout, {}, {.batch_elements = 0}));
 }
 
@@ -94,15 +90,6 @@ void OuterState::local_modified(Range range) {
   device_ != nullptr ? device_->modified_on_device(range) : local_.modified(range);
 }
 
-/// The values that the local parameters started their round with.
-std::span<const float> OuterState::start(Range range) {
-  if (!ahead_) return global_.part(range);
-  scratch_.resize(range.size);
-  for (std::size_t i = 0; i < range.size; ++i)
-    scratch_[i] = global_.values[range.begin + i] + ahead_->parameters[range.begin + i];
-  return scratch_;
-}
-
 // ---- a fragment's round ----
 
 HandOver OuterState::encode(FragmentId p, const OuterEncoding& how, const BufferPool& buffers, Leave leave) {
@@ -111,9 +98,10 @@ HandOver OuterState::encode(FragmentId p, const OuterEncoding& how, const Buffer
   const auto encode_batch = [&](const ChunkBatch& batch, std::span<std::byte> out) {
     quant::Feedback feedback;
     if (error_feedback_) feedback = {residual_.part(batch.range), how.carried};
-    return passes_->encode_difference(
-        how.codec, start(batch.range), local.subspan(batch.range.begin - fragment.begin, batch.range.size),
-        feedback, noise_of(layout_, batch.first, how.noise_seed, how.round), out);
+    return passes_->encode_difference(how.codec, global_.part(batch.range),
+                                      local.subspan(batch.range.begin - fragment.begin, batch.range.size),
+                                      feedback, noise_of(layout_, batch.first, how.noise_seed, how.round),
+                                      out);
   };
   return chunks_.send(p, how.codec, buffers, std::move(leave), encode_batch);
 }
@@ -150,8 +138,7 @@ std::optional<quant::Products> OuterState::products(FragmentId p, const quant::C
 
 std::optional<ChunkId> OuterState::apply(FragmentId p, const quant::CodecSpec& codec,
                                          std::span<const protocol::SharedBytes> results,
-                                         const methods::OuterRule& rule) {
-  assert(!rule.co2 || device_ == nullptr);
+                                         const quant::OuterStep& step) {
   if (const auto bad = first_invalid(p, codec, results)) return bad;
   const auto& fragment = layout_.fragment(p);
   passes_->after_model();
@@ -160,11 +147,7 @@ std::optional<ChunkId> OuterState::apply(FragmentId p, const quant::CodecSpec& c
     const auto in = chunks_.load(batch, codec, results);
     const auto theta = global_.part(batch.range), velocity = velocity_.part(batch.range);
     const auto own = local.subspan(batch.range.begin - fragment.begin, batch.range.size);
-    if (rule.co2) {
-      static_cast<void>(methods::apply(rule, codec, in, theta, velocity, own));
-    } else {
-      passes_->decode_apply(codec, in, rule.step, theta, velocity, own);
-    }
+    passes_->decode_apply(codec, in, step, theta, velocity, own);
     chunks_.loaded();
   }
   passes_->before_model();
@@ -184,33 +167,6 @@ void OuterState::shift_local(FragmentId p, const quant::CodecSpec& codec,
   }
   passes_->before_model();
   local_modified(fragment);
-}
-
-void OuterState::go_ahead(FragmentId p, const quant::CodecSpec& codec,
-                          std::span<const protocol::SharedBytes> fresh,
-                          std::span<const protocol::SharedBytes> stale, float share,
-                          const quant::OuterStep& step) {
-  if (device_ != nullptr)
-    throw Error(ErrorKind::config, "outer.method eager and co2 are supported on CPUs only");
-  const auto& fragment = layout_.fragment(p);
-  const auto chunks = layout_.chunks_of(p);
-  // Modify the whole fragment at once, so that parameters stored elsewhere are copied only once.
-  const auto local = local_.modify(fragment);
-  for (auto k = chunks.first; k < chunks.last; ++k) {
-    const auto& chunk = layout_.chunk(k);
-    scratch_.assign(chunk.size, 0.0F);
-    const auto add = [&](std::span<const protocol::SharedBytes> own, float weight) {
-      const auto i = k - chunks.first;
-      if (i >= own.size() || !own[i]) return;
-      [[maybe_unused]] const bool decoded = quant::decode_accumulate(codec, *own[i], weight, scratch_);
-      assert(decoded);
-    };
-    add(fresh, share);
-    add(stale, -share);
-    if (ahead_) ahead_->move(chunk, scratch_, step);
-    std::ranges::copy(start(chunk), local.subspan(chunk.begin - fragment.begin, chunk.size).begin());
-  }
-  local_.modified(fragment);
 }
 
 // ---- figures ----
@@ -258,7 +214,6 @@ void OuterState::begin_from_global() {
   if (error_feedback_) passes_->clear(residual_.values);
   passes_->before_model();
   local_modified(all);
-  if (ahead_) ahead_.emplace(layout_.buffer_size());
 }
 
 void OuterState::finish_copies() { passes_->mark()->wait(); }
@@ -295,22 +250,17 @@ void OuterState::save_agreed(BinaryWriter& out) {
 }
 
 void OuterState::save_own(BinaryWriter& out) {
-  const std::size_t vectors = (error_feedback_ ? 1 : 0) + (ahead_ ? 2 : 0);
-  out.expect(vectors * layout_.buffer_size() * sizeof(float));
+  if (error_feedback_) out.expect(layout_.buffer_size() * sizeof(float));
   out.count(layout_.chunk_count());
   for (ChunkId k = 0; k < layout_.chunk_count(); ++k)
     write(out, error_feedback_ ? download(residual_.part(layout_.chunk(k)), host_velocity_)
                                : std::span<const float>());
-  const AlignedVector<float> none;
-  out(ahead_ ? ahead_->parameters : none, ahead_ ? ahead_->velocity : none);
 }
 
 void OuterState::restore(const Vectors& vectors) {
-  assert(fits(vectors, layout_, ahead_.has_value()));
+  assert(fits(vectors, layout_));
   fill(global_.values, vectors.global);
   fill(velocity_.values, vectors.velocity);
-  if (ahead_) ahead_->parameters = vectors.ahead;
-  if (ahead_) ahead_->velocity = vectors.ahead_velocity;
   if (!error_feedback_) return;
   passes_->clear(residual_.values);
   for (ChunkId k = 0; k < layout_.chunk_count(); ++k) {

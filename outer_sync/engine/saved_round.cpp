@@ -64,7 +64,6 @@ SavedRound saved_round(const InFlight& flight, std::uint64_t sent_step, const qu
           copies(flight.result->chunks),
           copies(flight.own),
           fates(*flight.result),
-          flight.ahead,
           flight.weight,
           flight.samples,
           flight.result->samples};
@@ -80,7 +79,6 @@ InFlight in_flight(SavedRound saved) {
   InFlight flight{.fragment = saved.fragment, .round = saved.round};
   flight.own = shared(std::move(saved.own));
   flight.result = std::move(result);
-  flight.ahead = saved.ahead;
   flight.weight = saved.weight;
   flight.samples = std::move(saved.samples);
   return flight;

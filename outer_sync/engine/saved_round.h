@@ -18,13 +18,12 @@ struct SavedRound {
   std::vector<Bytes> results;
   std::vector<Bytes> own;              ///< in chunk order; empty if no longer needed
   std::vector<std::uint8_t> included;  ///< outcome of each of this replica's chunks
-  bool ahead = false;
   std::uint64_t weight = 0;
   SampleSet samples;                  ///< behind the contribution
   std::vector<SampleRange> together;  ///< samples behind all contributions in its result
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(fragment, round, sent_step, codec, results, own, included, ahead, weight, samples, together);
+    ar(fragment, round, sent_step, codec, results, own, included, weight, samples, together);
   }
 };
 

@@ -5,13 +5,13 @@
 
 namespace isthmus::outer_sync {
 
-std::optional<OuterStepFigures> figures_of(const quant::Products& products, const methods::OuterRule& rule) {
+std::optional<OuterStepFigures> figures_of(const quant::Products& products, const quant::OuterStep& rule) {
   const auto& [vv, vg, gg] = products;
-  if (rule.co2 || !(gg > 0) || !std::isfinite(vv + gg)) return std::nullopt;
-  const double mu = rule.step.momentum;
+  if (!(gg > 0) || !std::isfinite(vv + gg)) return std::nullopt;
+  const double mu = rule.momentum;
   const double c = vg / gg;
   OuterStepFigures out{.norm = std::sqrt(gg), .has_momentum = mu > 0};
-  const double gain = rule.step.nesterov ? 1 + mu + mu * mu * c : 1 + mu * c;
+  const double gain = rule.nesterov ? 1 + mu + mu * mu * c : 1 + mu * c;
   out.gain = std::clamp(gain, -protocol::max_abs_gain, protocol::max_abs_gain);
   double rho = -1;
   if (mu == 0) {

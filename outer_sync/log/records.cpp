@@ -46,16 +46,12 @@ std::optional<FileName> parse(std::string_view name) {
 
 }  // namespace
 
-RecordRule record_of(const methods::OuterRule& rule) {
-  const auto co2 = rule.co2.value_or(methods::Co2{.penalty = 0, .clip = 0});
-  return {rule.step.lr, rule.step.momentum, rule.step.nesterov ? 1U : 0U, co2.penalty, co2.clip};
+RecordRule record_of(const quant::OuterStep& rule) {
+  return {rule.lr, rule.momentum, rule.nesterov ? 1U : 0U};
 }
 
-methods::OuterRule rule_of(const RecordRule& record) {
-  methods::OuterRule rule{
-      .step = {.lr = record.lr, .momentum = record.momentum, .nesterov = record.nesterov != 0, .alpha = 0}};
-  if (record.penalty != 0) rule.co2 = {.penalty = record.penalty, .clip = record.clip};
-  return rule;
+quant::OuterStep rule_of(const RecordRule& record) {
+  return {.lr = record.lr, .momentum = record.momentum, .nesterov = record.nesterov != 0, .alpha = 0};
 }
 
 std::uint64_t body_size(const LogHeader& header, FragmentId fragment, RecordKind kind) {

@@ -4,9 +4,9 @@
 // A record, little-endian: u32 kind ("SNAP" or "ROND"), u32 fragment, u64 round, u64 length of the body, 32
 // bytes chain hash after the round; the body; 32 bytes SHA-256 of the header file's SHA-256 and of all of the
 // above, so that a record of another log is rejected. Body of a snapshot: the fragment's parameters, then its
-// momentum, fp32. Body of a round: f32 outer learning rate, f32 momentum, u32 1 for Nesterov's form, f32
-// staleness penalty (0: not CO2's step), f32 momentum clip, then the result bytes of all chunks in order. The
-// header determines the length of every body; the length field only repeats it.
+// momentum, fp32. Body of a round: f32 outer learning rate, f32 momentum, u32 1 for Nesterov's form, then
+// the result bytes of all chunks in order. The header determines the length of every body; the length field
+// only repeats it.
 
 #include <array>
 #include <bit>
@@ -21,7 +21,7 @@
 #include "isthmus/base/archive.h"
 #include "isthmus/base/file.h"
 #include "isthmus/outer_sync/log/log_header.h"
-#include "isthmus/outer_sync/methods/outer_rule.h"
+#include "isthmus/quant/passes.h"
 
 namespace isthmus::outer_sync::log {
 
@@ -43,12 +43,11 @@ struct RecordHead {
 struct RecordRule {
   float lr = 0, momentum = 0;
   std::uint32_t nesterov = 0;
-  float penalty = 0, clip = 0;
 };
-static_assert(sizeof(RecordRule) == 20);
-[[nodiscard]] RecordRule record_of(const methods::OuterRule& rule);
+static_assert(sizeof(RecordRule) == 12);
+[[nodiscard]] RecordRule record_of(const quant::OuterStep& rule);
 /// The rule without a merge: a log has no local parameters.
-[[nodiscard]] methods::OuterRule rule_of(const RecordRule& record);
+[[nodiscard]] quant::OuterStep rule_of(const RecordRule& record);
 
 inline constexpr std::size_t record_head_size = 56;
 inline constexpr std::size_t record_checksum_size = 32;

@@ -56,8 +56,8 @@ class FragmentReplay {
       const auto n = layout_.chunk(k).size;
       const auto at = layout_.place_in_fragment(k);
       const auto size = quant::encoded_size(header_.codec, n);
-      if (!methods::apply(rule, header_.codec, results.first(size), theta_.subspan(at, n),
-                          std::span(velocity_).subspan(at, n), std::span(local_).first(n)))
+      if (!quant::decode_apply(header_.codec, results.first(size), rule, theta_.subspan(at, n),
+                               std::span(velocity_).subspan(at, n), std::span(local_).first(n)))
         refuse(head.round, "the result of its chunk " + std::to_string(k) + " does not decode");
       results = results.subspan(size);
     }

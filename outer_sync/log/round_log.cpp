@@ -149,7 +149,7 @@ void RoundLog::snapshot(FragmentId p, const protocol::FragmentState& state, cons
   fragment.round = state.round;
 }
 
-void RoundLog::append(FragmentId p, const protocol::FragmentState& state, const methods::OuterRule& rule,
+void RoundLog::append(FragmentId p, const protocol::FragmentState& state, const quant::OuterStep& rule,
                       std::span<const protocol::SharedBytes> results) {
   auto& fragment = fragments_.at(p);
   assert(!wants_snapshot(p) && state.round == fragment.round + 1);

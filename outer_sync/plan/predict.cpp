@@ -79,13 +79,12 @@ Simulated gradients_by_ring(const FragmentLayout& layout, const Setting& setting
 
 Simulated outer_loop(const OuterConfig& outer, const Cut& cut, const Setting& setting) {
   const auto every = last_sync_every(outer);
-  const std::uint64_t filling = (outer.overlap() == Overlap::whole_round ? 2 : 1) * every;
   Simulated run{setting.network,
                 {},
                 Schedule(cut.layout.fragment_count(), std::vector<SyncPhase>{{0, every}},
-                         static_cast<std::uint64_t>(outer.sync_delay), 0, outer.overlap()),
-                filling,
-                filling + 2 * every};
+                         static_cast<std::uint64_t>(outer.sync_delay), 0),
+                every,
+                3 * every};
   constexpr std::uint64_t most = 50'000'000;
   if (const auto replicas = setting.network.replicas.size(); run.steps > most / replicas) {
     throw Error(ErrorKind::config, "outer.sync_every is " + std::to_string(every) + " and there are " +

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <utility>
 
-#include "isthmus/outer_sync/methods/pace.h"
+#include "isthmus/outer_sync/core/pace.h"
 #include "isthmus/outer_sync/plan/recommend.h"
 #include "protocol/short_number.h"
 
@@ -113,8 +113,7 @@ double agreed_step_seconds(const LineReadings& lines, const OuterConfig& outer) 
   for (const auto& member : lines.members) own.push_back(member.step_seconds);
   if (outer.paced_by_time()) {
     const double reference = median(own);
-    for (auto& seconds : own)
-      seconds *= std::clamp(reference / seconds, methods::Pace::slowest, methods::Pace::fastest);
+    for (auto& seconds : own) seconds *= std::clamp(reference / seconds, Pace::slowest, Pace::fastest);
   }
   return *std::ranges::max_element(own);
 }

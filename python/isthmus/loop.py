@@ -15,7 +15,7 @@ from ._native import ConfigError
 from ._placement import Placement, place
 from ._storage import Storage, parameters_of, whole_parameters_of
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 Result = TypeVar("Result")
 

@@ -78,8 +78,8 @@ int run(std::size_t elements, const std::string& codec_name, std::size_t fragmen
       held[0] += milliseconds([&] { leaving = state.encode(p, {.codec = codecs.codec}, buffers, take); });
       held[1] += milliseconds([&] { leaving.finish(); });
       bool good = true;
-      held[2] += milliseconds(
-          [&] { good = !state.apply(p, codecs.codec, chunks, {.step = {.merge = quant::Merge::carry}}); });
+      held[2] +=
+          milliseconds([&] { good = !state.apply(p, codecs.codec, chunks, {.merge = quant::Merge::carry}); });
       held[3] += milliseconds([&] { static_cast<void>(state.velocity({0, 16})); });
       std::vector<std::span<const std::byte>> bytes;
       for (const auto& chunk : chunks) bytes.emplace_back(*chunk);

@@ -63,7 +63,7 @@ int run(std::size_t elements, const std::string& codec_name) {
     results.push_back(std::make_shared<const Bytes>(std::move(bytes)));
   }
   const auto apply = median_milliseconds([&] {
-    if (state.apply(0, codec, results, {.step = {.merge = quant::Merge::carry}})) std::abort();
+    if (state.apply(0, codec, results, {.merge = quant::Merge::carry})) std::abort();
   });
   bool good = true;
   const auto products = median_milliseconds([&] { good &= state.products(0, codec, results).has_value(); });

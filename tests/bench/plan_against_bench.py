@@ -33,7 +33,6 @@ CASES = {
     "full": {"network.emulate.rate": "1Mbps", "outer.sync_delay": 2},
     "no delay": {"network.emulate.rate": "4Mbps", "outer.sync_delay": 0},
     "diloco": {"network.emulate.rate": "4Mbps", "outer.method": "diloco"},
-    "eager": {"network.emulate.rate": "1500kbps", "outer.method": "eager"},
     "far": {"network.emulate.rate": "8Mbps", "network.emulate.rtt": "800ms"},
     "far, no delay": {"network.emulate.rate": "8Mbps", "network.emulate.rtt": "800ms", "outer.sync_delay": 0},
     "fp32": {"network.emulate.rate": "8Mbps", "outer.codec": "fp32"},

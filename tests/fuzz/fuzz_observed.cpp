@@ -22,7 +22,8 @@ constexpr std::uint64_t steps = 1000;
 
 struct Case {
   explicit Case(unsigned choice) {
-    constexpr std::array methods = {Method::streaming_diloco, Method::diloco, Method::eager, Method::co2};
+    constexpr std::array methods = {Method::streaming_diloco, Method::diloco, Method::local_sgd,
+                                    Method::sparse};
     outer.method = methods.at(choice % methods.size());
     outer.num_fragments = 2;
     outer.sync_every = 30;

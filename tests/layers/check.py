@@ -23,13 +23,12 @@ MAY_USE = {
 # table, so that there is no cycle.
 OUTER_SYNC = {
     "core": [],
-    "methods": ["core"],
     "protocol": ["core"],
     "protocol/coordinator": ["core", "protocol"],
-    "config": ["core", "methods", "protocol"],
-    "log": ["core", "methods", "protocol"],
-    "engine": ["core", "methods", "protocol", "config", "log"],
-    "plan": ["core", "methods", "protocol", "config"],
+    "config": ["core", "protocol"],
+    "log": ["core", "protocol"],
+    "engine": ["core", "protocol", "config", "log"],
+    "plan": ["core", "protocol", "config"],
     "tls": ["core", "protocol", "config"],
     "net/wire": ["core", "protocol"],
     "net/rate": ["config", "net/wire"],
@@ -41,7 +40,7 @@ OUTER_SYNC = {
     "net/member": ["core", "protocol", "config", "log", "engine", "net/member/io"],
     "net/coordinator": ["core", "protocol", "protocol/coordinator", "config", "tls", "net/wire", "net/link"],
 }
-PURE = ("core", "methods", "protocol", "protocol/coordinator", "config", "plan", "net/wire", "net/rate")
+PURE = ("core", "protocol", "protocol/coordinator", "config", "plan", "net/wire", "net/rate")
 # The same for data/.
 DATA = {
     "unicode": [],

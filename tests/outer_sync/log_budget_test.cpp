@@ -44,7 +44,7 @@ TEST(RoundLog, UsesItsBudgetToTheLastRound) {
   auto header = header_of();
   header.fragments.resize(1);
   header.tensors.resize(1);
-  const auto round_size = 56 + 20 + header.result_size(0) + 32;
+  const auto round_size = 56 + 12 + header.result_size(0) + 32;
   for (std::uint64_t more = 0; more < 4; ++more) {
     const TemporaryFolder folder;
     MockRun run(header);

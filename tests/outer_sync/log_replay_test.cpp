@@ -101,7 +101,7 @@ void expect_the_outer_loops_parameters(OuterConfig config) {
 }
 
 TEST(LogReplay, GivesTheOuterLoopsParameters) {
-  for (const auto method : {Method::streaming_diloco, Method::eager, Method::co2}) {
+  for (const auto method : {Method::streaming_diloco, Method::local_sgd}) {
     for (const std::int64_t warmup_steps : {0, 5}) {
       SCOPED_TRACE(testing::Message()
                    << to_string(method) << " after " << warmup_steps << " steps of warm-up");
@@ -110,8 +110,6 @@ TEST(LogReplay, GivesTheOuterLoopsParameters) {
       config.codec = "lloyd4";
       config.error_feedback = true;
       config.warmup_steps = warmup_steps;
-      config.staleness_penalty = 2;
-      config.momentum_clip = 0.125;
       config.resolve();
       config.take_replicas(1);
       expect_the_outer_loops_parameters(config);

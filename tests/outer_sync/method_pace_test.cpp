@@ -1,6 +1,6 @@
 // Step pacing of replicas of unequal speed: the arithmetic, and the outer loop's agreed clock under it.
 
-#include "isthmus/outer_sync/methods/pace.h"
+#include "isthmus/outer_sync/core/pace.h"
 
 #include <gmock/gmock.h>
 
@@ -15,7 +15,6 @@
 namespace isthmus::outer_sync {
 namespace {
 
-using methods::Pace;
 using testing::ElementsAre;
 
 TEST(Pace, AtEqualSpeedsAnInnerStepIsAnAgreedOne) {

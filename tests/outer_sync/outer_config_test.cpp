@@ -79,11 +79,6 @@ TEST(OuterConfig, TheFirstAndTheLastPartOfARunOnlyAverage) {
   EXPECT_FALSE(config.averages_at(1));
   EXPECT_FALSE(config.averages_at(200));
   EXPECT_FALSE(config.averages_at(230)) << "the round of the final sync";
-  for (const auto* method : {"eager", "co2"}) {
-    config = read(std::string("method: ") + method);
-    config.steps = 200;
-    EXPECT_FALSE(config.averages_at(1)) << method << " has its own outer step";
-  }
 }
 
 TEST(OuterConfig, WhatHasAMergeOfItsOwnKeepsIt) {
@@ -91,8 +86,7 @@ TEST(OuterConfig, WhatHasAMergeOfItsOwnKeepsIt) {
   EXPECT_TRUE(read("method: diloco").carries());
   EXPECT_FALSE(read("merge: alpha").carries());
   EXPECT_TRUE(read("{sync_every: 12, sync_delay: 11}").carries()) << "also if results are late";
-  for (const auto* method : {"eager", "co2", "sparse"})
-    EXPECT_FALSE(read(std::string("method: ") + method).carries()) << method;
+  EXPECT_FALSE(read("method: sparse").carries());
   EXPECT_FALSE(read("error_feedback: true").sender_feedback());
   EXPECT_TRUE(read("{merge: alpha, error_feedback: true}").sender_feedback());
 }
@@ -120,20 +114,6 @@ TEST(OuterConfig, HalfOfTheReplicasAreNeededUnlessItSaysOtherwise) {
   EXPECT_EQ(least("{}", 4), 2);
   EXPECT_EQ(least("{}", 5), 3);
   EXPECT_EQ(least("min_replicas: 4", 5), 4);
-}
-
-TEST(OuterConfig, EagerAndCo2OverlapAWholeRound) {
-  for (const auto* method : {"eager", "co2"}) {
-    const auto config =
-        read(std::string("{num_fragments: 2, sync_every: 1, sync_delay: 5, method: ") + method + "}");
-    EXPECT_EQ(config.overlap(), Overlap::whole_round) << method;
-    EXPECT_EQ(config.merge_alpha, 0);
-    EXPECT_EQ(config.num_fragments, 2);
-  }
-  EXPECT_FALSE(read("method: co2").optimizer.nesterov);
-  EXPECT_TRUE(read("method: eager").optimizer.nesterov);
-  EXPECT_THAT(read("momentum_clip: 1").notes(),
-              ElementsAre(HasSubstr("only affect outer.method co2: streaming_diloco has neither")));
 }
 
 TEST(OuterConfig, UnusualSettingsAreSaidAloud) {

@@ -240,34 +240,23 @@ TEST(Schedule, PhasesThatEndInTheWarmUpHaveNoPart) {
   EXPECT_EQ(table(late, 2, 50), table(plain, 2, 50));
 }
 
-TEST(Schedule, AWholeRoundsOverlapAppliesWhereTheFragmentIsSentNext) {
-  const Schedule schedule(2, {{0, 4}}, 0, 1, Overlap::whole_round);
-  EXPECT_THAT(table(schedule, 2, 13), ElementsAre("1:", "2:", "3: s1", "4:", "5: s0", "6:", "7: s1 a1",
-                                                  "8:", "9: s0 a0", "10:", "11: s1 a1", "12:", "13: s0 a0"));
-  EXPECT_EQ(schedule.rounds_due(1, 1), 1U) << "the warm-up's rounds must be applied in their own step";
-  EXPECT_EQ(schedule.rounds_due(1, 6), 1U);
-  EXPECT_EQ(schedule.rounds_due(1, 7), 2U);
-}
-
 TEST(StepWith, IsTheFirstAtWhichTheseRoundsAreDue) {
-  for (const auto overlap : {Overlap::delay, Overlap::whole_round}) {
-    const Schedule schedule(3, {{0, 10}, {40, 7}}, 2, 5, overlap);
-    const auto due_at = [&](std::uint64_t step) {
-      std::vector<std::uint64_t> due;
-      for (FragmentId p = 0; p < 3; ++p) due.push_back(schedule.rounds_due(p, step));
-      return due;
-    };
-    for (std::uint64_t step = 0; step <= 120; step += 4) {
-      const auto rounds = due_at(step);
-      const auto found = schedule.step_with(rounds, 4);
-      EXPECT_LE(found, step);
-      EXPECT_EQ(due_at(found), rounds) << "step " << step;
-      auto ahead = rounds;
-      ++ahead[1];
-      const auto later = schedule.step_with(ahead, 4);
-      EXPECT_GE(due_at(later)[1], ahead[1]);
-      EXPECT_LT(due_at(later - 4)[1], ahead[1]) << "an earlier step is enough, after step " << step;
-    }
+  const Schedule schedule(3, {{0, 10}, {40, 7}}, 2, 5);
+  const auto due_at = [&](std::uint64_t step) {
+    std::vector<std::uint64_t> due;
+    for (FragmentId p = 0; p < 3; ++p) due.push_back(schedule.rounds_due(p, step));
+    return due;
+  };
+  for (std::uint64_t step = 0; step <= 120; step += 4) {
+    const auto rounds = due_at(step);
+    const auto found = schedule.step_with(rounds, 4);
+    EXPECT_LE(found, step);
+    EXPECT_EQ(due_at(found), rounds) << "step " << step;
+    auto ahead = rounds;
+    ++ahead[1];
+    const auto later = schedule.step_with(ahead, 4);
+    EXPECT_GE(due_at(later)[1], ahead[1]);
+    EXPECT_LT(due_at(later - 4)[1], ahead[1]) << "an earlier step is enough, after step " << step;
   }
 }
 

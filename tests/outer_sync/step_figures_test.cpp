@@ -11,8 +11,8 @@
 namespace isthmus::outer_sync {
 namespace {
 
-methods::OuterRule rule(float momentum, bool nesterov) {
-  return {.step = {.lr = 0.5F, .momentum = momentum, .nesterov = nesterov}};
+quant::OuterStep rule(float momentum, bool nesterov) {
+  return {.lr = 0.5F, .momentum = momentum, .nesterov = nesterov};
 }
 
 OuterStepFigures figures(double norm, double gain, double correlation) {
@@ -59,9 +59,6 @@ TEST(StepFigures, ThereAreNoneOfNothing) {
   EXPECT_FALSE(figures_of({.xx = 1, .xy = 0, .yy = 0}, rule(0.5F, true)));
   EXPECT_FALSE(figures_of({.xx = 1, .xy = NAN, .yy = NAN}, rule(0.5F, true)));
   EXPECT_FALSE(figures_of({.xx = INFINITY, .xy = 0, .yy = 1}, rule(0.5F, true)));
-  auto co2 = rule(0.5F, false);
-  co2.co2 = methods::Co2{};
-  EXPECT_FALSE(figures_of({.xx = 1, .xy = 1, .yy = 1}, co2));
 }
 
 TEST(StepFigures, TheSpreadIsADistance) {

@@ -1,9 +1,6 @@
 #include "isthmus/trainer/outer_state.h"
 
-#include <string>
-
 #include "cuda/device_passes.h"
-#include "isthmus/base/error.h"
 #include "isthmus/outer_sync/config/codec_plan.h"
 
 namespace isthmus::trainer {
@@ -12,13 +9,7 @@ std::unique_ptr<outer_sync::OuterState> make_outer_state(Replica& replica,
                                                          const outer_sync::OuterConfig& config) {
   const auto& layout = replica.table().layout();
   if (replica.device() == Device::cpu)
-    return std::make_unique<outer_sync::OuterState>(layout, replica, config.sender_feedback(),
-                                                    config.eager());
-  if (config.eager() || config.co2()) {
-    throw Error(ErrorKind::config,
-                "outer.method is " + std::string(to_string(config.method)) +
-                    ", which is supported on CPUs only; choose another method, or set device: cpu");
-  }
+    return std::make_unique<outer_sync::OuterState>(layout, replica, config.sender_feedback());
   // The first GPU and its default stream, which libtorch uses by default.
   return std::make_unique<outer_sync::OuterState>(layout, outer_sync::codec_plan(config), replica,
                                                   cuda::make_device_passes(0, nullptr));

@@ -85,7 +85,7 @@ void RoundTimeline::look(double seconds, const Coordinator& coordinator,
     settings_ = coordinator.settings();
     schedule_.emplace(fragments, outer_sync::SettingsTimeline(outer, *settings_).phases(),
                       static_cast<std::uint64_t>(outer.sync_delay),
-                      static_cast<std::uint64_t>(outer.warmup_steps), outer.overlap());
+                      static_cast<std::uint64_t>(outer.warmup_steps));
   }
   std::vector<Member> members;
   for (const auto& [name, member] : coordinator.members()) {

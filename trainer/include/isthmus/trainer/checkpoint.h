@@ -20,7 +20,7 @@
 
 namespace isthmus::trainer {
 
-inline constexpr std::uint32_t checkpoint_version = 5;
+inline constexpr std::uint32_t checkpoint_version = 6;
 /// The section with the state that all replicas of a run agree on: two checkpoints of one step belong to one
 /// history only if they have the same.
 inline constexpr const char* agreed_section = "agreed";

@@ -9,8 +9,7 @@
 
 namespace isthmus::trainer {
 
-/// Computes with the passes of the replica's device. The replica must outlive it. Throws Error(config) if the
-/// device does not support the method.
+/// Computes with the passes of the replica's device. The replica must outlive it.
 [[nodiscard]] std::unique_ptr<outer_sync::OuterState> make_outer_state(Replica& replica,
                                                                        const outer_sync::OuterConfig& config);
 

@@ -30,8 +30,6 @@ struct OuterConfig {
   std::int64_t sync_delay = 1;
   std::string merge = "carry";
   double merge_alpha = 0.5;
-  double staleness_penalty = 1;
-  double momentum_clip = 0;
   std::string codec = "lloyd4";
   std::int64_t codec_block = 0;
   std::string codec_scale = "bf16";
@@ -87,9 +85,6 @@ struct OuterConfig {
   [[nodiscard]] bool needs_feedback() const;
   [[nodiscard]] bool paced_by_time() const { return pace == "time"; }
   [[nodiscard]] bool data_parallel() const { return method == Method::data_parallel; }
-  [[nodiscard]] bool eager() const { return method == Method::eager; }
-  [[nodiscard]] bool co2() const { return method == Method::co2; }
-  [[nodiscard]] Overlap overlap() const { return outer_method(method).overlap; }
 };
 
 struct JoinConfig {

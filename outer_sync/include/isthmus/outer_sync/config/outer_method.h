@@ -8,8 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "isthmus/outer_sync/core/schedule.h"
-#include "isthmus/outer_sync/methods/outer_rule.h"
+#include "isthmus/quant/passes.h"
 
 namespace isthmus::outer_sync {
 
@@ -22,13 +21,8 @@ enum class Method : std::uint8_t {
   diloco,
   /// arXiv 1805.09767: tau = 0; theta <- theta - g, the mean of the local parameters.
   local_sgd,
-  /// arXiv 2502.12996: a round has the whole next round's time; methods/eager.h.
-  eager,
-  /// arXiv 2401.16265: likewise; methods/co2.h.
-  co2,
-  /// SparseLoCo, arXiv 2508.15706: P = 1, tau = 0, topk, and a decaying residual e instead of momentum; with
-  /// x the
-  /// outer gradient  y = x + beta e;  sent = Q(topk(y));  e <- y - sent;  theta <- theta - mean(sent).
+  /// SparseLoCo, arXiv 2508.15706: P = 1, tau = 0, topk, and a decaying residual e instead of momentum; x is
+  /// the outer gradient: y = x + beta e;  sent = Q(topk(y));  e <- y - sent;  theta <- theta - mean(sent).
   sparse,
   /// No outer loop: gradients are averaged at every step.
   data_parallel,
@@ -39,9 +33,6 @@ struct OuterMethod {
   Method method;
   std::string_view name;      ///< value of outer.method
   void (*fix)(OuterConfig&);  ///< overwrites the settings that the method fixes
-  Overlap overlap = Overlap::delay;
-  /// Changes the outer step that the settings describe; null: nothing to change.
-  void (*change)(const OuterConfig&, methods::OuterRule&) = nullptr;
 };
 [[nodiscard]] const OuterMethod& outer_method(Method method);
 
@@ -52,6 +43,6 @@ struct OuterMethod {
 [[nodiscard]] std::vector<std::string_view> method_names();
 
 /// The outer step and merge of a round sent at this step. `config` must be resolved.
-[[nodiscard]] methods::OuterRule rule_at(const OuterConfig& config, std::uint64_t step);
+[[nodiscard]] quant::OuterStep rule_at(const OuterConfig& config, std::uint64_t step);
 
 }  // namespace isthmus::outer_sync

@@ -21,12 +21,6 @@ struct SyncPhase {
   friend bool operator==(const SyncPhase&, const SyncPhase&) = default;
 };
 
-/// When a round's result is applied.
-enum class Overlap {
-  delay,        ///< tau steps after its fragment was sent
-  whole_round,  ///< when its fragment is sent next, after that send: communication has a whole round's time
-};
-
 class Schedule {
  public:
   /// P fragments, each synchronised every H steps; results are applied tau steps later. Steps up to
@@ -38,7 +32,7 @@ class Schedule {
   /// each phase fragment p is first sent offset(p) steps after the phase's beginning (H steps if offset(p) is
   /// 0). A send is skipped unless the fragment's previous result was applied at an earlier step.
   Schedule(FragmentId num_fragments, std::vector<SyncPhase> phases, std::uint64_t sync_delay,
-           std::uint64_t warmup_steps, Overlap overlap = Overlap::delay);
+           std::uint64_t warmup_steps);
 
   /// Steps count from 1. Offset of fragment p in the first phase: floor(p H / P).
   [[nodiscard]] std::uint64_t offset(FragmentId p) const { return offset(p, phases_.front().every); }
@@ -87,7 +81,6 @@ class Schedule {
   FragmentId num_fragments_;
   std::vector<SyncPhase> phases_;  ///< the first phase begins where the warm-up ends
   std::uint64_t sync_delay_, warmup_steps_;
-  Overlap overlap_;
 };
 
 }  // namespace isthmus::outer_sync

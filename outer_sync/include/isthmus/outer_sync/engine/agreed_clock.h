@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "isthmus/outer_sync/core/pace.h"
 #include "isthmus/outer_sync/core/schedule.h"
-#include "isthmus/outer_sync/methods/pace.h"
 
 namespace isthmus::outer_sync {
 
@@ -61,7 +61,7 @@ class AgreedClock {
   // ---- checkpoints ----
 
   struct Saved {
-    methods::Pace pace;
+    Pace pace;
     std::uint64_t owed = 0;
     template <class Archive>
     void serialize(Archive& ar) {
@@ -80,7 +80,7 @@ class AgreedClock {
   std::uint64_t step_ = 0;
   std::uint64_t owed_ = 0;  ///< agreed steps completed by inner steps and not made yet
   std::uint64_t limit_ = std::numeric_limits<std::uint64_t>::max();
-  methods::Pace pace_;
+  Pace pace_;
   double speed_ = 0, reference_speed_ = 0;
   bool still_ = false, rounds_commit_ = true;
   std::uint64_t local_steps_ = 0;  ///< since the clock stopped; those while a view forms do not count

@@ -23,7 +23,7 @@ class LiveSettings {
   [[nodiscard]] const OuterConfig& at(std::uint64_t step) const { return timeline_.at(step); }
   [[nodiscard]] const Schedule& schedule() const { return schedule_; }
   [[nodiscard]] const protocol::Settings& settings() const { return settings_; }
-  [[nodiscard]] methods::OuterRule rule_of(FragmentId p, protocol::Round round) const;
+  [[nodiscard]] quant::OuterStep rule_of(FragmentId p, protocol::Round round) const;
   /// Share of the residual added to a round's outer gradient.
   [[nodiscard]] float carried_into(FragmentId p, protocol::Round round) const;
 

@@ -12,7 +12,7 @@
 // chunk owner included, applies the same decoded bytes with the same arithmetic. `step()` is the agreed step,
 // by which all replicas send and apply a round at the same time. If a due result is missing and rounds do not
 // commit, it stands still while inner steps continue (`frozen()`). With `outer.pace: time` an inner step may
-// complete several agreed steps, or none (methods/pace.h).
+// complete several agreed steps, or none (core/pace.h).
 
 #include <cstdint>
 #include <filesystem>
@@ -192,12 +192,7 @@ class OuterLoop {
  private:
   enum class Waiting { stall, warmup, finish, save, at_limit };
 
-  [[nodiscard]] bool whole_round() const { return live_.base().overlap() == Overlap::whole_round; }
-  [[nodiscard]] bool eager() const { return live_.base().eager(); }
   [[nodiscard]] bool carries() const { return live_.base().carries(); }
-  /// Maximum number of rounds of one fragment.
-  [[nodiscard]] std::uint64_t max_in_flight() const { return whole_round() ? 2 : 1; }
-
   void go_where_others_are();
   [[nodiscard]] bool keep_up(Waiting why);
   void send_what_is_due(FragmentId p);
@@ -206,7 +201,6 @@ class OuterLoop {
   [[nodiscard]] bool apply(FragmentId p, Waiting why);
   [[nodiscard]] bool fetch(InFlight& flight, Waiting why);
   [[nodiscard]] double& waited(Waiting why);
-  void go_ahead(FragmentId p, std::span<const protocol::SharedBytes> stale);
   void settle(const InFlight& flight, const quant::OuterStep& step);
   void put_back_gradient(ChunkId chunk, const Bytes& bytes);
   void record(const InFlight& flight);
@@ -214,7 +208,7 @@ class OuterLoop {
                     std::vector<SampleRange> samples);
   [[nodiscard]] bool is_audited(FragmentId p, protocol::Round round) const;
   void measure(FragmentId p, protocol::Round round, std::span<const protocol::SharedBytes> results,
-               const methods::OuterRule& rule);
+               const quant::OuterStep& rule);
   [[noreturn]] static void refuse_result(protocol::Round round, ChunkId chunk);
   void apply_all_in_flight();
   void sync_once_more();

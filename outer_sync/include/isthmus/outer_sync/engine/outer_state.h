@@ -15,8 +15,6 @@
 #include "isthmus/outer_sync/engine/chunk_transfer.h"
 #include "isthmus/outer_sync/engine/local_parameters.h"
 #include "isthmus/outer_sync/engine/reducer.h"
-#include "isthmus/outer_sync/methods/eager.h"
-#include "isthmus/outer_sync/methods/outer_rule.h"
 
 namespace isthmus::outer_sync {
 
@@ -32,8 +30,8 @@ class OuterState {
  public:
   /// In host memory. Global parameters start as the local ones, velocity and residual as zero; residuals
   /// exist only with error feedback of the sender. The references must outlive this object.
-  OuterState(const FragmentLayout& layout, LocalParameters& local, bool error_feedback, bool eager = false);
-  /// In the memory of a device, with the same bits. It does not support eager and co2. `codecs` are the
+  OuterState(const FragmentLayout& layout, LocalParameters& local, bool error_feedback);
+  /// In the memory of a device, with the same bits. `codecs` are the
   /// run's. Allocates all its memory.
   OuterState(const FragmentLayout& layout, const protocol::CodecPlan& codecs, DeviceParameters& local,
              std::unique_ptr<Passes> passes, const Staging& staging = {});
@@ -52,23 +50,15 @@ class OuterState {
   /// `results`: its chunks in order. Returns the first chunk that does not decode; nothing is changed then.
   [[nodiscard]] std::optional<ChunkId> apply(FragmentId fragment, const quant::CodecSpec& codec,
                                              std::span<const protocol::SharedBytes> results,
-                                             const methods::OuterRule& rule);
+                                             const quant::OuterStep& step);
   /// Adds weight * decoded `own` to a fragment's local parameters. Call after `apply`. `own`: this replica's
   /// valid encoded chunks of the fragment, in order; null entries add nothing.
   void shift_local(FragmentId fragment, const quant::CodecSpec& codec,
                    std::span<const protocol::SharedBytes> own, float weight);
 
-  /// Whole-round overlap: sets a fragment's local parameters to the global ones. With eager updates
-  /// (methods/eager.h) it also advances the eager correction and adds it. `fresh` and `stale` are this
-  /// replica's chunks of this round and the previous one, in order; either may be empty or have null entries.
-  /// `share` is 1 / M.
-  void go_ahead(FragmentId fragment, const quant::CodecSpec& codec,
-                std::span<const protocol::SharedBytes> fresh, std::span<const protocol::SharedBytes> stale,
-                float share, const quant::OuterStep& step);
-
   /// global := local, for all parameters.
   void take_local();
-  /// local := global, for all parameters; clears residuals and the eager correction.
+  /// local := global, for all parameters; clears residuals.
   void begin_from_global();
 
   /// In host memory; valid until the next call to this object.
@@ -85,13 +75,12 @@ class OuterState {
 
   /// The state that a checkpoint keeps, in host memory.
   struct Vectors {
-    AlignedVector<float> global, velocity;       ///< flat, whole buffer; the same on all replicas
-    Reducer::Residuals residuals;                ///< by chunk; empty if a chunk has none
-    AlignedVector<float> ahead, ahead_velocity;  ///< eager updates: flat like `global`; otherwise empty
+    AlignedVector<float> global, velocity;  ///< flat, whole buffer; the same on all replicas
+    Reducer::Residuals residuals;           ///< by chunk; empty if a chunk has none
   };
   /// Writes `global` and `velocity`.
   void save_agreed(BinaryWriter& out);
-  /// Writes the other vectors, in order.
+  /// Writes the residuals.
   void save_own(BinaryWriter& out);
   /// The vectors must fit this layout (`fits`).
   void restore(const Vectors& vectors);
@@ -109,7 +98,6 @@ class OuterState {
   [[nodiscard]] std::span<const float> read_local(Range range);
   [[nodiscard]] std::span<float> modify_local(Range range);
   void local_modified(Range range);
-  [[nodiscard]] std::span<const float> start(Range range);
   [[nodiscard]] std::optional<ChunkId> first_invalid(FragmentId fragment, const quant::CodecSpec& codec,
                                                      std::span<const protocol::SharedBytes> results) const;
   [[nodiscard]] std::span<quant::Products> device_tiles(std::size_t first, std::size_t count) const;
@@ -123,9 +111,7 @@ class OuterState {
   DeviceParameters* const device_;  ///< the local parameters in the passes' memory; null: in host memory
   const bool error_feedback_;
   std::unique_ptr<Passes> passes_;
-  Flat global_, velocity_, residual_;    ///< residual_ only with error feedback
-  std::optional<methods::Ahead> ahead_;  ///< only with eager updates
-  AlignedVector<float> scratch_;
+  Flat global_, velocity_, residual_;  ///< residual_ only with error feedback
   /// One decoded batch, and the products of a fragment's tiles in the passes' memory and on the host.
   std::shared_ptr<std::byte> decoded_, device_tiles_, host_tiles_;
   AlignedVector<float> host_global_,
@@ -136,7 +122,7 @@ class OuterState {
 /// |x - y| from their products.
 [[nodiscard]] double distance_of(const quant::Products& products);
 
-/// Whether saved vectors have this layout's shape; `eager`: whether the run has eager updates.
-[[nodiscard]] bool fits(const OuterState::Vectors& vectors, const FragmentLayout& layout, bool eager);
+/// Whether saved vectors have this layout's shape.
+[[nodiscard]] bool fits(const OuterState::Vectors& vectors, const FragmentLayout& layout);
 
 }  // namespace isthmus::outer_sync

@@ -21,12 +21,10 @@ struct InFlight {
   FragmentId fragment;
   protocol::Round round;
   Trace::Clock::time_point sent = Trace::Clock::now();
-  /// This replica's encoded chunks in order, kept until they are known to be in the result (with eager
-  /// updates and the carry merge until it is applied).
+  /// This replica's encoded chunks in order, kept until they are known to be in the result (with the
+  /// carry merge until it is applied).
   std::vector<protocol::SharedBytes> own = {};
   std::optional<RoundResult> result = {};
-  /// Whether the eager correction already contains this contribution.
-  bool ahead = false;
   bool is_last = false;      ///< belongs to the final sync
   std::uint64_t weight = 0;  ///< tokens behind the contribution; 0 in the warm-up, which keeps no count
   SampleSet samples = {};    ///< sequences behind it

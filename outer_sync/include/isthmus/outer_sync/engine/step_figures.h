@@ -6,7 +6,6 @@
 
 #include <optional>
 
-#include "isthmus/outer_sync/methods/outer_rule.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "isthmus/quant/passes.h"
 
@@ -22,9 +21,9 @@ struct OuterStepFigures {
 };
 
 /// `products`: those of v (x) and g (y). If mu is 0, v is the previous round's g and rho is their cosine.
-/// Returns nullopt if g is 0 or not finite, and for CO2, because it clips the momentum.
+/// Returns nullopt if g is 0 or not finite.
 [[nodiscard]] std::optional<OuterStepFigures> figures_of(const quant::Products& products,
-                                                         const methods::OuterRule& rule);
+                                                         const quant::OuterStep& rule);
 
 /// Figures of a fragment's newest audited round (protocol/audits.h).
 struct FragmentFigures {

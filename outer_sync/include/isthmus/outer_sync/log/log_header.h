@@ -18,7 +18,7 @@
 
 namespace isthmus::outer_sync::log {
 
-inline constexpr std::uint32_t log_version = 1;
+inline constexpr std::uint32_t log_version = 2;
 inline constexpr const char* header_name = "log.header";
 
 /// A named tensor's place in the flat parameter buffer.

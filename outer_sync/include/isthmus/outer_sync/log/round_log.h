@@ -20,8 +20,8 @@
 
 #include "isthmus/base/aligned.h"
 #include "isthmus/outer_sync/log/log_header.h"
-#include "isthmus/outer_sync/methods/outer_rule.h"
 #include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/quant/passes.h"
 
 namespace isthmus::outer_sync::log {
 
@@ -56,7 +56,7 @@ class RoundLog {
   /// The results of round `state.round`, in chunk order, as `rule` applied them (its alpha is ignored);
   /// `state.chain` is the chain hash after it. A fragment's rounds must be consecutive, the first one
   /// following the snapshot.
-  void append(FragmentId fragment, const protocol::FragmentState& state, const methods::OuterRule& rule,
+  void append(FragmentId fragment, const protocol::FragmentState& state, const quant::OuterStep& rule,
               std::span<const protocol::SharedBytes> results);
   /// Returns when everything is on disk.
   void flush();

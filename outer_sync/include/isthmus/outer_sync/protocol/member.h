@@ -184,7 +184,7 @@ class Member {
   /// A member that lags by more rounds is evicted.
   static constexpr Round max_lag = 2;
   /// Chunks are accepted for this many rounds after the last applied one. A member has one round of a
-  /// fragment in flight, or two with whole-round overlap (methods/co2.h), so its own are always accepted. A
+  /// fragment in flight, so its own are always accepted. A
   /// peer further ahead may send later rounds, which are dropped and requested again when this member has
   /// caught up.
   static constexpr Round window = max_lag + 1;

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace isthmus::outer_sync::methods {
+namespace isthmus::outer_sync {
 
 class Pace {
  public:
@@ -50,4 +50,4 @@ class Pace {
   double ratio_ = 1;
 };
 
-}  // namespace isthmus::outer_sync::methods
+}  // namespace isthmus::outer_sync

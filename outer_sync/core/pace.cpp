@@ -1,10 +1,10 @@
-#include "isthmus/outer_sync/methods/pace.h"
+#include "isthmus/outer_sync/core/pace.h"
 
 #include <algorithm>
 #include <cassert>
 #include <cmath>
 
-namespace isthmus::outer_sync::methods {
+namespace isthmus::outer_sync {
 
 namespace {
 /// With this limit, products of two counts fit in 64 bits.
@@ -41,4 +41,4 @@ bool Pace::sound() const {
          made_ <= inner_;
 }
 
-}  // namespace isthmus::outer_sync::methods
+}  // namespace isthmus::outer_sync
