@@ -214,8 +214,9 @@ void add_config(CommandLine& commands) {
   verb->add_option("--explain", flags->explained,
                    "print a key's meaning, allowed values, and the reason for its default")
       ->excludes(file);
-  verb->add_option("--diff", flags->other,
-                   "list the keys whose values differ in this experiment; both may be folders of runs")
+  verb->add_option(
+          "--diff", flags->other,
+          "list the keys that have another value in this experiment; each may be the folder of a run")
       ->needs(file);
   verb->add_option("--name", flags->name, "print the settings of this worker");
   verb->add_option("--site", flags->site, "print the settings of this site");
