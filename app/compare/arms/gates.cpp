@@ -98,7 +98,7 @@ void check_one_config(const Comparison& comparison, std::size_t arm) {
     if (config_fingerprint(run) != config_fingerprint(*first))
       config_error(
           fmt::format("{} and {} of the arm {} have different configs; with gates, expected runs that differ "
-                      "only in their seed (`isthmus config diff` shows the keys)",
+                      "only in their seed (`isthmus config A --diff B` shows the keys)",
                       first->folder().string(), run.folder().string(), comparison.arms[arm].name));
   }
 }

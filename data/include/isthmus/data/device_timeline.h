@@ -1,7 +1,7 @@
 #pragma once
 // The training thread's part of the trace: the host's work on the row `train` and, if there is a GPU, the
 // GPU's work on the row `gpu`. A GPU starts later than it is asked to, and ends later still. Where its row is
-// empty it is waiting; the host's rows show for what (`isthmus trace summary` adds that up).
+// empty it is waiting; the host's rows show for what (`isthmus trace` adds that up).
 
 #include <deque>
 #include <memory>
