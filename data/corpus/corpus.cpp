@@ -105,7 +105,7 @@ void check_length(const std::string& name, const DataSet& set, const DataConfig&
 struct Corpus::Contents {
   explicit Contents(const DataConfig& config) : tokenizer(make_tokenizer(config.tokenizer)) {
     if (config.is_stream()) {
-      config_error("data.path is a stream, which only the workers of a run can read; expected files");
+      config_error("data.path is a stream: only the workers of a run can read a stream; expected files");
     }
     begin(config);
     for (const auto& part : config.parts())

@@ -222,13 +222,13 @@ TEST(Tokenize, GoesOnOnlyWithWhatItWasBegunWith) {
                 AllOf(HasSubstr(why), HasSubstr("remove " + (folder / "s.partial").string())));
   };
   options.level = 3;
-  refused("now --level is 3, then --level is 1");
+  refused("--level is 3, but was 1");
   options.level = 1;
   options.block_tokens = 2000;
-  refused("now --block is 2000, then --block is 1000");
+  refused("--block is 2000, but was 1000");
   options.block_tokens = 1000;
   folder.write("d/e.txt", "the end, changed");
-  refused("now SRC is 43 files");
+  refused("SRC is 43 files");
 }
 
 TEST(Tokenize, NoticesThatTheTextIsNotWhatItWas) {
