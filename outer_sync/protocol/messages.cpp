@@ -100,6 +100,10 @@ bool speaks_with(const Hello& hello) {
   return hello.oldest <= protocol_version && hello.protocol >= oldest_protocol;
 }
 
+bool is_operator(const std::string& name) {
+  return name == operator_name || name.starts_with(std::string(operator_name) + "-");
+}
+
 ControlMessage decode_control(std::span<const std::byte> bytes) {
   BoundedReader reader(bytes);
   std::uint8_t tag = 0;

@@ -53,10 +53,6 @@ std::string problem_of(const Command& command, const std::string& run) {
 
 }  // namespace
 
-bool is_operator(const std::string& name) {
-  return name == operator_name || name.starts_with(std::string(operator_name) + "-");
-}
-
 // ---- commands ----
 
 Order Steering::take(ConnectionId from, const Command& command, const Situation& run, ActionQueue& out) {
