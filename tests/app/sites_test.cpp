@@ -130,11 +130,11 @@ std::vector<float> first_result(const std::filesystem::path& folder, outer_sync:
   return {};
 }
 
-constexpr const char* unequal = "sites: {a: {inner.batch: 12}, b: {inner.batch: 4}}\n";
+constexpr const char* unequal_batches = "sites: {a: {inner.batch: 12}, b: {inner.batch: 4}}\n";
 
 TEST(Sites, ContributionsWeighWhatTheyWereTrainedOn) {
   Site site;
-  const auto config = with_sites(site, unequal).string();
+  const auto config = with_sites(site, unequal_batches).string();
   const auto result = site.isthmus(with_settings(
       {"launch", config},
       {"outer.codec=fp32", "outer.warmup_steps=0", "run.steps=11", "outer.log=" + (site / "log").string(),
@@ -165,7 +165,7 @@ TEST(Sites, ContributionsWeighWhatTheyWereTrainedOn) {
 
 TEST(Sites, RunsOfUnequalBatchesRepeatAndResume) {
   Site site;
-  const auto config = with_sites(site, unequal).string();
+  const auto config = with_sites(site, unequal_batches).string();
   const auto hash_of = [&](const Words& words) {
     const auto result = site.isthmus(words);
     EXPECT_EQ(result.status, 0) << result.report() << site.logs();
