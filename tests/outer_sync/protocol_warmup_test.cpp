@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 
 /// Three trainers in the warm-up, of which rounds need two: one is evicted, and one leaves.
-class Warmup : public testing::Test {
+class LossInWarmup : public testing::Test {
  protected:
   static CoordinatorOptions options() {
     auto options = CoordinatorHarness::default_options(3);
@@ -23,7 +23,7 @@ class Warmup : public testing::Test {
     options.warmup_rounds = 10;
     return options;
   }
-  Warmup() {
+  LossInWarmup() {
     run.run_all({"a", "b", "c"});
     beat(1, {{4, 1}, {4, 2}});
     run.receive(2, Evicted{"its rounds are not the run's"});
@@ -63,7 +63,7 @@ class Warmup : public testing::Test {
   bool a_is_here = true;
 };
 
-TEST_F(Warmup, ItIsRepeatedByThoseThatAreHere) {
+TEST_F(LossInWarmup, ItIsRepeatedByThoseThatAreHere) {
   come(4, "d");
   come(5, "e");
   pass(58s, {4, 5});
@@ -88,7 +88,7 @@ TEST_F(Warmup, ItIsRepeatedByThoseThatAreHere) {
   EXPECT_FALSE(run.ended);
 }
 
-TEST_F(Warmup, FewerRepeatItIfNoMoreCome) {
+TEST_F(LossInWarmup, FewerRepeatItIfNoMoreCome) {
   come(4, "d");
   come(5, "e");
   pass(63s, {4, 5});
@@ -103,7 +103,7 @@ TEST_F(Warmup, FewerRepeatItIfNoMoreCome) {
 }
 
 /// b was evicted and asks for the state; no new process comes.
-TEST_F(Warmup, OneThatWasEvictedIsStartedAgainToo) {
+TEST_F(LossInWarmup, OneThatWasEvictedIsStartedAgainToo) {
   come(4, "b", 2, false);
   pass(63s, {4});
   ASSERT_TRUE(run.last<Abort>(1) && run.last<Abort>(4)) << "neither has initial parameters";
@@ -118,7 +118,7 @@ TEST_F(Warmup, OneThatWasEvictedIsStartedAgainToo) {
   EXPECT_EQ(run.coordinator.participating(), 2U);
 }
 
-TEST_F(Warmup, OneThatComesBackInTimeContinuesIt) {
+TEST_F(LossInWarmup, OneThatComesBackInTimeContinuesIt) {
   come(4, "d");
   pass(30s, {4});
   auto back = CoordinatorHarness::hello("c");
@@ -131,12 +131,12 @@ TEST_F(Warmup, OneThatComesBackInTimeContinuesIt) {
   EXPECT_EQ(run.count<Abort>(1), 0U);
 }
 
-TEST_F(Warmup, OneWithTheStateAloneWaits) {
+TEST_F(LossInWarmup, OneWithTheStateAloneWaits) {
   pass(200s, {});
   EXPECT_EQ(run.count<Abort>(1), 0U) << "no one would be there to begin again with";
 }
 
-TEST_F(Warmup, PastItTheStateIsCopied) {
+TEST_F(LossInWarmup, PastItTheStateIsCopied) {
   come(4, "d");
   EXPECT_FALSE(run.last<Admitted>(4));
   pass(100s, {4}, 10);
@@ -144,7 +144,7 @@ TEST_F(Warmup, PastItTheStateIsCopied) {
   EXPECT_TRUE(run.last<Admitted>(4));
 }
 
-TEST_F(Warmup, AMemberOfTheFirstAttemptIsLeftBehind) {
+TEST_F(LossInWarmup, AMemberOfTheFirstAttemptIsLeftBehind) {
   come(4, "d");
   come(5, "e");
   pass(63s, {4, 5});
@@ -159,7 +159,7 @@ TEST_F(Warmup, AMemberOfTheFirstAttemptIsLeftBehind) {
   EXPECT_TRUE(run.last<Abort>(7) && run.closed.contains(7));
 }
 
-TEST_F(Warmup, AStopEndsIt) {
+TEST_F(LossInWarmup, AStopEndsIt) {
   come(4, "d");
   pass(63s, {4});
   ASSERT_TRUE(run.last<Abort>(1));
@@ -169,7 +169,7 @@ TEST_F(Warmup, AStopEndsIt) {
 }
 
 /// All had a checkpoint within the warm-up: no more is lost than since then.
-TEST(WarmupCheckpoints, ACompleteOneIsWhereItBegins) {
+TEST(LossInWarmupWithCheckpoints, ACompleteOneIsWhereItBegins) {
   auto options = CoordinatorHarness::default_options(2);
   options.least = 2;
   options.warmup_rounds = 10;
