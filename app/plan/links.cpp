@@ -11,8 +11,8 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/text_file.h"
-#include "run/process/names.h"
 #include "run/metrics/diagnosis.h"
+#include "run/process/names.h"
 
 namespace isthmus::app {
 

@@ -100,11 +100,13 @@ TEST(RemovedKeys, NameTheirReplacement) {
   EXPECT_THAT(problem_of("outer.auto.in_run: false\n"), HasSubstr("outer.auto.min_interval: 0"));
   EXPECT_THAT(problem_of("", {"data.source=pipe"}), AllOf(HasSubstr("--set"), HasSubstr("data.path alone")));
   EXPECT_THAT(problem_of("data.source: [files]\n"), HasSubstr("data.path alone"));
-  EXPECT_THAT(problem_of("sites: {eu: {run.gather: false}, us: {inner.batch: 2}}\n"), HasSubstr("run.gather_limit"));
+  EXPECT_THAT(problem_of("sites: {eu: {run.gather: false}, us: {inner.batch: 2}}\n"),
+              HasSubstr("run.gather_limit"));
 }
 
 TEST(Silence, IsTheSitesOwnOrThatOfAll) {
-  const std::string two = "launch.silence: 1h\nsites: {eu: {launch: {silence: 3s, folder: /runs}}, us: {inner.batch: 2}}\n";
+  const std::string two =
+      "launch.silence: 1h\nsites: {eu: {launch: {silence: 3s, folder: /runs}}, us: {inner.batch: 2}}\n";
   auto experiment = loaded(two);
   EXPECT_EQ(experiment.sites[0].silence.seconds, 3);
   EXPECT_EQ(experiment.sites[1].silence.seconds, 3600);

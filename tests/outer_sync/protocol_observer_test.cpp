@@ -189,8 +189,7 @@ TEST_F(ProtocolObserver, KindsThatThereAreNotAreRefused) {
 
 TEST_F(ProtocolObserver, ThereIsALimit) {
   run.run_all({"a", "b"});
-  for (std::size_t n = 0; n < max_observers; ++n)
-    run.receive(100 + n, hello("watch-" + std::to_string(n)));
+  for (std::size_t n = 0; n < max_observers; ++n) run.receive(100 + n, hello("watch-" + std::to_string(n)));
   run.receive(observer, hello());
   EXPECT_THAT(run.refusal(observer), HasSubstr("there are 64 observers already"));
 }

@@ -109,7 +109,8 @@ TEST(Limits, WhoAsksForAStateOfTheFutureCostsNoCopy) {
   Trace trace;
   constexpr Round here = 7;
   StateServer giver(
-      io, network, layout, IoEnd(crossing), [](FragmentId, Round) { return std::vector<protocol::SharedBytes>(); },
+      io, network, layout, IoEnd(crossing),
+      [](FragmentId, Round) { return std::vector<protocol::SharedBytes>(); },
       [](FragmentId) { return protocol::FragmentLedger(here); });
   asio::ip::tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
   RawPeer fetcher("127.0.0.1:" + std::to_string(acceptor.local_endpoint().port()));

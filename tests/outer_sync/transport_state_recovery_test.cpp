@@ -98,7 +98,8 @@ TEST(TransportStateTaker, AfterASealNoRoundIsFollowedUntilTheStateIsTakenAnew) {
   io.lock()->both.state_events.emplace_back(FollowedRound{0, 4, {}});
   EXPECT_TRUE(trainer.lock()->has_state_event());
   io.lock()->run.copying.follows = false;
-  EXPECT_FALSE(trainer.lock()->has_state_event()) << "the round may belong to the view that is about to begin";
+  EXPECT_FALSE(trainer.lock()->has_state_event())
+      << "the round may belong to the view that is about to begin";
   Taker node(false);
   node.seal();
   node.take();
