@@ -44,6 +44,7 @@ std::size_t index_of(const std::vector<LinkSite>& sites, const std::string& name
   const auto found = std::ranges::find(sites, name, &LinkSite::name);
   if (found != sites.end()) return static_cast<std::size_t>(found - sites.begin());
   std::vector<std::string> names;
+  names.reserve(sites.size());
   for (const auto& site : sites) names.push_back(site.name);
   config_error(fmt::format("{}: {} names an unknown site '{}'; did you mean {}?", entry.place, entry.key,
                            name, config::nearest(name, names)));

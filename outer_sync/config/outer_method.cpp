@@ -71,6 +71,7 @@ Method method_of(std::string_view name) {
 
 std::vector<std::string_view> method_names() {
   std::vector<std::string_view> names;
+  names.reserve(all_methods.size());
   for (const auto& method : all_methods) names.push_back(method.name);
   return names;
 }

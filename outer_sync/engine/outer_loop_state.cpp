@@ -113,7 +113,7 @@ void OuterLoop::restore(std::span<const std::byte> agreed, std::span<const std::
   exchange_.reducer().restore(std::move(mine.owner_residuals));
   fragments_ = std::move(state.fragments);
   unsent_ = std::move(mine.unsent);
-  state_->restore(std::move(vectors));
+  state_->restore(vectors);
   gradient_residual_ = std::move(mine.gradient_residual);
   in_flight_ = std::move(in_flight);
   clock_.restore(mine.clock, state.step);

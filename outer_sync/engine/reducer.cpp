@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/engine/memory.h"
 
 namespace isthmus::outer_sync {
 
