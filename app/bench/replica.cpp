@@ -137,7 +137,7 @@ class BenchReplica {
                   static_cast<std::uint64_t>(config_.outer.sync_delay), 0),
         node_(config_.network, layout_,
               outer_sync::codec_plan(config_.outer, static_cast<std::uint64_t>(config_.run.seed)),
-              closing_rule(config_), trace_, config_.outer.lossless_stage()),
+              closing_rule(config_), trace_, {.lossless = config_.outer.lossless_stage()}),
         exchange_(node_, layout_),
         loop_(config_.outer, layout_, parameters_, exchange_, trace_, noise_seed(config_, request_.name)) {}
   ~BenchReplica() { stopper_.ending(); }
@@ -176,7 +176,7 @@ class BenchReplica {
     loop_.end_at(last);
     while (loop_.step() < last && !stopper_.leaving() &&
            node_.may_begin(loop_.step() + 1, loop_.step_after_next())) {
-      if (const auto stop = node_.stops_at()) loop_.end_at(std::min(last, *stop));
+      if (const auto stop = node_.status().stops_at) loop_.end_at(std::min(last, *stop));
       make_step();
       if (loop_.step() <= filled) begin_ = now();
     }
@@ -217,7 +217,7 @@ class BenchReplica {
 
   void tell() {
     const double speed = 1 / request_.step_time.seconds;
-    loop_.set_speeds(speed, node_.reference_speed());
+    loop_.set_speeds(speed, node_.status().reference_speed);
     outer_sync::StepReport report;
     report.step = loop_.step();
     report.utilization = so_far_.compute / seconds_since(begun_);
@@ -227,7 +227,7 @@ class BenchReplica {
 
   int report() {
     const auto hash = loop_.global_hash();
-    const auto wire = node_.wire();
+    const auto wire = node_.status().sent;
     const auto& network = config_.network;
     const auto took = std::span(exchange_.fragment_seconds).subspan(begin_.taken, measured_.taken);
     OuterBenchMember member;

@@ -151,7 +151,7 @@ void Checkpoints::exchange_news() {
   std::vector<outer_sync::protocol::CheckpointId> known;
   for (const auto& [step, agreed] : writer_->checkpoints()) known.push_back(id_of(step, agreed));
   parts_.node.report_checkpoints(std::move(known));
-  writer_->all_have(parts_.node.common_checkpoint());
+  writer_->all_have(parts_.node.status().common_checkpoint);
 }
 
 bool Checkpoints::finish() { return !writer_ || writer_->finish(); }

@@ -32,14 +32,18 @@ Follower::Follower(const Experiment& experiment, const outer_sync::FragmentLayou
       local_(layout.buffer_size()),
       node_(unknown_to_others(experiment.network), layout,
             outer_sync::codec_plan(experiment.outer, static_cast<std::uint64_t>(experiment.run.seed)),
-            closing_rule(experiment), trace_, experiment.outer.lossless_stage()),
-      loop_(experiment.outer, layout, local_, node_, trace_) {
-  if (while_waiting) node_.look_up(std::move(while_waiting));
-}
+            closing_rule(experiment), trace_,
+            {.lossless = experiment.outer.lossless_stage(), .while_waiting = std::move(while_waiting)}),
+      loop_(experiment.outer, layout, local_, node_, trace_) {}
 
 void Follower::join(outer_sync::protocol::Hello hello) {
   hello.member.kind = outer_sync::protocol::MemberKind::observer;
   static_cast<void>(node_.join(std::move(hello)));
+}
+
+bool Follower::follow(const Rounds& until) {
+  seen_ = node_.follow(loop_, until);
+  return seen_.goes_on;
 }
 
 Follower::Rounds Follower::all() const {
@@ -69,9 +73,7 @@ bool Follower::is_over() const {
   return *target_ > last || (*target_ == last && config_.outer.final_sync);
 }
 
-bool Follower::is_at_target() const {
-  return target_ && node_.has_state() && !is_over() && rounds() == limits();
-}
+bool Follower::is_at_target() const { return target_ && has_state() && !is_over() && rounds() == limits(); }
 
 /// Steps between two evaluations of the run; it always evaluates the last step.
 std::uint64_t Follower::every() const {
@@ -81,8 +83,8 @@ std::uint64_t Follower::every() const {
 std::optional<Follower::Moment> Follower::next() {
   for (;;) {
     if (is_at_target()) return Moment{std::exchange(target_, *target_ + every())};
-    if (!node_.follow(loop_, limits())) break;
-    if (!node_.has_state()) {
+    if (!follow(limits())) break;
+    if (!has_state()) {
       target_.reset();
       continue;
     }
@@ -98,23 +100,23 @@ std::optional<Follower::Moment> Follower::next() {
 }
 
 bool Follower::catch_up() {
-  while (node_.follow(loop_, all()))
-    if (node_.has_state() && node_.is_current()) return true;
+  while (follow(all()))
+    if (has_state() && seen_.is_current) return true;
   return false;
 }
 
 /// Applies rounds that arrived for fragments that had to wait.
 void Follower::drain() {
-  while (node_.follow(loop_, all())) {
+  while (follow(all())) {
   }
 }
 
 std::string Follower::verdict() {
   const auto hash = loop_.global_hash();
-  const auto finished = node_.finished().value_or(outer_sync::protocol::Finished{});
+  const auto finished = node_.status().finished.value_or(outer_sync::protocol::Finished{});
   if (!finished.problem.empty()) throw Error(ErrorKind::divergence, finished.problem);
   if (hash == finished.global_hash) return fmt::format("the run has ended: global hash {}", hash.hex());
-  if (node_.is_current()) {
+  if (seen_.is_current) {
     throw Error(ErrorKind::divergence,
                 fmt::format("the run has ended with global hash {}, but its rounds give {} here",
                             finished.global_hash.hex(), hash.hex()));

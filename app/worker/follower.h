@@ -40,7 +40,7 @@ class Follower {
   /// Blocks until it has caught up with the run, at any step. False once the run has ended.
   [[nodiscard]] bool catch_up();
 
-  [[nodiscard]] bool has_state() const { return node_.has_state(); }
+  [[nodiscard]] bool has_state() const { return seen_.has_state; }
   /// Newest applied round of each fragment.
   [[nodiscard]] Rounds rounds() const;
   [[nodiscard]] std::span<const float> global_parameters() { return loop_.global_parameters(); }
@@ -65,6 +65,8 @@ class Follower {
     std::vector<float> values_;
   };
 
+  /// Applies what comes next. False once the run has ended and nothing more will come.
+  [[nodiscard]] bool follow(const Rounds& until);
   [[nodiscard]] Rounds all() const;
   [[nodiscard]] Rounds limits() const;
   [[nodiscard]] bool is_over() const;
@@ -78,6 +80,7 @@ class Follower {
   PlainParameters local_;
   outer_sync::MemberNode node_;
   outer_sync::OuterLoop loop_;
+  outer_sync::Following seen_;
   std::optional<std::uint64_t> target_;  ///< step of the next moment; nullopt before the state is here
 };
 

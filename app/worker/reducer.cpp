@@ -43,12 +43,13 @@ int run_reducer(WorkerRequest request) {
   // Before any other thread, so that all of them leave the signals to this thread.
   const SignalThread signals([&](int signal, int count) { stopper.on_signal(signal, count); });
   Trace trace;  // without a file: there are no steps to show
-  outer_sync::MemberNode node(experiment.network, static_cast<std::uint64_t>(outer.chunk_elements),
-                              outer_sync::codec_plan(outer, static_cast<std::uint64_t>(experiment.run.seed)),
-                              closing_rule(experiment), trace, outer.lossless_stage());
-  const auto folder = own_folder(experiment.folder() / request.name);
   const auto records = std::make_shared<outer_sync::RecordQueue>();
-  if (experiment.run.gathers()) node.gather(records);
+  outer_sync::MemberNode node(
+      experiment.network, static_cast<std::uint64_t>(outer.chunk_elements),
+      outer_sync::codec_plan(outer, static_cast<std::uint64_t>(experiment.run.seed)),
+      closing_rule(experiment), trace,
+      {.lossless = outer.lossless_stage(), .records = experiment.run.gathers() ? records : nullptr});
+  const auto folder = own_folder(experiment.folder() / request.name);
   const auto say = [&records](const std::string& text) {
     records->add(outer_sync::protocol::RecordKind::log, text);
     say_line(text);
@@ -57,7 +58,8 @@ int run_reducer(WorkerRequest request) {
   const auto reached = node.advertised().empty() ? "it opens no port" : "peers dial " + node.advertised();
   say(fmt::format("{} only reduces; {}", request.name, reached));
   const auto metrics = serve_metrics(
-      experiment.metrics, {experiment.run.name, request.name}, [&node] { return readings_of(node); }, say);
+      experiment.metrics, {experiment.run.name, request.name}, [&node] { return readings_of(node.status()); },
+      say);
   std::optional<std::string> problem;
   try {
     auto agreed = experiment;
@@ -73,7 +75,7 @@ int run_reducer(WorkerRequest request) {
     return stopper.leaving() ? stopper.exit_status() : 0;
   }
   if (!problem->empty()) throw Error(ErrorKind::divergence, *problem);
-  say(fmt::format("done: {:.1f} MB sent", static_cast<double>(node.wire().total) / 1e6));
+  say(fmt::format("done: {:.1f} MB sent", static_cast<double>(node.status().sent.total) / 1e6));
   return 0;
 }
 

@@ -60,10 +60,10 @@ Turn next_turn(OuterLoop& outer, MemberNode& node, std::uint64_t last) {
     return goes_on ? Turn::paused : Turn::over;
   }
   const auto pause = outer.settings().pause_after;
-  outer.end_at(std::min({last, node.stops_at().value_or(last), std::max(pause, outer.step())}));
+  outer.end_at(std::min({last, node.status().stops_at.value_or(last), std::max(pause, outer.step())}));
   const auto end = outer.step_after_next();
   if (!node.may_begin(outer.step() + 1, end, outer.reach(end))) return Turn::over;
-  if (const auto stop = node.stops_at()) outer.end_at(std::min(last, *stop));
+  if (const auto stop = node.status().stops_at) outer.end_at(std::min(last, *stop));
   return Turn::step;
 }
 
@@ -102,13 +102,14 @@ OuterMeans newest_outer_steps(const OuterLoop& outer) {
 }
 
 StepRecord record_of(const OuterLoop& outer, const MemberNode& node) {
+  const auto now = node.status();
   StepRecord record;
   record.step = outer.step();
   record.inner_steps = outer.inner_steps();
   record.committing = !outer.frozen();
   record.stats = outer.stats();
-  record.who = node.participation();
-  record.bytes_sent = node.wire().total;
+  record.who = now.participation;
+  record.bytes_sent = now.sent.total;
   return record;
 }
 
@@ -143,6 +144,7 @@ nlohmann::ordered_json line_of(const StepRecord& record) {
 
 MemberReport member_report(const OuterLoop& outer, const MemberNode& node, const Digest& global_hash) {
   const auto& stats = outer.stats();
+  const auto sent = node.status().sent;
   MemberReport report;
   report.global_hash = global_hash.hex();
   report.last_step = outer.step();
@@ -150,8 +152,8 @@ MemberReport member_report(const OuterLoop& outer, const MemberNode& node, const
   report.stall_seconds = stats.stall_seconds;
   report.warmup_wait_seconds = stats.warmup_wait_seconds;
   report.finish_seconds = stats.finish_seconds;
-  report.payload_bytes = node.wire().payload;
-  report.total_bytes = node.wire().total;
+  report.payload_bytes = sent.payload;
+  report.total_bytes = sent.total;
   report.rounds = stats.rounds;
   report.warmup_rounds = stats.warmup_rounds;
   report.rejected = stats.rejected;

@@ -85,7 +85,10 @@ class Worker {
         made_(make_replica(config_, setup_, ranks_.get())),
         replica_(*made_),
         node_(config_.network, setup_.table.layout(), outer_sync::codec_plan(config_.outer, seed()),
-              closing_rule(config_), trace_, config_.outer.lossless_stage(), config_.join.moments()),
+              closing_rule(config_), trace_,
+              {.lossless = config_.outer.lossless_stage(),
+               .moments = config_.join.moments(),
+               .records = config_.run.gathers() ? records_ : nullptr}),
         outer_(config_.outer, setup_.table.layout(), trainer::make_outer_state(replica_, config_.outer),
                node_, trace_, noise_seed(config_, request_.name)),
         checkpoints_({.experiment = config_,
@@ -97,7 +100,6 @@ class Worker {
                       .folder = checkpoints_in(folder_),
                       .say = [this](const std::string& text) { say(text); }}),
         samples_(node_) {
-    if (config_.run.gathers()) node_.gather(records_);
     metrics_.copy_to([this](std::string line) { records_->add(RecordKind::metrics, std::move(line)); });
     outer_.share_moments(replica_);
     if (ranks_) watch_ranks();
@@ -172,7 +174,7 @@ class Worker {
     }
     stopper_.in_run(node_);
     first_step_ = outer_.step();
-    const auto rank = node_.rank();
+    const auto rank = node_.status().rank();
     say(fmt::format("member {} of {}, {}, {} threads{}", rank.index + 1, rank.of,
                     to_string(setup_.hardware.precision), config_.trainer.threads,
                     ranks_ ? fmt::format(" in each of {} ranks", config_.replica.ranks) : ""));
@@ -194,8 +196,8 @@ class Worker {
   }
 
   std::string memory_line() const {
-    const auto bound =
-        outer_sync::memory_bound(config_.outer, setup_.table.layout(), node_.view(), node_.self());
+    const auto now = node_.status();
+    const auto bound = outer_sync::memory_bound(config_.outer, setup_.table.layout(), *now.view, now.self);
     const auto megabytes = [](std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; };
     return fmt::format("outer loop: {:.1f} MB of state, {:.1f} MB of chunks, never above {:.1f} MB",
                        megabytes(bound.state), megabytes(bound.usual), megabytes(bound.most));
@@ -238,13 +240,15 @@ class Worker {
   /// The first member serves the Gloo store and announces its address to the others.
   void join_gloo() {
     const auto own_host = outer_sync::parse_address(node_.advertised(), "network.advertise").host;
-    if (node_.self() == 0) node_.announce(outer_sync::Address{own_host, free_port()}.to_string());
-    const auto store = outer_sync::parse_address(node_.announced(), "the address of the Gloo store");
+    const auto now = node_.status();
+    std::optional<std::string> own;
+    if (now.self == 0) own = outer_sync::Address{own_host, free_port()}.to_string();
+    const auto store = outer_sync::parse_address(node_.announced(own), "the address of the Gloo store");
     gloo_.emplace(trainer::GlooOptions{.store_host = store.host,
                                        .store_port = store.port,
                                        .listen_host = own_host,
-                                       .rank = node_.self(),
-                                       .world = static_cast<int>(node_.view().members.size())});
+                                       .rank = now.self,
+                                       .world = static_cast<int>(now.view->members.size())});
   }
 
   // ---- training ----
@@ -261,7 +265,8 @@ class Worker {
     if (resumed_) report_again();
     for (bool done = false; !done;) {
       try {
-        own.emplace(node_.view().members.at(node_.self()).slot, sequences_);
+        const auto now = node_.status();
+        own.emplace(now.view->members.at(now.self).slot, sequences_);
         auto& source = config_.data.is_stream() ? static_cast<data::SampleSource&>(*own) : samples_;
         loader.emplace(setup_.corpus, loader_options(config_), source, *setup_.hardware.memory, trace_);
         train_to(last, *loader);
@@ -341,9 +346,10 @@ class Worker {
   /// A replica that is asked to leave does so when none of its rounds is in flight, and soon in any case.
   bool may_leave() {
     constexpr std::uint64_t max_steps_to_leave = 100;
-    drained_ = node_.drains();
+    const auto now = node_.status();
+    drained_ = now.drains;
     if (!stopper_.leaving() && !drained_) return false;
-    if (!drained_ && awaits_checkpoint_of_all()) return false;
+    if (!drained_ && awaits_checkpoint_of_all(now)) return false;
     if (!leave_by_) leave_by_ = outer_.step() + max_steps_to_leave;
     left_ = outer_.quiet() || outer_.step() >= *leave_by_ || outer_.frozen() || paused_;
     return left_;
@@ -352,7 +358,7 @@ class Worker {
   /// Before leaving after a signal, requests a checkpoint of all replicas, once, so that little is lost if
   /// all leave or none returns. Does not wait for it if the coordinator cannot be reached or rounds do not
   /// commit.
-  bool awaits_checkpoint_of_all() {
+  bool awaits_checkpoint_of_all(const outer_sync::NodeStatus& now) {
     constexpr auto longest = std::chrono::seconds(15);
     if (!has_gone_on()) return false;
     if (!leaving_since_) {
@@ -361,8 +367,8 @@ class Worker {
       say("asked to leave by a signal; first all write a checkpoint");
       node_.request_checkpoint("it is about to leave");
     }
-    return Clock::now() - *leaving_since_ < longest && node_.reaches_coordinator() && !outer_.frozen() &&
-           !paused_ && node_.common_checkpoint() <= leaves_at_;
+    return Clock::now() - *leaving_since_ < longest && now.reaches_coordinator && !outer_.frozen() &&
+           !paused_ && now.common_checkpoint <= leaves_at_;
   }
 
   /// A drained member saves a checkpoint and exits with 0.
@@ -463,7 +469,7 @@ class Worker {
     constexpr double weight = 1.0 / 16;
     busy_step_seconds_ =
         busy_step_seconds_ > 0 ? (1 - weight) * busy_step_seconds_ + weight * busy_seconds : busy_seconds;
-    outer_.set_speeds(speed(), node_.reference_speed());
+    outer_.set_speeds(speed(), node_.status().reference_speed);
   }
   double speed() const { return busy_step_seconds_ > 0 ? 1 / busy_step_seconds_ : 0; }
 
@@ -545,7 +551,7 @@ class Worker {
     if (evaluated_ == step || setup_.heldout.sequences() == 0) return;
     evaluated_ = step;
     const data::DeviceTimeline::Scope scope(timeline_, "evaluate");
-    const auto rank = node_.rank();
+    const auto rank = node_.status().rank();
     const auto sum = setup_.evaluate(outer_.global_parameters(), rank.index, rank.of);
     node_.report_evaluation(step, sum.nats, sum.tokens);
     const double apart = drift();
@@ -564,7 +570,7 @@ class Worker {
   /// not trained again.
   void report_again() {
     constexpr std::size_t newest = 8;
-    const auto rank = node_.rank();
+    const auto rank = node_.status().rank();
     const nlohmann::json share{rank.index, rank.of};
     std::map<std::uint64_t, std::pair<double, std::uint64_t>> sums;
     each_line(folder_ / "metrics.jsonl", [&](std::string_view line) {
@@ -600,7 +606,7 @@ class Worker {
   std::string sample() {
     const auto wanted = static_cast<std::uint64_t>(config_.run.sample_tokens);
     const auto prompt_size = std::min<std::uint64_t>(32, setup_.corpus.tokens(data::Split::heldout));
-    if (wanted == 0 || stopped_ || node_.rank().index != 0 || prompt_size == 0) return {};
+    if (wanted == 0 || stopped_ || node_.status().rank().index != 0 || prompt_size == 0) return {};
     std::vector<std::int64_t> ids(prompt_size);
     setup_.corpus.read(data::Split::heldout, 0, ids);
     setup_.inference.load(outer_.global_parameters());
@@ -659,8 +665,8 @@ class Worker {
 
   // ---- the end ----
 
-  outer_sync::MemberNode::Wire wire() const {
-    auto wire = node_.wire();
+  outer_sync::SentBytes wire() const {
+    auto wire = node_.status().sent;
     if (gloo_) wire.payload += gloo_->sent_bytes();
     if (gloo_) wire.total += gloo_->sent_bytes();
     return wire;

@@ -95,14 +95,15 @@ Replica::Replica(ReplicaRequest request)
       // The temporary exists until the node and its threads are created.
       node_((WithoutSignals(), config_.network), layout_,
             outer_sync::codec_plan(config_.outer, static_cast<std::uint64_t>(config_.run.seed)),
-            app::closing_rule(config_), trace_, config_.outer.lossless_stage()),
+            app::closing_rule(config_), trace_,
+            {.lossless = config_.outer.lossless_stage(),
+             .records = config_.run.gathers() ? gathered_ : nullptr,
+             .while_waiting = std::move(request.while_waiting)}),
       outer_(config_.outer, layout_, memory_, node_, trace_, app::noise_seed(config_, name_)),
       last_(static_cast<std::uint64_t>(config_.run.stop_after > 0
                                            ? std::min(config_.run.steps, config_.run.stop_after)
                                            : config_.run.steps)) {
-  if (config_.run.gathers()) node_.gather(gathered_);
   metrics_.copy_to([this](std::string line) { gathered_->add(RecordKind::metrics, std::move(line)); });
-  node_.look_up(std::move(request.while_waiting));
   server_ = app::serve_metrics(
       config_.metrics, {config_.run.name, name_}, [this] { return *readings_.get(); },
       [this](const std::string& text) { say(text); });
@@ -160,7 +161,7 @@ void Replica::join(const std::optional<Bytes>& resume) {
   }
   first_step_ = outer_.step();
   if (config_.run.trace_steps == 0) trace_.close();
-  const auto rank = node_.rank();
+  const auto rank = node_.status().rank();
   say(fmt::format("member {} of {}, {} parameters in {} fragments, from step {}", rank.index + 1, rank.of,
                   layout_.parameters(), layout_.fragment_count(), first_step_));
   began_ = Clock::now();
@@ -251,7 +252,8 @@ void Replica::make_step(std::optional<double> loss, std::uint64_t tokens) {
   constexpr double weight = 1.0 / 16;
   const auto own = took - (waited() - waited_before);
   busy_step_seconds_ = busy_step_seconds_ > 0 ? (1 - weight) * busy_step_seconds_ + weight * own : own;
-  if (config_.outer.paced_by_time()) outer_.set_speeds(1 / busy_step_seconds_, node_.reference_speed());
+  if (config_.outer.paced_by_time())
+    outer_.set_speeds(1 / busy_step_seconds_, node_.status().reference_speed);
   record(loss, tokens, took);
   if (outer_.step() != before) at_agreed_step();
   while (outer_.next_step()) at_agreed_step();
@@ -268,7 +270,7 @@ void Replica::at_agreed_step() {
 /// A replica that is asked to leave does so when none of its rounds is in flight, and soon in any case.
 bool Replica::may_leave() {
   constexpr std::uint64_t max_steps_to_leave = 100;
-  const auto why = node_.drains();
+  const auto why = node_.status().drains;
   if (!why) return false;
   if (!leave_by_) leave_by_ = outer_.step() + max_steps_to_leave;
   if (!outer_.quiet() && outer_.step() < *leave_by_ && !outer_.frozen()) return false;

@@ -92,9 +92,9 @@ class Replica {
   [[nodiscard]] bool frozen() const { return outer_.frozen(); }
   /// How often the state was copied from others.
   [[nodiscard]] std::uint64_t states_taken() const { return states_taken_; }
-  [[nodiscard]] outer_sync::Rank rank() const { return node_.rank(); }
+  [[nodiscard]] outer_sync::Rank rank() const { return node_.status().rank(); }
   [[nodiscard]] const outer_sync::OuterLoop::Stats& stats() const { return outer_.stats(); }
-  [[nodiscard]] outer_sync::MemberNode::Wire wire() const { return node_.wire(); }
+  [[nodiscard]] outer_sync::SentBytes wire() const { return node_.status().sent; }
   /// Whether the run wants an evaluation, or a checkpoint, of this step.
   [[nodiscard]] bool wants_evaluation() const;
   [[nodiscard]] bool wants_checkpoint();

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -178,19 +179,19 @@ class Exchanger {
   void run() {
     meet();
     const auto before = processor_time();
-    const auto sent = node_->wire().payload;
+    const auto sent = node_->status().sent.payload;
     Json times, steps;
     {
-      const Training training(case_, node_->self(), start_, steps);
+      const Training training(case_, node_->status().self, start_, steps);
       times = case_.what == "exchange" ? exchange() : stream();
     }
     const auto after = processor_time();
-    Json result = {
-        {"times", times}, {"payload", node_->wire().payload - sent}, {"total", node_->wire().total}};
+    const auto status = node_->status();
+    Json result = {{"times", times}, {"payload", status.sent.payload - sent}, {"total", status.sent.total}};
     for (const auto& [thread, used] : after.items())
       result["processor"][thread] = used.get<double>() - before.value(thread, 0.0);
     if (!steps.is_null()) result["steps"] = steps;
-    result["view"] = node_->view().number;
+    result["view"] = status.view->number;
     const auto problem = node_->done("{}", {});
     if (!problem.empty()) throw std::runtime_error(problem);
     if (case_.traced) result["heartbeats"] = heartbeats();
@@ -231,8 +232,9 @@ class Exchanger {
 
   /// Agrees on the start of the first exchange; all members share one machine's clock.
   void meet() {
-    if (node_->self() == 0) node_->announce(fmt::format("{:.6f}", seconds_since_boot() + 1.5));
-    start_ = std::stod(node_->announced());
+    std::optional<std::string> own;
+    if (node_->status().self == 0) own = fmt::format("{:.6f}", seconds_since_boot() + 1.5);
+    start_ = std::stod(node_->announced(own));
   }
 
   void contribute(FragmentId p) {

@@ -187,7 +187,7 @@ void NetworkRun::reduce(const std::string& name, ReducerResult& result) {
   try {
     Trace trace;
     MemberNode node(network(SIZE_MAX), static_cast<std::uint64_t>(options_.layout.chunk_elements()), codecs(),
-                    options_.closing, trace, options_.outer.lossless_stage());
+                    options_.closing, trace, {.lossless = options_.outer.lossless_stage()});
     {
       const std::lock_guard lock(mutex_);
       result.node = &node;
@@ -197,7 +197,7 @@ void NetworkRun::reduce(const std::string& name, ReducerResult& result) {
     hello.member.incarnation = result.incarnation;
     hello.model = hello.tokenizer = {};
     result.problem = node.follow(hello);
-    result.wire = node.wire();
+    result.wire = node.status().sent;
     const std::lock_guard lock(mutex_);
     result.node = nullptr;
   } catch (const Error& error) {
@@ -268,7 +268,7 @@ void NetworkRun::work(std::size_t m, WorkerResult& result) {
   try {
     Trace trace;
     MemberNode node(network(m), options_.layout, codecs(), options_.closing, trace,
-                    options_.outer.lossless_stage(), options_.moments);
+                    {.lossless = options_.outer.lossless_stage(), .moments = options_.moments});
     try {
       take_part(m, node, result);
     } catch (const Error& error) {
@@ -315,13 +315,14 @@ void NetworkRun::take_part(std::size_t m, MemberNode& node, WorkerResult& result
   result.stats = loop.stats();
   node.report_evaluation(result.step, static_cast<double>(m), 1);
   result.problem = node.done("{}", result.hash);
-  result.wire = node.wire();
+  result.wire = node.status().sent;
 }
 
 void NetworkRun::train(std::size_t m, MemberNode& node, OuterLoop& loop, PlainParameters& local,
                        WorkerResult& result) {
-  result.self = node.self();
-  EXPECT_EQ(node.view().members.at(node.self()).name, hello(m).member.name);
+  const auto status = node.status();
+  result.self = status.self;
+  EXPECT_EQ(status.view->members.at(status.self).name, hello(m).member.name);
   while (loop.step() < last_step) {
     const auto pause = std::chrono::steady_clock::now() + std::chrono::duration<double>(options_.pace);
     const auto step = loop.step() + 1;

@@ -33,7 +33,7 @@ struct WorkerResult {
   OuterLoop::Stats stats;
   std::vector<float> first_moment;  ///< at the end of the run
   std::uint64_t moment_steps = 0;
-  MemberNode::Wire wire;
+  SentBytes wire;
   protocol::MemberIndex self = 0;
   std::promise<void> ended;
 };
@@ -138,7 +138,7 @@ class NetworkRun : public CoordinatorObserver {
   struct ReducerResult {
     std::optional<Error> error;
     std::optional<std::string> problem;  ///< the result of `follow`
-    MemberNode::Wire wire;
+    SentBytes wire;
     MemberNode* node = nullptr;  ///< set while it runs
     std::uint64_t incarnation = 0;
   };

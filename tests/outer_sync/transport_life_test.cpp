@@ -75,7 +75,8 @@ TEST(Life, OneVanishesAndComesBackAndAFifthJoins) {
     if (m == 0 && step == 20) run.start_worker(11);
     if (m == 0 && step == 30) run.start_worker(4);
     // The last worker to join ends the run once all five are in a view.
-    if (node.view().members.size() == 5 && m == 4 && run.last_step == for_ever) run.last_step = step + 20;
+    if (node.status().view->members.size() == 5 && m == 4 && run.last_step == for_ever)
+      run.last_step = step + 20;
   };
   run.start();
   run.expect_one_end({0, 2, 3, 4, 11});
@@ -154,7 +155,7 @@ TEST(Life, BelowLeastNobodyCommitsUntilOneComesBack) {
     const auto made = steps.next(m);
     if (m == 1 && step == 6) throw NetworkRun::Vanish();
     if (m == 0 && step < made && steps.next(9) == 3) {  // r0 has been frozen for three steps
-      EXPECT_EQ(node.participation().participating, 0U);
+      EXPECT_EQ(node.status().participation.participating, 0U);
       run.start_worker(11);
     }
     if (m == 11 && made == 1) run.last_step = step + 20;
@@ -301,7 +302,7 @@ TEST_F(CutOff, ForTooLongItTakesTheStateAnew) {
     const auto made = steps.next(m);
     if (m == 2 && step == 8 && made == 8) cut_off();
     if (m == 0 && step == 60) heal();
-    if (m == 2 && step > 60 && node.view().members.size() == 3 && run.last_step == for_ever)
+    if (m == 2 && step > 60 && node.status().view->members.size() == 3 && run.last_step == for_ever)
       run.last_step = step + 20;
   };
   run.start();
@@ -320,8 +321,8 @@ TEST(Life, TwoThatCannotReachEachOtherAreNotInOneView) {
   std::atomic<bool> cut = false;
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
     if (m == 0 && step == 8 && !cut.exchange(true)) link.cut_off();
-    if (m == 0 && cut && step > 12 && node.view().members.size() == 1) link.refuse(false);
-    if (m == 0 && step > 12 && node.view().members.size() == 2 && run.last_step == for_ever)
+    if (m == 0 && cut && step > 12 && node.status().view->members.size() == 1) link.refuse(false);
+    if (m == 0 && step > 12 && node.status().view->members.size() == 2 && run.last_step == for_ever)
       run.last_step = step + 20;
   };
   run.start();
@@ -368,7 +369,7 @@ TEST(Life, AStopOutlivesTheCoordinatorThatHasNamedTheStep) {
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
     if (m == 0 && step == 10) node.request_stop("enough");
     if (m != 1 || step != 9) return;
-    while (!node.stops_at()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    while (!node.status().stops_at) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     run.kill_coordinator();
     run.start_coordinator_again(run.stored());
   };

@@ -192,7 +192,7 @@ TEST(Limits, AFullDiskOfTheCoordinatorHoldsViewsBackAndEndsNothing) {
       throw NetworkRun::Vanish();
     }
     if (m != 0) return;
-    seen = node.view().number;
+    seen = node.status().view->number;
     if (room && seen > 1 && run.last_step == for_ever) run.last_step = step + 20;
   };
   run.start();
@@ -237,7 +237,7 @@ TEST(Limits, OfViewsThatWaitForRoomTheNewestIsAnnouncedAndNoOtherIsStored) {
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
     if (m == 2 && step == 8) throw NetworkRun::Vanish();
     if (m == 1 && run.times_said("NO ROOM") > 0) throw NetworkRun::Vanish();
-    if (m == 0 && node.view().number > 1 && run.last_step == for_ever) run.last_step = step + 20;
+    if (m == 0 && node.status().view->number > 1 && run.last_step == for_ever) run.last_step = step + 20;
   };
   run.start();
   run.wait_until([](const protocol::Coordinator& coordinator) {
@@ -269,8 +269,8 @@ TEST(Limits, TheNewestCheckpointThatAllHaveIsStored) {
     node.report_checkpoints(checkpoints);
     // After the warm-up, since in the warm-up the others would wait for a round instead of training on.
     if (m == 2 && step >= 6 && checkpoint == 4) throw NetworkRun::Vanish();
-    if (node.common_checkpoint() == 8) room = true;
-    if (m == 0 && node.view().number > 1 && run.last_step == for_ever) run.last_step = step + 20;
+    if (node.status().common_checkpoint == 8) room = true;
+    if (m == 0 && node.status().view->number > 1 && run.last_step == for_ever) run.last_step = step + 20;
   };
   run.start();
   run.expect_one_end({0, 1});
@@ -294,7 +294,7 @@ TEST(Limits, WhoHasSealedAViewTrainsOnWhenTheCoordinatorIsGone) {
     if (m != 0) return;
     if (step == 8) run.start_worker(2);
     ++steps_made;
-    if (node.view().members.size() == 3 && run.last_step == for_ever) run.last_step = step + 20;
+    if (node.status().view->members.size() == 3 && run.last_step == for_ever) run.last_step = step + 20;
   };
   run.start();
   run.wait_until_said("NO ROOM: view 2 cannot be stored");

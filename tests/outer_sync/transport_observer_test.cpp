@@ -28,13 +28,14 @@ class Watcher {
     OuterLoop loop(run_.outer(), run_.layout(), local, node, trace);
     const std::vector<protocol::Round> all(run_.layout().fragment_count(),
                                            std::numeric_limits<protocol::Round>::max());
-    while (node.follow(loop, all)) {
+    auto seen = node.follow(loop, all);
+    for (; seen.goes_on; seen = node.follow(loop, all)) {
       ++state_events;
-      if (node.has_state() && enough(state_events)) return;
+      if (seen.has_state && enough(state_events)) return;
     }
-    has_state = node.has_state();
+    has_state = seen.has_state;
     hash = loop.global_hash();
-    finished = node.finished();
+    finished = node.status().finished;
   }
 
   std::size_t state_events = 0;

@@ -280,7 +280,7 @@ TEST(Reach, ANewcomerTakesTheStateFromThoseItCanDial) {
   };
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
     if (m == 0 && step == 6) run.start_worker(2);
-    if (m == 0 && node.view().members.size() == 3 && run.last_step == NetworkRun::for_ever)
+    if (m == 0 && node.status().view->members.size() == 3 && run.last_step == NetworkRun::for_ever)
       run.last_step = step + 40;
   };
   run.start();

@@ -95,7 +95,7 @@ TEST(Reducers, OneThatLeavesPolitelyHandsItsChunksOver) {
   NetworkRun run(with_reducers({"reducer"}));
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
     if (m == 0 && step == 12) run.let_reducer_leave("reducer");
-    if (m == 0 && step > 12 && node.view().members.size() == 2 && run.last_step == for_ever)
+    if (m == 0 && step > 12 && node.status().view->members.size() == 2 && run.last_step == for_ever)
       run.last_step = step + 20;
   };
   run.start();
@@ -109,7 +109,7 @@ TEST(Reducers, OneThatComesLaterIsInTheNextView) {
   NetworkRun run(with_reducers({}));
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
     if (m == 0 && step == 12) run.start_reducer("reducer");
-    if (m == 0 && step > 12 && node.view().members.size() == 3 && run.last_step == for_ever)
+    if (m == 0 && step > 12 && node.status().view->members.size() == 3 && run.last_step == for_ever)
       run.last_step = step + 20;
   };
   run.start();
@@ -126,7 +126,7 @@ TEST(Reducers, OneLeavesAndComesBackAndATrainerIsLostMeanwhile) {
   NetworkRun run(options);
   std::atomic<bool> again = false;
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
-    const auto members = node.view().members.size();
+    const auto members = node.status().view->members.size();
     if (m == 1 && step == 20) throw NetworkRun::Vanish();
     if (m != 0) return;
     if (step == 12) run.let_reducer_leave("reducer");
@@ -141,7 +141,8 @@ TEST(Reducers, OneLeavesAndComesBackAndATrainerIsLostMeanwhile) {
 TEST(Reducers, TheCoordinatorComesBackAndTheReducerIsStillThere) {
   NetworkRun run(with_reducers({"reducer"}));
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
-    if (m == 0 && run.times_said("view ") >= 2 && node.view().members.size() == 3 && node.view().number > 1 &&
+    const auto view = node.status().view;
+    if (m == 0 && run.times_said("view ") >= 2 && view->members.size() == 3 && view->number > 1 &&
         run.last_step == for_ever)
       run.last_step = step + 20;
   };

@@ -252,7 +252,7 @@ TEST_P(Siege, TheRunEndsAsIfNobodyHadKnocked) {
   std::promise<std::pair<protocol::View, std::string>> begun;
   std::atomic<bool> over = false;
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
-    if (m == 1 && step == 10) begun.set_value({node.view(), node.advertised()});
+    if (m == 1 && step == 10) begun.set_value({*node.status().view, node.advertised()});
     if (m == 0 && over && run.last_step == NetworkRun::for_ever) run.last_step = step + 20;
   };
   testing::internal::CaptureStderr();

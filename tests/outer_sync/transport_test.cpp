@@ -102,8 +102,9 @@ TEST(Transport, EvaluationsAnnouncementsAndBytesArrive) {
   NetworkRun run(with(3));
   run.before_step = [](std::size_t, MemberNode& node, std::uint64_t step) {
     if (step != 1) return;
-    if (node.self() == 0) node.announce("10.0.0.1:29500");
-    EXPECT_EQ(node.announced(), "10.0.0.1:29500");
+    std::optional<std::string> own;
+    if (node.status().self == 0) own = "10.0.0.1:29500";
+    EXPECT_EQ(node.announced(own), "10.0.0.1:29500");
   };
   run.start();
   run.expect_good_end();

@@ -323,7 +323,8 @@ TEST_F(Tls, WhoIsRevokedIsCutOffInMidRun) {
   NetworkRun run(lively);
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
     if (m == 0 && step == 8) made.revoke("r2");
-    if (m == 0 && node.view().members.size() == 2 && run.last_step == lively.steps) run.last_step = step + 20;
+    if (m == 0 && node.status().view->members.size() == 2 && run.last_step == lively.steps)
+      run.last_step = step + 20;
   };
   run.start();
   run.expect_one_end({0, 1});
@@ -335,7 +336,7 @@ struct Visited {
   explicit Visited(NetworkRun& run) : run_(run) {
     run.before_step = [this](std::size_t m, MemberNode& node, std::uint64_t step) {
       if (m != 0) return;
-      if (step == 8) begun_.set_value({node.view(), node.advertised()});
+      if (step == 8) begun_.set_value({*node.status().view, node.advertised()});
       if (over && run_.last_step == for_ever) run_.last_step = step + 20;
     };
   }
@@ -451,7 +452,7 @@ TEST_F(Tls, CertificatesThatCannotBeReadForAWhileEndNothing) {
       fs::rename(of("r1 elsewhere"), of("r1"));
       made.revoke("r2");
     }
-    if (run.last_step == lively.steps && (node.view().members.size() == 2 || step == 600))
+    if (run.last_step == lively.steps && (node.status().view->members.size() == 2 || step == 600))
       run.last_step = step + 20;
   };
   testing::internal::CaptureStderr();
@@ -479,7 +480,7 @@ TEST_F(Tls, ANewCertificateIsTakenUpInMidRun) {
       made.revoke("r2");
       (void)made.issue("r2", 10);
     }
-    const auto view = node.view();  // the second view is without r2
+    const auto view = *node.status().view;  // the second view is without r2
     if (view.number >= 3 && view.members.size() == 3 && run.last_step == lively.steps)
       run.last_step = step + 20;
   };

@@ -73,7 +73,7 @@ int run(const std::string& config, const std::string& coordinator, const std::st
   outer_sync::MemberNode node(
       experiment.network, layout,
       outer_sync::codec_plan(experiment.outer, static_cast<std::uint64_t>(experiment.run.seed)),
-      app::closing_rule(experiment), trace, experiment.outer.lossless_stage());
+      app::closing_rule(experiment), trace, {.lossless = experiment.outer.lossless_stage()});
   outer_sync::OuterLoop outer(experiment.outer, layout, table, node, trace,
                               app::noise_seed(experiment, name));
   auto hello = app::hello_of(experiment, name, "table_worker");

@@ -104,7 +104,8 @@ Readings readings_of(const Coordinator& coordinator, const RunFigures& figures) 
 Readings readings_of(const outer_sync::OuterLoop& outer, const outer_sync::MemberNode& node,
                      const ReplicaFigures& figures) {
   const auto& stats = outer.stats();
-  auto out = readings_of(node);
+  const auto now = node.status();
+  auto out = readings_of(now);
   for (auto& reading : out) {
     if (reading.metric == Metric::wire_sent_bytes_total || reading.metric == Metric::wire_payload_bytes_total)
       reading.value += number(figures.all_reduce_bytes);
@@ -132,8 +133,8 @@ Readings readings_of(const outer_sync::OuterLoop& outer, const outer_sync::Membe
       {Metric::rounds_rejected_total, number(stats.rejected)},
       {Metric::uncommitted_steps_total, number(stats.uncommitted_steps)},
       {Metric::committing, outer.frozen() ? 0.0 : 1.0},
-      {Metric::contributed_replicas, number(node.participation().contributed)},
-      {Metric::common_checkpoint_step, number(node.common_checkpoint())},
+      {Metric::contributed_replicas, number(now.participation.contributed)},
+      {Metric::common_checkpoint_step, number(now.common_checkpoint)},
   };
   out.insert(out.end(), of_steps.begin(), of_steps.end());
   out.insert(out.end(), of_rounds.begin(), of_rounds.end());
@@ -155,13 +156,11 @@ Readings readings_of(const outer_sync::OuterLoop& outer, const outer_sync::Membe
   return out;
 }
 
-Readings readings_of(const outer_sync::MemberNode& node) {
-  const auto wire = node.wire();
-  const auto who = node.participation();
-  return {{Metric::wire_sent_bytes_total, number(wire.total)},
-          {Metric::wire_payload_bytes_total, number(wire.payload)},
-          {Metric::live_replicas, number(who.live)},
-          {Metric::participating_replicas, number(who.participating)}};
+Readings readings_of(const outer_sync::NodeStatus& now) {
+  return {{Metric::wire_sent_bytes_total, number(now.sent.total)},
+          {Metric::wire_payload_bytes_total, number(now.sent.payload)},
+          {Metric::live_replicas, number(now.participation.live)},
+          {Metric::participating_replicas, number(now.participation.participating)}};
 }
 
 }  // namespace isthmus::app

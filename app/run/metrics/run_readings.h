@@ -40,6 +40,6 @@ struct ReplicaFigures {
 [[nodiscard]] Readings readings_of(const outer_sync::OuterLoop& outer, const outer_sync::MemberNode& node,
                                    const ReplicaFigures& figures);
 /// Readings that any worker has. Thread-safe.
-[[nodiscard]] Readings readings_of(const outer_sync::MemberNode& node);
+[[nodiscard]] Readings readings_of(const outer_sync::NodeStatus& now);
 
 }  // namespace isthmus::app

@@ -49,8 +49,8 @@ void Follower::catch_up(OuterLoop& loop) {
     std::uint64_t step = 0;
     {
       auto now = waits_.shared.lock();
-      waits_.wait_for(now, [&] { return now->has_state_event() || now->run.view.has_value(); });
-      if (now->run.view) {
+      waits_.wait_for(now, [&] { return now->has_state_event() || now->run.in_view(); });
+      if (now->run.in_view()) {
         now->both.evicted.reset();
         step = now->run.agreed_step;
       } else {
@@ -65,7 +65,7 @@ void Follower::catch_up(OuterLoop& loop) {
   }
 }
 
-bool Follower::follow(OuterLoop& loop, const std::vector<Round>& until) {
+Following Follower::follow(OuterLoop& loop, const std::vector<Round>& until) {
   const auto patience = to_duration(network_.detect_timeout);
   std::optional<StateEvent> state_event;
   {
@@ -78,13 +78,13 @@ bool Follower::follow(OuterLoop& loop, const std::vector<Round>& until) {
       const bool finished = run.finished.has_value();
       if (finished &&
           (run.copying.behind == Round{0} || run.copying.nothing_comes || Clock::now() >= begin + patience))
-        return false;
+        return {false, has_state(), is_current(*now)};
       waits_.await_change(now, begin + patience);
       if (!finished) begin = Clock::now();
     }
   }
   learn_from(loop, *state_event);
-  return true;
+  return {true, has_state(), is_current(*waits_.shared.lock())};
 }
 
 /// The first event that may be applied now. Drops rounds that a newer snapshot of their fragment already
@@ -130,10 +130,9 @@ bool Follower::has_state() const {
   return installed_.size() == driver_.codec_context().layout.fragment_count();
 }
 
-bool Follower::is_current() const {
-  auto now = waits_.shared.lock();
-  const auto& behind = now->run.copying.behind;
-  return now->both.state_events.empty() && behind && *behind <= (now->run.finished ? 0 : 1);
+bool Follower::is_current(const TrainerView& now) {
+  const auto& behind = now.run.copying.behind;
+  return now.both.state_events.empty() && behind && *behind <= (now.run.finished ? 0 : 1);
 }
 
 std::optional<std::string> follow_as_reducer(const TrainerEnd& shared, MemberDriver& driver) {

@@ -23,11 +23,11 @@ class Follower {
   Follower(const NetworkConfig& network, const Waits& waits, MemberDriver& driver);
 
   void catch_up(OuterLoop& loop);
-  [[nodiscard]] bool follow(OuterLoop& loop, const std::vector<protocol::Round>& until);
-  [[nodiscard]] bool has_state() const;
-  [[nodiscard]] bool is_current() const;
+  [[nodiscard]] Following follow(OuterLoop& loop, const std::vector<protocol::Round>& until);
 
  private:
+  [[nodiscard]] bool has_state() const;
+  [[nodiscard]] static bool is_current(const TrainerView& now);
   [[nodiscard]] std::optional<StateEvent> next_state_event(TrainerView& now, const OuterLoop& loop,
                                                            const std::vector<protocol::Round>& until) const;
   void learn_from(OuterLoop& loop, const StateEvent& state_event);

@@ -29,22 +29,17 @@ constexpr std::size_t max_checkpoints_reported = 16;
 class MemberNode::Impl {
  public:
   /// `layout` is null for a reducer.
-  Impl(const NetworkConfig& config, const FragmentLayout* layout, const MemberRules& rules, Trace& trace)
+  Impl(const NetworkConfig& config, const FragmentLayout* layout, const MemberRules& rules, Trace& trace,
+       const MemberOptions& options)
       : network(config),
         reject(rules.closing.reject > 0),
-        waits(crossing),
+        waits(crossing, options.while_waiting),
         driver(config, layout, rules, crossing, trace),
-        follower(config, waits, driver) {}
+        follower(config, waits, driver) {
+    if (options.records) driver.gather(options.records);
+  }
 
-  void say_hello(Hello hello) {
-    name = hello.member.name;
-    driver.say_hello(std::move(hello));
-  }
   [[nodiscard]] Waits::Lock lock() const { return waits.shared.lock(); }
-  template <class Value>
-  [[nodiscard]] Value read(Value RunStatus::*value) const {
-    return lock()->run.*value;
-  }
   void serve_requests(Waits::Lock& now);
   void serve_the_last(Waits::Lock& now);
 
@@ -54,32 +49,38 @@ class MemberNode::Impl {
   Waits waits;
   MemberDriver driver;
   Follower follower;
-  std::string name;
   StateSource state_source;         ///< guarded by the crossing's lock
   std::optional<Place> unanswered;  ///< the trainer has asked for it in vain since its last step
 };
 
 MemberNode::MemberNode(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs,
-                       ClosingRule closing, Trace& trace, quant::Lossless lossless, bool moments)
-    : impl_(std::make_unique<Impl>(network, &layout,
-                                   MemberRules{codecs, closing, lossless, moments, layout.chunk_elements()},
-                                   trace)) {}
+                       ClosingRule closing, Trace& trace, const MemberOptions& options)
+    : impl_(std::make_unique<Impl>(
+          network, &layout,
+          MemberRules{codecs, closing, options.lossless, options.moments, layout.chunk_elements()}, trace,
+          options)) {}
 MemberNode::MemberNode(const NetworkConfig& network, std::uint64_t chunk_elements, CodecPlan codecs,
-                       ClosingRule closing, Trace& trace, quant::Lossless lossless)
+                       ClosingRule closing, Trace& trace, const MemberOptions& options)
     : impl_(std::make_unique<Impl>(network, nullptr,
-                                   MemberRules{codecs, closing, lossless, false, chunk_elements}, trace)) {}
+                                   MemberRules{codecs, closing, options.lossless, false, chunk_elements},
+                                   trace, options)) {}
 MemberNode::~MemberNode() = default;
 
-void MemberNode::gather(std::shared_ptr<RecordQueue> records) { impl_->driver.gather(std::move(records)); }
-void MemberNode::look_up(std::function<void()> while_waiting) {
-  impl_->waits.while_waiting = std::move(while_waiting);
+const std::string& MemberNode::advertised() const { return impl_->driver.advertised(); }
+
+NodeStatus MemberNode::status() const {
+  auto now = impl_->lock();
+  NodeStatus seen = now->run;
+  if (!now->run.commits) seen.participation.participating = 0;
+  const auto& sent = impl_->driver.counters();
+  seen.sent = {sent.payload, sent.total};
+  return seen;
 }
-std::string MemberNode::advertised() const { return impl_->driver.advertised(); }
 
 // ---- entering the run ----
 
 Admission MemberNode::join(Hello hello) {
-  impl_->say_hello(std::move(hello));
+  impl_->driver.say_hello(std::move(hello));
   auto now = impl_->lock();
   impl_->waits.wait_for(now, [&] { return now->run.admission || now->run.finished; });
   return now->run.admission.value_or(Admission{.how = Admission::How::joins, .step = 0});
@@ -90,18 +91,16 @@ void MemberNode::activate(const std::vector<FragmentState>& fragments, const Dig
   impl_->waits.shared.update([&](TrainerView now) { now.both.order.restore(std::move(trained)); });
   impl_->driver.activate(fragments, parameters, ledger, settings);
   auto now = impl_->lock();
-  impl_->waits.wait_for(now, [&] { return now->run.view || now->both.evicted; });
+  impl_->waits.wait_for(now, [&] { return now->run.in_view() || now->both.evicted; });
   Waits::throw_if_ended(now);
 }
 
 void MemberNode::catch_up(OuterLoop& loop) { impl_->follower.catch_up(loop); }
-bool MemberNode::follow(OuterLoop& loop, const std::vector<Round>& until) {
+Following MemberNode::follow(OuterLoop& loop, const std::vector<Round>& until) {
   return impl_->follower.follow(loop, until);
 }
-bool MemberNode::has_state() const { return impl_->follower.has_state(); }
-bool MemberNode::is_current() const { return impl_->follower.is_current(); }
 std::optional<std::string> MemberNode::follow(Hello hello) {
-  impl_->say_hello(std::move(hello));
+  impl_->driver.say_hello(std::move(hello));
   return follow_as_reducer(impl_->waits.shared, impl_->driver);
 }
 
@@ -117,7 +116,7 @@ bool MemberNode::is_paused(std::uint64_t step) {
   if (!paused()) return false;
   impl_->serve_requests(now);
   now.wait_for(Waits::look_up_every, [&] {
-    return !paused() || now->both.failure || now->both.evicted || now->run.drain ||
+    return !paused() || now->both.failure || now->both.evicted || now->run.drains ||
            !now->both.state_requests.empty();
   });
   impl_->waits.look_up(now);
@@ -128,9 +127,9 @@ bool MemberNode::may_begin(std::uint64_t step, std::uint64_t end, std::uint64_t 
   auto now = impl_->lock();
   Waits::throw_if_ended(now);
   const auto& run = now->run;
-  if (run.hold) impl_->waits.wait_for(now, [&] { return run.stop_at || !run.commits || now->both.evicted; });
+  if (run.hold) impl_->waits.wait_for(now, [&] { return run.stops_at || !run.commits || now->both.evicted; });
   // While rounds do not commit, the step at which all stop cannot be reached.
-  if (run.hold && (!run.commits || (run.stop_at && step > *run.stop_at))) return false;
+  if (run.hold && (!run.commits || (run.stops_at && step > *run.stops_at))) return false;
   now->trainer.begun = end;
   // A replica that is about to jump to the agreed step is not at `end`, so it reports no reach.
   now->both.reach = run.agreed_step > end ? Settings::never : reach;
@@ -164,57 +163,15 @@ void MemberNode::report_evaluation(std::uint64_t step, double sum_nats, std::uin
 }
 void MemberNode::request_stop(const std::string& reason) { impl_->driver.request_stop(reason); }
 void MemberNode::request_checkpoint(const std::string& reason) { impl_->driver.request_checkpoint(reason); }
-void MemberNode::announce(std::string text) { impl_->driver.send(Announce{std::move(text)}); }
-std::string MemberNode::announced() {
+std::string MemberNode::announced(std::optional<std::string> own) {
+  if (own) impl_->driver.send(Announce{std::move(*own)});
   auto now = impl_->lock();
   impl_->waits.wait_for(now, [&] { return now->run.announced.has_value(); });
   return *now->run.announced;
 }
 
-// ---- queries ----
-
-View MemberNode::view() const {
-  auto now = impl_->lock();
-  return now->run.view ? now->run.view->view : View{};
-}
-
-MemberIndex MemberNode::self() const {
-  const auto members = view().members;
-  const auto me = std::ranges::find(members, impl_->name, &MemberInfo::name);
-  return static_cast<MemberIndex>(me - members.begin());
-}
-
-Rank MemberNode::rank() const {
-  const auto members = view().members;
-  Rank rank;
-  for (const auto& member : members) {
-    if (!trains(member)) continue;
-    rank.index += member.name < impl_->name ? 1 : 0;
-    ++rank.of;
-  }
-  return rank;
-}
-
-Participation MemberNode::participation() const {
-  auto now = impl_->lock();
-  auto seen = now->run.participation;
-  if (!now->run.commits) seen.participating = 0;
-  return seen;
-}
-
-std::optional<Finished> MemberNode::finished() const { return impl_->read(&RunStatus::finished); }
-std::optional<std::uint64_t> MemberNode::stops_at() const { return impl_->read(&RunStatus::stop_at); }
-std::optional<std::string> MemberNode::drains() const { return impl_->read(&RunStatus::drain); }
-std::shared_ptr<const Settings> MemberNode::settings() const { return impl_->read(&RunStatus::settings); }
-std::uint64_t MemberNode::agreed_step() const { return impl_->read(&RunStatus::agreed_step); }
-double MemberNode::reference_speed() const { return impl_->lock()->run.coordinator.reference_speed; }
-std::uint64_t MemberNode::common_checkpoint() const {
-  return impl_->lock()->run.coordinator.common_checkpoint;
-}
-bool MemberNode::reaches_coordinator() const { return impl_->lock()->run.coordinator.is_reached; }
-MemberNode::Wire MemberNode::wire() const {
-  return {impl_->driver.counters().payload, impl_->driver.counters().total};
-}
+std::shared_ptr<const Settings> MemberNode::settings() const { return impl_->lock()->run.settings; }
+std::uint64_t MemberNode::agreed_step() const { return impl_->lock()->run.agreed_step; }
 
 // ---- the end ----
 

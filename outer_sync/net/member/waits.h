@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <utility>
 
 #include "isthmus/outer_sync/engine/round_exchange.h"
 #include "net/member/io/crossing.h"
@@ -17,10 +18,12 @@ class Waits {
   using Lock = TrainerEnd::Lock;
   static constexpr std::chrono::milliseconds look_up_every{100};
 
-  explicit Waits(Crossing& crossing) : shared(crossing) {}
+  /// `looks_up` may be empty.
+  Waits(Crossing& crossing, std::function<void()> looks_up)
+      : shared(crossing), while_waiting(std::move(looks_up)) {}
 
   const TrainerEnd shared;
-  std::function<void()> while_waiting;  ///< may be empty; set before the first wait
+  const std::function<void()> while_waiting;
 
   /// Blocks until `ready()`.
   template <class Ready>

@@ -48,29 +48,19 @@ struct StateQuestion {
   std::function<void(outer_sync::FragmentSnapshot)> answer;
 };
 
-/// The io thread's reports.
-struct RunStatus {
+/// The io thread's reports: what MemberNode::status shows (all but `sent`), and more.
+struct RunStatus : NodeStatus {
   std::optional<Admission> admission;                  ///< how this replica enters the run
-  std::optional<protocol::NewView> view;               ///< in force here
   std::shared_ptr<const protocol::Settings> settings;  ///< of the view that has begun here
   std::uint64_t agreed_step = 0;  ///< the others' step when this replica returned to them
-  Participation participation;
-  bool commits = true;      ///< rounds commit, as far as this member knows
-  bool view_forms = false;  ///< this replica has sealed its view, and the next has not begun here
-  bool hold = false;        ///< the members agree on a step to stop at
-  std::optional<std::uint64_t> stop_at;
+  bool commits = true;            ///< rounds commit, as far as this member knows
+  bool view_forms = false;        ///< this replica has sealed its view, and the next has not begun here
+  bool hold = false;              ///< the members agree on a step to stop at
   /// The step of the last checkpoint that the coordinator has asked all members for.
   std::uint64_t checkpoint_at = protocol::Settings::never;
-  std::optional<std::string> drain;  ///< why the trainer must leave
   std::optional<std::string> announced;
-  std::optional<protocol::Finished> finished;
   bool io_over = false;  ///< the io thread has ended and answers no more requests
 
-  struct Coordinator {
-    bool is_reached = false;
-    double reference_speed = 0;           ///< of the run, as it reported
-    std::uint64_t common_checkpoint = 0;  ///< newest step, as it reported
-  } coordinator;
   struct Copying {
     /// False once a joining replica has answered a seal: rounds that its donors complete afterwards may
     /// belong to the view that it is about to enter, and arrive again with that view.

@@ -243,7 +243,7 @@ void MemberDriver::learned(FragmentId fragment, const FragmentState& state) {
 // ---- the coordinator ----
 
 void MemberDriver::on_up() {
-  shared_.update([](IoView now) { now.run.coordinator.is_reached = true; });
+  shared_.update([](IoView now) { now.run.reaches_coordinator = true; });
   heartbeats_.forget_unanswered();
   records_.connected();
   control_.send(membership_.hello(shutdown_.is_done()));
@@ -257,7 +257,7 @@ void MemberDriver::on_up() {
 }
 
 void MemberDriver::on_down(const std::string& why) {
-  shared_.update([](IoView now) { now.run.coordinator.is_reached = false; });
+  shared_.update([](IoView now) { now.run.reaches_coordinator = false; });
   membership_.on_disconnected();
   heartbeats_.silent();
   if (shutdown_.ends_with_connection()) return control_.stop();
@@ -276,8 +276,8 @@ void MemberDriver::on_control(ControlMessage message) {
 
 void MemberDriver::handle(const HeartbeatReply& reply) {
   shared_.update([&](IoView now) {
-    now.run.coordinator.reference_speed = reply.inner_steps_per_second;
-    now.run.coordinator.common_checkpoint = reply.checkpoint;
+    now.run.reference_speed = reply.inner_steps_per_second;
+    now.run.common_checkpoint = reply.checkpoint;
   });
   if (recovery_) recovery_->on_newest(reply.newest);
   heartbeats_.on_reply(reply);
@@ -298,7 +298,7 @@ void MemberDriver::handle(const Adjust& adjust) {
 void MemberDriver::handle(const Drain& drain) {
   say("leaving as requested: " + drain.reason);
   if (reduces_) return shutdown_.leave(drain.reason);
-  shared_.update([&](IoView now) { now.run.drain = drain.reason; });
+  shared_.update([&](IoView now) { now.run.drains = drain.reason; });
 }
 
 void MemberDriver::handle(const CheckpointAt& checkpoint) {

@@ -236,7 +236,8 @@ void Membership::on_view_begun(const NewView& message, bool of_reference) {
   if (!first) say_(describe(message.view));
   shared_.update([&](IoView now) {
     if (!of_reference) now.run.agreed_step = message.step;
-    now.run.view = message;
+    now.run.view = std::make_shared<const View>(message.view);
+    now.run.self = rounds_.member().self();
     now.run.commits = true;
     now.run.view_forms = false;
   });
@@ -268,7 +269,8 @@ void Membership::evict(const std::string& reason) {
     if (!reduces()) now.both.evicted = reason;
     now.run.copying.behind.reset();
     now.both.rounds.clear();
-    now.run.view.reset();
+    now.run.view = std::make_shared<const View>();
+    now.run.self = 0;
     now.run.settings.reset();
     now.both.reach = Settings::never;
     now.both.state_events.clear();

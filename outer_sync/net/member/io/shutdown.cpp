@@ -12,7 +12,7 @@ void Shutdown::request_stop(const std::string& reason) {
   // Without a coordinator there is no agreement: this replica stops where it is.
   shared_.update([](IoView now) {
     now.run.hold = true;
-    now.run.stop_at = now.trainer.begun;
+    now.run.stops_at = now.trainer.begun;
   });
 }
 
@@ -28,7 +28,7 @@ void Shutdown::on_hold() {
 
 void Shutdown::on_stop_at(std::uint64_t step) {
   if (reduces_) return done({"{\"total_bytes\": " + std::to_string(counters_.total) + "}", {}});
-  shared_.update([&](IoView now) { now.run.stop_at = step; });
+  shared_.update([&](IoView now) { now.run.stops_at = step; });
 }
 
 void Shutdown::done(Done done) {
@@ -62,7 +62,7 @@ void Shutdown::repeat() {
   if (done_) return say_done();
   const auto waits = [&] {
     auto now = shared_.lock();
-    return now->run.hold && !now->run.stop_at;
+    return now->run.hold && !now->run.stops_at;
   };
   if (waits()) control_.send(StopRequest{"as was asked before"});
 }

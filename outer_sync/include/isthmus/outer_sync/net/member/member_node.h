@@ -20,41 +20,42 @@
 
 namespace isthmus::outer_sync {
 
-/// A replica's position among the trainers of the view, in order of their names.
-struct Rank {
-  std::size_t index = 0, of = 0;
-};
-
 class OuterLoop;
+
+/// What a member's application may choose, besides what all members must agree on.
+struct MemberOptions {
+  quant::Lossless lossless = quant::Lossless::none;
+  /// A replica that copies the run's state also copies the inner optimizer's moments; then all members must
+  /// share theirs (OuterLoop::share_moments).
+  bool moments = false;
+  /// The records of this queue, and this node's own log lines, are sent to the coordinator. May be null.
+  std::shared_ptr<RecordQueue> records = nullptr;
+  /// The node's blocking calls run it about ten times a second on the caller's thread, for instance to notice
+  /// signals. An exception from it ends the blocking call. May be empty.
+  std::function<void()> while_waiting = nullptr;
+};
 
 class MemberNode final : public RoundExchange {
  public:
   /// Binds `network.listen` and starts the threads. Throws Error(config) with the address if it is in use.
-  /// With `moments`, a replica that copies the run's state also copies the inner optimizer's moments; then
-  /// all members must share theirs (OuterLoop::share_moments). The layout and the trace must outlive the
-  /// node.
+  /// The layout and the trace must outlive the node.
   MemberNode(const NetworkConfig& network, const FragmentLayout& layout, protocol::CodecPlan codecs,
-             protocol::ClosingRule closing, Trace& trace, quant::Lossless lossless = quant::Lossless::none,
-             bool moments = false);
+             protocol::ClosingRule closing, Trace& trace, const MemberOptions& options = {});
   /// For a reducer, which calls `follow`. It has no parameters and learns the layout from its first view,
   /// which must have this chunk size. The trace must outlive the node.
   MemberNode(const NetworkConfig& network, std::uint64_t chunk_elements, protocol::CodecPlan codecs,
-             protocol::ClosingRule closing, Trace& trace, quant::Lossless lossless = quant::Lossless::none);
+             protocol::ClosingRule closing, Trace& trace, const MemberOptions& options = {});
   ~MemberNode() override;
   MemberNode(const MemberNode&) = delete;
   MemberNode& operator=(const MemberNode&) = delete;
 
-  /// Sends the records of this queue, and this node's own log lines, to the coordinator. Call once, before
-  /// `join` or `follow`.
-  void gather(std::shared_ptr<RecordQueue> records);
-
-  /// Sets a callback that this node's blocking calls run about ten times a second on the caller's thread, for
-  /// instance to notice signals. An exception from it ends the blocking call. Set it before `join`.
-  void look_up(std::function<void()> while_waiting);
-
   /// HOST:PORT that peers dial: `network.advertise`, or the bound listen address. Empty if `network.listen`
   /// is `none`.
-  [[nodiscard]] std::string advertised() const;
+  [[nodiscard]] const std::string& advertised() const;
+  /// The run as it is now: ask once per step and read all from that. Any thread.
+  [[nodiscard]] NodeStatus status() const;
+
+  // ---- entering the run ----
 
   /// Sends the hello to the coordinator, which need not be listening yet, and blocks until the answer
   /// determines how this replica enters the run. An observer blocks until it has donors or the run has ended.
@@ -69,34 +70,18 @@ class MemberNode final : public RoundExchange {
   /// For a joining member, or after Evicted was thrown: copies the run's state from its members into the
   /// loop, and blocks until a view with this replica has begun. The loop is then at the agreed step.
   void catch_up(OuterLoop& loop);
+
+  // ---- between steps ----
+
   /// The sequences that this replica trains on next: between one and `most`, consecutive and from one track.
   /// Ranges given out before `catch_up` are void, so do not call this while `catch_up` runs. Any thread.
   [[nodiscard]] SampleRange next_samples(std::uint64_t most);
   /// The run's ledger up to the rounds applied here. Waits for the io thread.
   [[nodiscard]] protocol::Ledger ledger();
 
-  // ---- for observers ----
-
-  /// Called instead of `catch_up`: blocks for the next fragment state or round and applies it to the loop. A
-  /// round of a fragment later than `until` stays queued for a later call. Returns false once the run has
-  /// ended and nothing more that may be applied will arrive.
-  [[nodiscard]] bool follow(OuterLoop& loop, const std::vector<protocol::Round>& until);
-  /// True once the loop has all fragments.
-  [[nodiscard]] bool has_state() const;
-  /// True if nothing is queued for the loop and every fragment is at most one round behind the members'.
-  [[nodiscard]] bool is_current() const;
-  /// The run's outcome; nullopt until it has ended.
-  [[nodiscard]] std::optional<protocol::Finished> finished() const;
-
-  /// The view in force here, and this member's position in it. Both change when members come and go.
-  [[nodiscard]] protocol::View view() const;
-  [[nodiscard]] protocol::MemberIndex self() const;
-  [[nodiscard]] Rank rank() const;
-  [[nodiscard]] Participation participation() const;
-
-  /// `announce` sends a line to all members, this one included. `announced` blocks until a line has arrived.
-  void announce(std::string text);
-  [[nodiscard]] std::string announced();
+  /// Agrees on a line that all need: one member passes it, and it is sent to all. Blocks until it has
+  /// arrived, and returns it.
+  [[nodiscard]] std::string announced(std::optional<std::string> own = std::nullopt);
 
   /// Call before each step. Returns false if the members have agreed to stop before it; blocks while they
   /// agree. `end` is the agreed step at which this inner step ends. It may lie before or after `step`; an
@@ -107,42 +92,41 @@ class MemberNode final : public RoundExchange {
   /// Call before `may_begin`. Returns true, after a moment, while the run is paused before this step
   /// (`isthmus ctl pause`). Serves requests for the state meanwhile. Throws like `may_begin`.
   [[nodiscard]] bool is_paused(std::uint64_t step);
-  /// Why this replica must write a checkpoint and leave; nullopt if it need not.
-  [[nodiscard]] std::optional<std::string> drains() const;
-  /// The step at which all members stop; nullopt until they have agreed on one.
-  [[nodiscard]] std::optional<std::uint64_t> stops_at() const;
-  /// Inner steps per second of the run: the median over its members; 0 if unknown.
-  [[nodiscard]] double reference_speed() const;
   /// Call once after each agreed step. Returns true if the coordinator has asked all members for a checkpoint
   /// of it.
   [[nodiscard]] bool checkpoint_due(std::uint64_t step);
   /// Asks the coordinator for a checkpoint by all members soon; `reason` is human-readable. Any thread.
   void request_checkpoint(const std::string& reason);
-  /// Whether this member is connected to the coordinator.
-  [[nodiscard]] bool reaches_coordinator() const;
   /// Reports this replica's complete checkpoints, in ascending order.
   void report_checkpoints(std::vector<protocol::CheckpointId> checkpoints);
-  /// The newest step of which all trainers of the view have reported a checkpoint; 0 if there is no such
-  /// step.
-  [[nodiscard]] std::uint64_t common_checkpoint() const;
   void report(const StepReport& report);
   void report_evaluation(std::uint64_t step, double sum_nats, std::uint64_t tokens);
   /// Asks the coordinator to end the run at one step for all members. Any thread.
   void request_stop(const std::string& reason);
 
-  /// Blocks until all members are done, then gives observers time to fetch the last rounds. Returns the
-  /// problem with the run's result, or an empty string.
-  [[nodiscard]] std::string done(std::string summary, const Digest& global_hash);
+  // ---- instead of training ----
+
+  /// For an observer, instead of `catch_up`: blocks for the next fragment state or round and applies it to
+  /// the loop. A round of a fragment later than `until` stays queued for a later call.
+  [[nodiscard]] Following follow(OuterLoop& loop, const std::vector<protocol::Round>& until);
   /// Runs a reducer: joins, owns chunks and follows the rounds until the run has ended. Returns the problem
   /// with the run's result or an empty string; nullopt if this member has left the run. Throws Error(config)
   /// if the coordinator refuses, Error(network) if the run cannot continue.
   [[nodiscard]] std::optional<std::string> follow(protocol::Hello hello);
+
+  // ---- the end ----
+
+  /// Blocks until all members are done, then gives observers time to fetch the last rounds. Returns the
+  /// problem with the run's result, or an empty string.
+  [[nodiscard]] std::string done(std::string summary, const Digest& global_hash);
   /// Reports to the coordinator that this member cannot continue, and why; waits a moment until that is sent.
   /// Any thread.
   void leave(const std::string& reason) noexcept;
   /// Reports the loss of something that this replica needs: all blocking calls of this node, present and
   /// future, throw this error. Any thread.
   void fail(const Error& error);
+
+  // ---- for the outer loop: RoundExchange ----
 
   void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes, std::uint64_t weight,
                   const SampleSet& samples) override;
@@ -156,12 +140,6 @@ class MemberNode final : public RoundExchange {
   [[nodiscard]] std::shared_ptr<const protocol::Settings> settings() const override;
   [[noreturn]] void give_up(const std::string& reason) override;
   [[nodiscard]] Reducer& reducer() override;
-
-  struct Wire {
-    std::uint64_t payload = 0;  ///< codec data sent, in bytes, after packing
-    std::uint64_t total = 0;    ///< all bytes sent: data, headers, control
-  };
-  [[nodiscard]] Wire wire() const;
 
  private:
   class Impl;
