@@ -5,6 +5,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/progress.h"
+#include "isthmus/outer_sync/config/outer_method.h"
 #include "isthmus/outer_sync/plan/recommend.h"
 #include "isthmus/quant/codec.h"
 #include "plan/memory.h"
@@ -62,9 +63,8 @@ ordered_json row_of(const OuterConfig& outer, const Prediction& p, const PlanReq
 
 ordered_json methods_json(const PlanRequest& request, const PlanInput& input) {
   ordered_json rows = ordered_json::array();
-  using outer_sync::Method;
-  for (const auto method :
-       {Method::data_parallel, Method::diloco, Method::streaming_diloco, Method::sparse}) {
+  for (const auto name : outer_sync::method_names()) {
+    const auto method = outer_sync::method_of(name);
     auto outer = input.experiment.outer;
     if (outer.method == method) continue;
     outer.method = method;

@@ -2,7 +2,9 @@
 // replacements.
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/config/outer_method.h"
 #include "plan/choose.h"
+#include "plan/plan.h"
 #include "run/experiment/experiment.h"
 #include "site.h"
 
@@ -50,6 +52,18 @@ TEST(Choosing, LoadingAConfigChoosesNothing) {
   EXPECT_TRUE(plain.automatic.at_start);
   EXPECT_EQ(plain.outer.sync_every, outer_sync::OuterConfig{}.sync_every);
   EXPECT_EQ(plain.outer.codec, outer_sync::OuterConfig{}.codec);
+}
+
+TEST(Planning, ComparesAllOtherMethods) {
+  app::PlanRequest request;
+  request.experiment =
+      loaded("{run.steps: 1000, network.emulate: {rate: 20Mbps, rtt: 20ms}, outer.method: diloco}");
+  request.params = "2M";
+  request.step_time = "20ms";
+  const auto plan = app::plan_json(request, app::plan_input(request));
+  std::vector<std::string> methods{plan["configured"]["method"]};
+  for (const auto& row : plan["methods"]) methods.push_back(row["method"]);
+  EXPECT_THAT(methods, ::testing::UnorderedElementsAreArray(outer_sync::method_names()));
 }
 
 TEST(Choosing, AllWorkersOfARunChooseAlikeAndSayWhy) {
