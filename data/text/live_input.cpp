@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -188,8 +189,9 @@ std::string LiveInput::finish_connecting(int domain, const void* address, std::s
 }
 
 std::string LiveInput::greet(std::uint64_t bytes, std::uint64_t lines) {
-  const auto line =
-      fmt::format("{{\"reader\": \"{}\", \"bytes\": {}, \"lines\": {}}}\n", options_.reader, bytes, lines);
+  const auto reader =
+      nlohmann::json(options_.reader).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const auto line = fmt::format("{{\"reader\": {}, \"bytes\": {}, \"lines\": {}}}\n", reader, bytes, lines);
   // A new connection has room for a line.
   const auto sent = ::send(socket_, line.data(), line.size(), MSG_NOSIGNAL);
   if (sent == static_cast<ssize_t>(line.size())) return {};

@@ -15,7 +15,7 @@ class LiveInput {
  public:
   struct Options {
     std::string path;    ///< "-", "tcp://HOST:PORT" or "unix:///PATH"
-    std::string reader;  ///< name sent to the source of the stream; characters [A-Za-z0-9._-]
+    std::string reader;  ///< name sent to the source of the stream
     /// Takes sentences for the user about connections that are made, fail or break.
     std::function<void(const std::string&)> say;
   };
