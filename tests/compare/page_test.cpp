@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "command.h"
-#include "compare/statistics/words.h"
+#include "compare/report/cells.h"
 #include "recorded.h"
 
 namespace isthmus {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "compare/report/assets.h"
+#include "compare/report/cells.h"
 #include "compare/report/certificate.h"
 #include "compare/statistics/statistics.h"
 #include "compare/statistics/words.h"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "compare/report/cells.h"
 #include "compare/report/certificate.h"
 #include "compare/report/report.h"
 #include "compare/statistics/statistics.h"

@@ -17,12 +17,6 @@ namespace isthmus::app {
 /// "1 seed", "3 seeds"
 [[nodiscard]] std::string seeds_words(std::size_t count);
 
-/// The cells of one arm in a table; "-" if unknown.
-struct ArmCells {
-  std::string loss, difference, bytes, fewer, bits, utilization, stalls, seconds, gain, correlation, target;
-};
-[[nodiscard]] ArmCells cells_of(const nlohmann::ordered_json& arm);
-
 /// The verdict on an arm of a report. All other figures of the arm must already be set.
 [[nodiscard]] std::string verdict_of(const nlohmann::ordered_json& arm,
                                      const nlohmann::ordered_json& baseline);
