@@ -31,6 +31,7 @@ std::size_t index_of(const std::string_view (&names)[n], std::string_view name, 
 /// Bits of a code; 0 for topk.
 int code_bits(CodecKind kind) {
   constexpr int bits[] = {32, 16, 8, 4, 4, 4, 3, 2, 1, 0};
+  static_assert(std::size(bits) == codec_kinds);
   return bits[static_cast<std::size_t>(kind)];
 }
 bool has_blocks(CodecKind kind) { return code_bits(kind) >= 1 && code_bits(kind) <= 8; }

@@ -26,6 +26,7 @@ using Encoded = std::vector<std::byte>;
 inline constexpr CodecKind all_kinds[] = {
     CodecKind::fp32,   CodecKind::bf16,   CodecKind::int8,   CodecKind::int4, CodecKind::e3m0,
     CodecKind::lloyd4, CodecKind::lloyd3, CodecKind::lloyd2, CodecKind::sign, CodecKind::topk};
+static_assert(std::size(all_kinds) == codec_kinds);
 inline constexpr CodecKind block_kinds[] = {CodecKind::int8,   CodecKind::int4,   CodecKind::e3m0,
                                             CodecKind::lloyd4, CodecKind::lloyd3, CodecKind::lloyd2,
                                             CodecKind::sign};

@@ -232,6 +232,7 @@ inline bool same_bits(const Applied& a, const Applied& b) {
 inline constexpr CodecKind kinds[] = {
     CodecKind::fp32,   CodecKind::bf16,   CodecKind::int8,   CodecKind::int4, CodecKind::e3m0,
     CodecKind::lloyd4, CodecKind::lloyd3, CodecKind::lloyd2, CodecKind::sign, CodecKind::topk};
+static_assert(std::size(kinds) == codec_kinds);
 inline constexpr Rounding roundings[] = {Rounding::nearest, Rounding::stochastic};
 inline constexpr ScaleFormat scales[] = {ScaleFormat::bf16, ScaleFormat::e5m3, ScaleFormat::e8m0};
 inline constexpr std::size_t lengths[] = {0, 1, 3, 15, 16, 17, 129, 500, 4095, 4096, 4097, 20000};

@@ -6,10 +6,25 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <string_view>
 
 namespace isthmus::quant {
+
+// To add a codec:
+//   1. an enumerator and its name here, `codec_kinds` if it is the last one, its bits in `code_bits`
+//   (codec.cpp);
+//      the compiler then finds the switches below;
+//   2. for levels times a scale: its levels in formats.h; its line in `encode` and `decode_tiles`
+//      (passes-inl.h), and in the same switches of cuda/kernels-inl.h. Another layout also needs its own
+//      encoder and decoder there, its size in `encoded_size` and its check in `valid` (codec.cpp);
+//   3. a better default block in `default_spec`, if measured;
+//   4. tests/quant: `all_kinds` in codec_support.h and cuda_runners.h, its layout in codec_layout_test.cpp,
+//   its
+//      digests (pinned_digests.py);
+//   5. its description in docs/numerics.md, and docs/config.md.
+// The keys outer.codec and outer.warmup_codec, `isthmus plan` and the tests of properties read `codec_names`.
 
 /// Layouts (little-endian; n elements). The block formats, from int8 to sign, are ceil(n/block) scales, then
 /// codes. A block's scale is its largest magnitude times `clip`, divided by 127 (int8), 7 (int4) or 1, in the
@@ -35,8 +50,12 @@ enum class CodecKind : std::uint8_t {
   /// three bytes, and as many codes of 2 bits, the first in the lowest bits. .223 bits at top_k = 64.
   topk,
 };
+/// Number of kinds.
+inline constexpr std::size_t codec_kinds = static_cast<std::size_t>(CodecKind::topk) + 1;
+/// In the order of the enumerators.
 inline constexpr std::string_view codec_names[] = {"fp32",   "bf16",   "int8",   "int4", "e3m0",
                                                    "lloyd4", "lloyd3", "lloyd2", "sign", "topk"};
+static_assert(std::size(codec_names) == codec_kinds);
 [[nodiscard]] std::string_view to_string(CodecKind kind);
 /// Throws Error(config) for any other name.
 [[nodiscard]] CodecKind codec_kind(std::string_view name);

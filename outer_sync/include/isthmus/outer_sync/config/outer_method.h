@@ -1,8 +1,21 @@
 #pragma once
 // The outer methods, outer.method: values of the outer settings that a method fixes, and the outer step of a
-// round. To add a method, add an enumerator here and an entry to the table in config/outer_method.cpp.
-// docs/numerics.md has the formulas: g is the mean outer gradient of a round, theta the global parameters, v
-// their momentum, P the number of fragments, tau the delay.
+// round. docs/numerics.md has the formulas: g is the mean outer gradient of a round, theta the global
+// parameters, v their momentum, P the number of fragments, tau the delay.
+//
+// To add a method that learning rate, momentum and merge can express:
+//   1. an enumerator here, at the end, and an entry at the end of the table in config/outer_method.cpp, with
+//      the settings that it fixes. The key, its documentation and `isthmus plan` read that table.
+//   2. its formulas in docs/numerics.md, docs/config.md (tests/docs says how), a case in
+//      tests/outer_sync/method_*_test.cpp that compares it with the formulas.
+// If it needs another formula for the outer step, also:
+//   3. a field of OuterStep (quant/passes.h), set by `rule_at` below;
+//   4. the arithmetic: `apply_and_merge` in quant/passes-inl.h for CPUs, and the kernel of
+//      CudaPasses::decode_apply (quant/cuda/) for GPUs. Both must give the same bits;
+//   5. the field in a log's records, for the replay: `RecordRule` in log/records.h. That changes the file
+//      format, so raise the version of the header (log/log_header.h);
+//   6. `figures_of` (engine/step_figures.h), if gain and correlation are computed differently, and
+//      `OuterLoop::settle` (engine/outer_loop.cpp), if the merge keeps another share of a contribution.
 
 #include <cstdint>
 #include <string_view>
