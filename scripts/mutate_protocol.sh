@@ -184,7 +184,7 @@ mutate "a third member relays" $relays 's/if \(best && least <= cost\) continue;
 mutate "rounds wait for a newcomer that misses views" "$coordinator" 's/missed->second < tries/true/'
 mutate "the last to leave does not end a cut-off run" "$coordinator" 's/ && !somebody_may_return\(\)//'
 mutate "newcomers are admitted when donors appear" "$coordinator" 's/(void Coordinator::admit_waiting\(\) \{)/$1 return;/'
-mutate "a lost state: newcomers are not survivors" "$coordinator" 's/if \(const auto missing = missing_survivors\(\*options_\.last, roster_, options_\.least\); !missing\.empty\(\)\)/if (const std::string missing; false)/'
+mutate "a lost state: newcomers are not survivors" "$coordinator" 's/if \(const auto missing = missing_survivors\(\*options_\.last, roster_, losses_\.left, options_\.least\);\s+!missing\.empty\(\)\)/if (const std::string missing; false)/'
 mutate "a lost state: the run returns to checkpoints" "$coordinator" 's/if \(state_is_lost\(\)\) go_back_to_checkpoints\(\);//g'
 mutate "a lost state: absent members are given up" "$coordinator" 's/(bool Outlook::others_are_given_up\(\) const \{)/$1 return false;/'
 mutate "a lost state: not beyond the common checkpoint" "$coordinator" 's/if \(!all_are_back && .*? return false;//s'

@@ -216,10 +216,20 @@ TEST_F(Forming, TheLastTrainersAreCountedByTheirFate) {
 TEST_F(Forming, HalfOfTheTrainersWithTheStateAreEnough) {
   const auto view = view_of({"a", "b", "c", "d"});
   add("a");
-  EXPECT_EQ(missing_survivors(view, roster, 2), "b,c,d");
-  EXPECT_EQ(missing_survivors(view, roster, 1), "");
+  EXPECT_EQ(missing_survivors(view, roster, {}, 2), "b,c,d");
+  EXPECT_EQ(missing_survivors(view, roster, {}, 1), "");
   add("b");
-  EXPECT_EQ(missing_survivors(view, roster, 4), "");
+  EXPECT_EQ(missing_survivors(view, roster, {}, 4), "");
+}
+
+TEST_F(Forming, ATrainerThatLeftIsNotMissing) {
+  const auto view = view_of({"a", "b", "c", "d"});
+  add("a");
+  EXPECT_EQ(missing_survivors(view, roster, {id_of(view.members[1])}, 2), "c,d");
+  EXPECT_EQ(missing_survivors(view, roster, {id_of(view.members[1]), id_of(view.members[2])}, 2), "")
+      << "a is half of a and d";
+  add("b");
+  EXPECT_EQ(missing_survivors(view, roster, {id_of(view.members[1])}, 3), "") << "b has come back";
 }
 
 TEST_F(Forming, AFirstViewHasBegunNowhereIfAllItsTrainersAreHereWithoutIt) {

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 /// Another coordinator may have been started with --recover among the members missing here.
 class Heirs : public testing::Test {
  protected:
-  void begin(std::size_t least) {
+  void begin(std::size_t least, bool politely = false) {
     auto options = CoordinatorHarness::default_options(4);
     options.least = least;
     run.emplace(options);
@@ -27,7 +27,10 @@ class Heirs : public testing::Test {
     Heartbeat in_view;
     in_view.view = 1;
     run->receive(1, in_view);
-    for (const ConnectionId gone : {2, 3, 4}) run->close(gone);
+    for (const ConnectionId gone : {2, 3, 4}) {
+      if (politely) run->receive(gone, Leave{"its machine is needed"});
+      run->close(gone);
+    }
   }
   /// Number of views that a was asked to seal for.
   [[nodiscard]] std::size_t seals() const { return run->count<Seal>(1); }
@@ -51,6 +54,13 @@ TEST_F(Heirs, NewcomersDoNotMakeUpForThoseWhoMayGoOnElsewhere) {
   EXPECT_EQ(seals(), before) << "c and d may have continued elsewhere";
   join(7, "c", 2);
   EXPECT_EQ(seals(), before + 1) << "only a and d may have the state, and a is here";
+}
+
+TEST_F(Heirs, WhoHasLeftIsNotWaitedFor) {
+  begin(2, true);
+  const auto before = seals();
+  join(5, "e");
+  EXPECT_EQ(seals(), before + 1) << "only a has the state, and no other coordinator can have b, c and d";
 }
 
 TEST_F(Heirs, OneIsEnoughWhereFewerMayTrain) {

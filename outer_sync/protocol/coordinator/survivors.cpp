@@ -84,13 +84,15 @@ bool all_are_here(const LastView& view, const Roster& roster, const std::set<Rep
   });
 }
 
-std::string missing_survivors(const LastView& view, const Roster& roster, std::size_t least) {
+std::string missing_survivors(const LastView& view, const Roster& roster, const std::set<ReplicaId>& left,
+                              std::size_t least) {
   std::size_t here = 0, may_have_it = 0;
   std::string missing;
   for (const auto& info : view.members) {
     if (!trains(info)) continue;
     const auto* member = roster.find(info.name);
     if (member != nullptr && member->hello.member.incarnation > info.incarnation) continue;
+    if (member == nullptr && left.contains(id_of(info))) continue;
     ++may_have_it;
     if (member != nullptr && roster.able(*member)) {
       ++here;

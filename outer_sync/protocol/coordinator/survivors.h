@@ -49,9 +49,10 @@ struct LastTrainers {
 [[nodiscard]] bool all_are_here(const LastView& view, const Roster& roster, const std::set<ReplicaId>& left);
 /// Two coordinators that do not know of each other must not both form views. So this one needs half of the
 /// trainers that may have the run's state, or `least` if that is fewer. Newcomers that it admits do not
-/// count; a trainer that came back without the state has lost it. Returns the missing names, separated by
-/// commas; empty if enough trainers are here.
-[[nodiscard]] std::string missing_survivors(const LastView& view, const Roster& roster, std::size_t least);
+/// count; a trainer that came back without the state has lost it, and one of `left` has ended. Returns the
+/// missing names, separated by commas; empty if enough trainers are here.
+[[nodiscard]] std::string missing_survivors(const LastView& view, const Roster& roster,
+                                            const std::set<ReplicaId>& left, std::size_t least);
 /// Two coordinators that do not know of each other must not both continue with a part of one view. So a
 /// recovery needs more than half of the view's trainers, or half of them and the previous coordinator's
 /// memory. Returns the reason against it, or an empty text.

@@ -173,7 +173,8 @@ void Coordinator::change_view(const std::string& why) {
   }
   if (!has_survivor()) return suspend(reason_without_survivor(options_, checkpoints_.complete()));
   if (options_.last && !options_.recover) {
-    if (const auto missing = missing_survivors(*options_.last, roster_, options_.least); !missing.empty()) {
+    if (const auto missing = missing_survivors(*options_.last, roster_, losses_.left, options_.least);
+        !missing.empty()) {
       return suspend(
           "fewer than half of the trainers of view " + std::to_string(options_.last->number) +
           " are here, and another coordinator may be running with the others; waiting for " + missing +
