@@ -40,13 +40,13 @@ TEST(Phases, OnlyTheseFollowEachOther) {
 
 TEST(Phases, ASuspensionForAnotherReasonKeepsItsTimes) {
   Phase phase = phase::Running{};
-  enter(phase, phase::Suspended{.because = "one"});
+  enter(phase, phase::Suspended{.because = {.text = "one"}});
   std::get<phase::Suspended>(phase).goes_back_at = 7s;
-  enter(phase, phase::Suspended{.because = "other"});
-  EXPECT_EQ(std::get<phase::Suspended>(phase).because, "other");
+  enter(phase, phase::Suspended{.because = {.text = "other"}});
+  EXPECT_EQ(std::get<phase::Suspended>(phase).because.text, "other");
   EXPECT_EQ(std::get<phase::Suspended>(phase).goes_back_at, Time(7s));
   enter(phase, phase::Changing{8s});
-  enter(phase, phase::Suspended{.because = "third"});
+  enter(phase, phase::Suspended{.because = {.text = "third"}});
   EXPECT_FALSE(std::get<phase::Suspended>(phase).goes_back_at) << "that was another suspension";
 }
 

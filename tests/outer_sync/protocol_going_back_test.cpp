@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -61,6 +62,18 @@ TEST_F(Heirs, WhoHasLeftIsNotWaitedFor) {
   const auto before = seals();
   join(5, "e");
   EXPECT_EQ(seals(), before + 1) << "only a has the state, and no other coordinator can have b, c and d";
+}
+
+TEST_F(Heirs, AReasonIsLoggedOnceWhateverLedToIt) {
+  begin(2);
+  auto reducer = CoordinatorHarness::hello("r");
+  reducer.member.kind = MemberKind::reducer;
+  run->receive(5, reducer);
+  run->close(5);
+  const auto times = std::ranges::count_if(run->said, [](const std::string& line) {
+    return line.find("1 of at least 2 replicas are here") != std::string::npos;
+  });
+  EXPECT_EQ(times, 1);
 }
 
 TEST_F(Heirs, OneIsEnoughWhereFewerMayTrain) {

@@ -317,7 +317,7 @@ std::size_t Coordinator::participating() const {
 
 std::string Coordinator::obstacle() const {
   const auto* suspended = std::get_if<phase::Suspended>(&phase_);
-  return suspended != nullptr ? suspended->because : held_back_because_;
+  return suspended != nullptr ? suspended->because.text : held_back_because_;
 }
 
 RunPhase Coordinator::run_phase() const {

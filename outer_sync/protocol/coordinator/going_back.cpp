@@ -56,9 +56,10 @@ void Coordinator::repeat_warmup_if_stuck() {
   if (!suspended->stuck_since) {
     suspended->stuck_since = now_;
     return suspend(
-        "too few replicas with the run's state are here for a round, and in the warm-up no other "
-        "can copy it: if no more come back within network.join_timeout, the run begins its "
-        "warm-up again");
+        {.cause = phase::Obstacle::Cause::stuck_in_warmup,
+         .text = "too few replicas with the run's state are here for a round, and in the warm-up no other "
+                 "can copy it: if no more come back within network.join_timeout, the run begins its "
+                 "warm-up again"});
   }
   if (now_ - *suspended->stuck_since <= options_.join_timeout) return;
   for (const auto& [name, member] : members()) {
@@ -92,7 +93,7 @@ void Coordinator::go_back_to_checkpoints() {
   if (now.may_go_back()) return begin_at_checkpoints();
   if (now.nobody_returns())
     return end(Ended::How::failed, losses_.last + "; start all replicas again, with --resume");
-  if (const auto reason = now.reason_to_wait(); reason != suspended.because) suspend(reason);
+  if (auto reason = now.reason_to_wait(); !reason.is_same_as(suspended.because)) suspend(std::move(reason));
 }
 
 void Coordinator::begin_at_checkpoints() {

@@ -104,7 +104,8 @@ std::string missing_survivors(const LastView& view, const Roster& roster, const 
   return here >= needed ? std::string() : missing;
 }
 
-std::string reason_not_to_recover(const CoordinatorOptions& options, const Roster& roster) {
+std::optional<phase::Obstacle> reason_not_to_recover(const CoordinatorOptions& options,
+                                                     const Roster& roster) {
   ViewNumber reference = 0;
   for (const auto& [name, member] : roster.members()) {
     if (member.answered && trains(member)) reference = std::max(reference, member.state.activated);
@@ -132,11 +133,13 @@ std::string reason_not_to_recover(const CoordinatorOptions& options, const Roste
   }
   const bool enough = 2 * here > of_view.size() || (memory && 2 * here == of_view.size());
   if (enough || not_named.empty()) return {};
-  return "only " + std::to_string(here) + " of " + std::to_string(of_view.size()) + " trainers of view " +
-         std::to_string(reference) + " are here (missing: " + missing +
-         "), and another coordinator may be running with the others. If it has ended and they are gone for "
-         "good, start this one with --recover --give-up " +
-         missing + ": rounds that only they have are lost, and they must copy the state from the others";
+  auto text =
+      "only " + std::to_string(here) + " of " + std::to_string(of_view.size()) + " trainers of view " +
+      std::to_string(reference) + " are here (missing: " + missing +
+      "), and another coordinator may be running with the others. If it has ended and they are gone for "
+      "good, start this one with --recover --give-up " +
+      missing + ": rounds that only they have are lost, and they must copy the state from the others";
+  return phase::Obstacle{phase::Obstacle::Cause::too_few_to_recover, missing, here, std::move(text)};
 }
 
 bool are_stuck_in_warmup(const LastTrainers& last, const Roster& roster, std::size_t least,
@@ -153,14 +156,16 @@ bool are_stuck_in_warmup(const LastTrainers& last, const Roster& roster, std::si
   return last.with_state > 0 && 2 * (last.with_state + last.gone()) >= last.in_view;
 }
 
-std::string reason_without_survivor(const CoordinatorOptions& options, std::uint64_t complete) {
+phase::Obstacle reason_without_survivor(const CoordinatorOptions& options, std::uint64_t complete) {
   const bool goes_back = options.checkpoint_interval != Time{} && complete > 0;
-  return "waiting for a member of view " + std::to_string(options.last->number) +
-         ", because only these may have the run's newest rounds; if all of them are gone for good, start the "
-         "coordinator with --recover" +
-         (goes_back ? ". Once half of them have been started again, the run goes back to its checkpoints "
-                      "after run.checkpoint_interval"
-                    : "");
+  auto text =
+      "waiting for a member of view " + std::to_string(options.last->number) +
+      ", because only these may have the run's newest rounds; if all of them are gone for good, start the "
+      "coordinator with --recover" +
+      (goes_back ? ". Once half of them have been started again, the run goes back to its checkpoints "
+                   "after run.checkpoint_interval"
+                 : "");
+  return {.cause = phase::Obstacle::Cause::no_survivor, .number = complete, .text = std::move(text)};
 }
 
 // ---- the chances of a suspended run ----
@@ -214,23 +219,34 @@ bool Outlook::nobody_returns() const {
   return last_.left > 0 && last_.gone() == last_.in_view && has_waited_for_survivors();
 }
 
-std::string Outlook::reason_to_wait() const {
+phase::Obstacle Outlook::reason_to_wait() const {
+  using Cause = phase::Obstacle::Cause;
   const auto number = std::to_string(options_.replicas);
   if (repeats_warmup())
-    return "the run begins its warm-up again when " + number +
-           " newly started replicas are here, or fewer after network.join_timeout";
+    return {.cause = Cause::repeats_warmup,
+            .text = "the run begins its warm-up again when " + number +
+                    " newly started replicas are here, or fewer after network.join_timeout"};
   std::string stale;
   for (const auto& [name, member] : roster_.members()) {
     if (trains(member) && !member.hello.resume) stale += " " + name;
   }
+  constexpr std::uint64_t of_all_trainers = ~std::uint64_t{0};
+  std::uint64_t needed = 0;  // step
   std::string condition;
-  if (last_.offering < last_.in_view && complete_ == 0)
+  if (last_.offering < last_.in_view && complete_ == 0) {
+    needed = of_all_trainers;
     condition = ", if all trainers of the last view are among them";
-  else if (last_.offering < last_.in_view)
+  } else if (last_.offering < last_.in_view) {
+    needed = complete_;
     condition = ", if they have the checkpoint of step " + std::to_string(complete_) + " or a later one";
-  return "no member here has the run's state; the run goes back to its checkpoints when " + number +
-         " replicas are here that were started with --resume, or fewer after network.join_timeout" +
-         condition + (stale.empty() ? "" : "; start again:" + stale);
+  }
+  return {.cause = Cause::returns_to_checkpoint,
+          .names = stale,
+          .number = needed,
+          .text = "no member here has the run's state; the run goes back to its checkpoints when " + number +
+                  " replicas are here that were started with --resume, or fewer after "
+                  "network.join_timeout" +
+                  condition + (stale.empty() ? "" : "; start again:" + stale)};
 }
 
 // ---- checkpoints ----

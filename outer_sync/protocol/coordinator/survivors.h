@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -55,9 +56,11 @@ struct LastTrainers {
                                             const std::set<ReplicaId>& left, std::size_t least);
 /// Two coordinators that do not know of each other must not both continue with a part of one view. So a
 /// recovery needs more than half of the view's trainers, or half of them and the previous coordinator's
-/// memory. Returns the reason against it, or an empty text.
-[[nodiscard]] std::string reason_not_to_recover(const CoordinatorOptions& options, const Roster& roster);
-[[nodiscard]] std::string reason_without_survivor(const CoordinatorOptions& options, std::uint64_t complete);
+/// memory. Returns the reason against it.
+[[nodiscard]] std::optional<phase::Obstacle> reason_not_to_recover(const CoordinatorOptions& options,
+                                                                   const Roster& roster);
+[[nodiscard]] phase::Obstacle reason_without_survivor(const CoordinatorOptions& options,
+                                                      std::uint64_t complete);
 /// In the warm-up the state cannot be copied. Whether too few trainers with the state are here for a round
 /// during the warm-up, others wait that could train with them, and at most half of the view's trainers may
 /// be elsewhere.
@@ -82,8 +85,8 @@ class Outlook {
   [[nodiscard]] bool may_go_back() const;
   /// All absent trainers have lost the state, and some of them have left: no one to wait for.
   [[nodiscard]] bool nobody_returns() const;
-  /// For the log and the members, while the run may not go back.
-  [[nodiscard]] std::string reason_to_wait() const;
+  /// Why the run may not go back yet.
+  [[nodiscard]] phase::Obstacle reason_to_wait() const;
 
  private:
   [[nodiscard]] bool others_are_given_up() const;

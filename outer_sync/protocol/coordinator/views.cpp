@@ -138,10 +138,13 @@ void Coordinator::begin_anew() {
     for (const auto& [name, member] : members()) {
       if (trains(member) && !is_fresh(member)) stale += " " + name;
     }
-    return suspend("no replica here has begun this run; it begins anew when exactly " +
-                   std::to_string(options_.replicas) +
-                   " newly started replicas are here, all or none of them with --resume" +
-                   (stale.empty() ? "" : "; start again:" + stale));
+    return suspend({.cause = phase::Obstacle::Cause::begins_anew,
+                    .names = stale,
+                    .number = 0,
+                    .text = "no replica here has begun this run; it begins anew when exactly " +
+                            std::to_string(options_.replicas) +
+                            " newly started replicas are here, all or none of them with --resume" +
+                            (stale.empty() ? "" : "; start again:" + stale)});
   }
   std::vector<std::string> of_old;  // reducers of the old run; they come back without state
   for (const auto& [name, member] : members()) {
@@ -162,23 +165,32 @@ void Coordinator::change_view(const std::string& why) {
   if (ending_.at_last_step) finish_if_all_done();
   if (is<phase::Over>()) return;
   if (!options_.elastic) return end(Ended::How::failed, why);
+  using Cause = phase::Obstacle::Cause;
   if (expects_more()) {
     // The view that was about to begin may have lost the only member that knows the run's last rounds.
-    if (is<phase::Changing>()) suspend(why + "; waiting for the members of the last view");
+    if (is<phase::Changing>())
+      suspend(
+          {.cause = Cause::waits_for_last_view, .text = why + "; waiting for the members of the last view"});
     return;
   }
   if (const auto here = roster_.able_trainers(); here < options_.min_replicas()) {
-    return suspend(why + "; " + std::to_string(here) + " of at least " + std::to_string(options_.least) +
-                   " replicas are here");
+    return suspend({.cause = Cause::too_few,
+                    .number = here,
+                    .text = why + "; " + std::to_string(here) + " of at least " +
+                            std::to_string(options_.least) + " replicas are here"});
   }
   if (!has_survivor()) return suspend(reason_without_survivor(options_, checkpoints_.complete()));
   if (options_.last && !options_.recover) {
     if (const auto missing = missing_survivors(*options_.last, roster_, losses_.left, options_.least);
         !missing.empty()) {
       return suspend(
-          "fewer than half of the trainers of view " + std::to_string(options_.last->number) +
-          " are here, and another coordinator may be running with the others; waiting for " + missing +
-          "; if they are gone for good, start the coordinator with --recover --give-up " + missing);
+          {.cause = Cause::too_few_survivors,
+           .names = missing,
+           .number = options_.last->number,
+           .text = "fewer than half of the trainers of view " + std::to_string(options_.last->number) +
+                   " are here, and another coordinator may be running with the others; waiting for " +
+                   missing + "; if they are gone for good, start the coordinator with --recover --give-up " +
+                   missing});
     }
   }
   enter(phase_, phase::Changing{now_});
@@ -205,15 +217,16 @@ bool Coordinator::has_survivor() const {
   return !options_.last || options_.recover || protocol::has_survivor(*options_.last, roster_);
 }
 
-void Coordinator::suspend(const std::string& why) {
+void Coordinator::suspend(phase::Obstacle why) {
   const auto* suspended = std::get_if<phase::Suspended>(&phase_);
-  if (suspended == nullptr || why != suspended->because) out_.say("rounds do not commit: " + why);
-  enter(phase_, phase::Suspended{.because = why});
+  const auto text = why.text;
+  if (suspended == nullptr || !why.is_same_as(suspended->because)) out_.say("rounds do not commit: " + text);
+  enter(phase_, phase::Suspended{.because = std::move(why)});
   for (auto& [name, member] : roster_.members()) {
     if (member.role == Role::member) member.role = Role::ready;
   }
-  broadcast(Suspended{why});
-  steering_.drop("rounds do not commit: " + why, out_);
+  broadcast(Suspended{text});
+  steering_.drop("rounds do not commit: " + text, out_);
   out_.add(MembersChanged{});
   admit_waiting();
 }
@@ -249,14 +262,16 @@ void Coordinator::begin_view() {
   auto planned = plan_next_view(*layout_, roster_, options_.topology);
   if (const auto* diverged = std::get_if<Diverged>(&planned)) return end(Ended::How::diverged, diverged->how);
   if (options_.recover && !gathers()) {
-    if (const auto reason = reason_not_to_recover(options_, roster_); !reason.empty()) return suspend(reason);
+    if (auto reason = reason_not_to_recover(options_, roster_)) return suspend(std::move(*reason));
   }
   auto& plan = std::get<ViewPlan>(planned);
   for (const auto& [name, reason] : plan.evicted) evict(name, reason);
   const auto trainers_in = trainers_among(plan.message.view.members);
   if (trainers_in < options_.min_replicas()) {
-    return suspend(std::to_string(trainers_in) + " of at least " + std::to_string(options_.least) +
-                   " replicas can continue");
+    return suspend({.cause = phase::Obstacle::Cause::too_few,
+                    .number = trainers_in,
+                    .text = std::to_string(trainers_in) + " of at least " + std::to_string(options_.least) +
+                            " replicas can continue"});
   }
   const auto reach = gathers() ? resumed_from_ : reach_of_answers(roster_);  // no step was made since then
   plan.message.settings =

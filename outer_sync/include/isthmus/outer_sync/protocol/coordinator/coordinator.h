@@ -153,7 +153,7 @@ class Coordinator {
   void seal_first_view_again();
   void begin_anew();
   void change_view(const std::string& why);
-  void suspend(const std::string& why);
+  void suspend(phase::Obstacle why);
   [[nodiscard]] bool expects_more() const;
   [[nodiscard]] bool has_survivor() const;
   void on_sealed(MemberStatus& member, const Sealed& sealed);

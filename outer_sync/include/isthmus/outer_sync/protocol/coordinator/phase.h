@@ -2,6 +2,7 @@
 // The phase of the coordinator's view: one value, changed by one function. Each phase has the data that has
 // no meaning outside it.
 
+#include <cstdint>
 #include <optional>
 #include <set>
 #include <string>
@@ -29,9 +30,32 @@ struct Changing {
 /// A view is in force.
 struct Running {};
 
+/// Why rounds do not commit.
+struct Obstacle {
+  enum class Cause : std::uint8_t {
+    waits_for_last_view,   ///< a view was about to begin without members of the last one
+    too_few,               ///< fewer trainers than the least are here, or can continue
+    no_survivor,           ///< no member here has the run's state
+    too_few_survivors,     ///< another coordinator may run with the others
+    too_few_to_recover,    ///< the same, after --recover
+    begins_anew,           ///< no member here has begun the run that an operator recovers
+    stuck_in_warmup,       ///< too few have the state, and no other can copy it
+    repeats_warmup,        ///< waits for newly started replicas, with which the warm-up begins again
+    returns_to_checkpoint  ///< waits for replicas that have a checkpoint in common
+  } cause{};
+  std::string names{};       ///< the trainers that are missing, or must start again
+  std::uint64_t number = 0;  ///< trainers that are here; or step of the checkpoint that they must have
+  std::string text{};        ///< for the log and the members
+
+  /// Whether an operator would do the same about both. The text may also name the event that led to it.
+  [[nodiscard]] bool is_same_as(const Obstacle& other) const {
+    return cause == other.cause && names == other.names && number == other.number;
+  }
+};
+
 /// There are too few members for a view, or none with the run's state.
 struct Suspended {
-  std::string because;
+  Obstacle because;
   std::optional<Time> no_survivor_since{};  ///< since when no member present has the run's state
   std::optional<Time> goes_back_at{};       ///< when it returns to checkpoints without the absent trainers
   std::optional<Time> stuck_since{};  ///< too few have the state, and in the warm-up no other can copy it
