@@ -2,7 +2,17 @@
 // The outer methods, outer.method: values of the outer settings that a method fixes, and the outer step of a
 // round. docs/numerics.md has the formulas: g is the mean outer gradient of a round, theta the global
 // parameters, v their momentum, P the number of fragments, tau the delay.
-//
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "isthmus/quant/passes.h"
+
+namespace isthmus::outer_sync {
+
+struct OuterConfig;
+
 // To add a method that learning rate, momentum and merge can express:
 //   1. an enumerator here, at the end, and an entry at the end of the table in config/outer_method.cpp, with
 //      the settings that it fixes. The key, its documentation and `isthmus plan` read that table.
@@ -16,17 +26,6 @@
 //      format, so raise the version of the header (log/log_header.h);
 //   6. `figures_of` (engine/step_figures.h), if gain and correlation are computed differently, and
 //      `OuterLoop::settle` (engine/outer_loop.cpp), if the merge keeps another share of a contribution.
-
-#include <cstdint>
-#include <string_view>
-#include <vector>
-
-#include "isthmus/quant/passes.h"
-
-namespace isthmus::outer_sync {
-
-struct OuterConfig;
-
 enum class Method : std::uint8_t {
   /// arXiv 2501.18512, Algorithm 2: fragments in turn; v <- mu v + g;  theta <- theta - lr (g + mu v).
   streaming_diloco,
