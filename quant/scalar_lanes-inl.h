@@ -3,6 +3,7 @@
 //
 // No include guard, on purpose.
 
+/// An instruction set: one function for each operation that the passes need, hence their number.
 struct ScalarLanes {
   using F = float;
   using U = std::uint32_t;

@@ -31,6 +31,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+/// The same operations as ScalarLanes, on many lanes.
 struct Lanes {
   using DF = hn::CappedTag<float, 16>;
   using DU = hn::RebindToUnsigned<DF>;

@@ -9,8 +9,9 @@
 
 namespace isthmus::app {
 
-/// Report of one replica. Times in seconds. `measured_*`, `*_seconds` and `fragment_*` cover only the
-/// measured steps, without the steps that fill the pipeline and the work after the last step.
+/// Report of one replica, one field for each key of its JSON. Times in seconds. `measured_*`, `*_seconds` and
+/// `fragment_*` cover only the measured steps, without the steps that fill the pipeline and the work after
+/// the last step.
 struct OuterBenchMember {
   std::string name;
   std::string global_hash;

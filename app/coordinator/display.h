@@ -26,6 +26,8 @@
 
 namespace isthmus::app {
 
+/// Large because all that a coordinator shows comes from the same calls; what needs state of its own is in
+/// the parts that it owns.
 class Display final : public outer_sync::CoordinatorObserver {
  public:
   using Coordinator = outer_sync::protocol::Coordinator;

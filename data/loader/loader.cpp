@@ -126,6 +126,7 @@ std::uint64_t max_read_ahead(const std::vector<std::unique_ptr<WindowReader>>& r
 
 }  // namespace
 
+/// It has many fields because it holds those of all stages; each group below names the thread that uses it.
 struct Loader::Pipeline {
   Pipeline(const Corpus& the_corpus, const LoaderOptions& the_options, SampleSource& the_source,
            Device& device, Trace& the_trace)

@@ -11,7 +11,8 @@
 
 namespace isthmus::app {
 
-/// A member's final report. Times in seconds, counts since this process started.
+/// A member's final report, one field for each key of its JSON. Times in seconds, counts since this process
+/// started.
 struct MemberReport {
   std::string name;
   std::string global_hash;

@@ -29,7 +29,7 @@ namespace isthmus::outer_sync::transport {
 
 /// Owns the sockets, the io thread and its parts, and passes the coordinator's messages to the parts. Any
 /// thread may give commands (the public functions): they return at once, and the io thread executes them in
-/// the order of the calls. Results appear in the crossing.
+/// the order of the calls. Results appear in the crossing. It has many fields because it assembles the parts.
 class MemberDriver final : public ControlLink::Handler {
  public:
   /// Binds `network.listen` and starts the threads. Throws Error(config) with the address if it is in use.

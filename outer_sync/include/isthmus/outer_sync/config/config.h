@@ -22,6 +22,7 @@ struct OuterOptimizerConfig {
   void serialize(config::Archive& ar);
 };
 
+/// One field for each key of the section.
 struct OuterConfig {
   Method method = Method::streaming_diloco;
   std::int64_t num_fragments = 3;

@@ -88,6 +88,8 @@ struct Deliver {
 };
 using MemberAction = std::variant<SendChunk, SendAck, SendBegun, Reduce, ForgetResidual, Deliver>;
 
+/// Large because it is one state machine: its rounds and its views change each other's state. The messages
+/// are judged in member_checks.cpp.
 class Member {
  public:
   /// `fragments`: current round and chain; `settings`: of the checkpoint; `ledger`: up to these rounds, empty

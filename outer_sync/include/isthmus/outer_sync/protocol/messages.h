@@ -368,7 +368,7 @@ struct PathReport {
 inline constexpr double max_abs_gain = 1e6;
 
 /// member -> coordinator: every `network.heartbeat` from the hello on, so that silence is noticed while
-/// members join and load, too.
+/// members join and load, too. Large because all that changes in training travels in this one message.
 struct Heartbeat {
   std::uint64_t number = 0;           ///< returned in the reply
   ViewNumber view = 0;                ///< highest view that has begun here

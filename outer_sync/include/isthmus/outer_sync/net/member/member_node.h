@@ -35,6 +35,8 @@ struct MemberOptions {
   std::function<void()> while_waiting = nullptr;
 };
 
+/// It has many functions because it is all that trainers, reducers, observers and the outer loop see of the
+/// network; each group has its caller.
 class MemberNode final : public RoundExchange {
  public:
   /// Binds `network.listen` and starts the threads. Throws Error(config) with the address if it is in use.

@@ -16,6 +16,8 @@
 
 namespace isthmus::outer_sync::protocol {
 
+/// All that the coordinator knows about one process: what it said in its hello, its answer to a seal, its
+/// last heartbeat, and how far it is. Large because the rules of admission, views and ends all read it.
 struct MemberStatus {
   /// State of a replica. A reducer is never `joining`, since it needs no state.
   enum class Role {
