@@ -61,9 +61,9 @@ TokenStream::TokenStream(const DataConfig& config, const Tokenizer& tokenizer, c
       format_(format_of(config)),
       bad_(config.on_bad == "skip" ? BadDocuments::Policy::skip : BadDocuments::Policy::fail),
       input_({config.path, options.reader, options.say}),
-      window_(static_cast<std::uint64_t>(config.seq_len) + 1),
-      last_commit_(Clock::now()),
-      told_(Clock::now() - say_every) {
+      window_(static_cast<std::uint64_t>(config.seq_len) + 1) {
+  arriving_.last_commit = Clock::now();
+  taken_.told = Clock::now() - say_every;
   document_options_.text_field = config.text_field;
   document_options_.require_utf8 = reads_utf8(config.tokenizer);
   open_writer(config);
@@ -86,32 +86,32 @@ void TokenStream::open_writer(const DataConfig& config) {
   const bool complete =
       is_store(options_.store) && !fs::exists(options_.store.string() + partial_suffix, ignored);
   if (!complete) {
-    writer_ = std::make_unique<StoreWriter>(
+    kept_.writer = std::make_unique<StoreWriter>(
         options_.store, spec_,
         StoreWriter::Task{{"data.tokenizer", spec_.tokenizer.hex().substr(0, 16)},
                           {"data.format", config.format},
                           {"data.text_field", config.text_field}});
-    if (!writer_->was_complete()) return;
-    writer_.reset();
+    if (!kept_.writer->was_complete()) return;
+    kept_.writer.reset();
   }
-  store_ = open_store(options_.store);
-  if (store_->info().spec.tokenizer != spec_.tokenizer) {
+  kept_.store = open_store(options_.store);
+  if (kept_.store->info().spec.tokenizer != spec_.tokenizer) {
     data_error(options_.store.string() + ": was made from a stream with another tokenizer, " +
-               "fingerprint " + store_->info().spec.tokenizer.hex().substr(0, 16) +
+               "fingerprint " + kept_.store->info().spec.tokenizer.hex().substr(0, 16) +
                "; expected that of data.tokenizer, " + spec_.tokenizer.hex().substr(0, 16));
   }
-  spec_ = store_->info().spec;
-  source_ = store_.get();
-  stored_ = store_->tokens();
+  spec_ = kept_.store->info().spec;
+  source_ = kept_.store.get();
+  stored_ = kept_.store->tokens();
 }
 
 void TokenStream::start(const DataConfig& config, const Tokenizer& tokenizer) {
-  written_ = writer_->tokens();
-  if (writer_->resumed()) resume(*writer_->resumed());
-  stored_ = written_ + position_.block.ids.size() / spec_.stored_width();
-  to_pass_over_ = position_.passed;
-  encoder_ = std::make_unique<store::BlockEncoder>(spec_);
-  ring_ = std::make_unique<IdRing>(std::max(options_.buffer_tokens, window_), spec_.width(), written_);
+  taken_.written = kept_.writer->tokens();
+  if (kept_.writer->resumed()) resume(*kept_.writer->resumed());
+  stored_ = taken_.written + kept_.position.block.ids.size() / spec_.stored_width();
+  arriving_.to_pass_over = kept_.position.passed;
+  kept_.encoder = std::make_unique<store::BlockEncoder>(spec_);
+  ring_ = std::make_unique<IdRing>(std::max(options_.buffer_tokens, window_), spec_.width(), taken_.written);
   tokenising_ = std::make_unique<OrderedStage<TextBatch, TokenBatch>>(
       static_cast<std::size_t>(config.threads), waiting_batches, [&] {
         return [encoder = BatchEncoder(tokenizer, spec_)](TextBatch& batch, TokenBatch& out) mutable {
@@ -129,10 +129,10 @@ void TokenStream::start(const DataConfig& config, const Tokenizer& tokenizer) {
 }
 
 void TokenStream::resume(const Bytes& position) {
-  written_blocks_ = std::make_unique<WrittenBlocks>(options_.store, spec_);
-  position_ = from_bytes<Position>(position);
-  committed_ = position_.place;
-  const auto& block = position_.block;
+  taken_.blocks = std::make_unique<WrittenBlocks>(options_.store, spec_);
+  kept_.position = from_bytes<Position>(position);
+  kept_.committed = kept_.position.place;
+  const auto& block = kept_.position.block;
   const auto ids = block.ids.size() / spec_.stored_width();
   const bool sound = block.ids.size() % spec_.stored_width() == 0 && ids <= spec_.block_tokens &&
                      std::is_sorted(block.starts.begin(), block.starts.end()) &&
@@ -148,28 +148,28 @@ void TokenStream::resume(const Bytes& position) {
 void TokenStream::read_all() {
   BatchCollector batches([this](TextBatch& batch) { return tokenising_->push(batch); });
   try {
-    end_ = for_each_document(
-        input_, format_, document_options_, bad_, position_.place,
+    arriving_.end = for_each_document(
+        input_, format_, document_options_, bad_, kept_.position.place,
         [&](const Piece& piece) { return batches.add(piece); },
         [&](const Place& place) { static_cast<void>(batches.pass_on(place)); });
   } catch (const Error&) {
     batches.pass_on({}, false);  // what came before the error is sound
     throw;
   }
-  if (!input_.stopped()) batches.pass_on(end_);
+  if (!input_.stopped()) batches.pass_on(arriving_.end);
 }
 
 void TokenStream::store_all() {
-  if (!give(position_.block.ids)) return;
+  if (!give(kept_.position.block.ids)) return;
   {
     // A block that could not be written before the interruption.
     const std::lock_guard lock(mutex_);
-    if (position_.block.full(spec_)) append_block();
+    if (kept_.position.block.full(spec_)) append_block();
   }
   TokenBatch batch;
   while (tokenising_->pop(batch)) {
     store(batch);
-    if (Clock::now() - last_commit_ >= commit_every) commit();
+    if (Clock::now() - arriving_.last_commit >= commit_every) commit();
   }
   if (!input_.stopped()) finish();
 }
@@ -177,66 +177,66 @@ void TokenStream::store_all() {
 void TokenStream::store(const TokenBatch& batch) {
   const auto width = spec_.stored_width();
   const auto count = batch.ids.size() / width;
-  const auto known = std::min<std::uint64_t>(count, to_pass_over_);
-  to_pass_over_ -= known;  // batches may end at other ids than before the interruption
+  const auto known = std::min<std::uint64_t>(count, arriving_.to_pass_over);
+  arriving_.to_pass_over -= known;  // batches may end at other ids than before the interruption
   {
     const std::lock_guard lock(mutex_);
     for (auto at = known; at < count;) {
-      const auto taken = position_.block.take(batch, at, spec_);
+      const auto taken = kept_.position.block.take(batch, at, spec_);
       at += taken;
-      position_.passed += taken;  // consistent even if the next line throws
-      if (position_.block.full(spec_)) append_block();
+      kept_.position.passed += taken;  // consistent even if the next line throws
+      if (kept_.position.block.full(spec_)) append_block();
     }
     if (batch.resumable) {
-      position_.place = batch.end;
-      position_.passed = to_pass_over_;
+      kept_.position.place = batch.end;
+      kept_.position.passed = arriving_.to_pass_over;
     }
   }
   static_cast<void>(give(std::span(batch.ids).subspan(known * width)));
 }
 
 void TokenStream::append_block() {
-  auto& block = position_.block;
-  encoder_->encode(block.ids, block.starts, record_);
+  auto& block = kept_.position.block;
+  kept_.encoder->encode(block.ids, block.starts, arriving_.record);
   std::uint32_t first = 0;
   std::memcpy(&first, block.ids.data(), spec_.stored_width());
-  writer_->append(record_, static_cast<std::uint32_t>(block.ids.size() / spec_.stored_width()),
-                  static_cast<std::uint32_t>(block.starts.size()), first);
+  kept_.writer->append(arriving_.record, static_cast<std::uint32_t>(block.ids.size() / spec_.stored_width()),
+                       static_cast<std::uint32_t>(block.starts.size()), first);
   block.clear();
 }
 
 bool TokenStream::give(std::span<const std::byte> ids) {
   const auto from = spec_.stored_width(), to = spec_.width();
   if (from == to) return ring_->push(ids);
-  widened_.resize(ids.size() / from * to);
-  std::fill(widened_.begin(), widened_.end(), std::byte{0});
+  arriving_.widened.resize(ids.size() / from * to);
+  std::fill(arriving_.widened.begin(), arriving_.widened.end(), std::byte{0});
   for (std::size_t i = 0; i < ids.size() / from; ++i)
-    std::memcpy(widened_.data() + i * to, ids.data() + i * from, from);
-  return ring_->push(widened_);
+    std::memcpy(arriving_.widened.data() + i * to, ids.data() + i * from, from);
+  return ring_->push(arriving_.widened);
 }
 
 void TokenStream::finish() {
   const std::lock_guard lock(mutex_);
-  if (!position_.block.ids.empty()) append_block();
-  if (writer_->tokens() == 0) {
+  if (!kept_.position.block.ids.empty()) append_block();
+  if (kept_.writer->tokens() == 0) {
     data_error(fmt::format("data.path {}: has ended without a usable document ({} empty, {} bad)",
-                           input_.path(), end_.empty, end_.bad));
+                           input_.path(), arriving_.end.empty, arriving_.end.bad));
   }
-  writer_->finish({end_.bytes, end_.empty, end_.bad});
-  writer_.reset();
-  store_ = open_store(options_.store);
-  source_ = store_.get();
-  options_.say(
-      fmt::format("data.path {}: the stream has ended after {} documents, {} ids; training continues over {}",
-                  input_.path(), store_->info().documents, store_->tokens(), options_.store.string()));
+  kept_.writer->finish({arriving_.end.bytes, arriving_.end.empty, arriving_.end.bad});
+  kept_.writer.reset();
+  kept_.store = open_store(options_.store);
+  source_ = kept_.store.get();
+  options_.say(fmt::format(
+      "data.path {}: the stream has ended after {} documents, {} ids; training continues over {}",
+      input_.path(), kept_.store->info().documents, kept_.store->tokens(), options_.store.string()));
 }
 
 void TokenStream::commit() {
   const std::lock_guard lock(mutex_);
-  if (!writer_ || (committed_ == position_.place && position_.passed == 0)) return;
-  writer_->commit(to_bytes(position_));
-  committed_ = position_.place;
-  last_commit_ = Clock::now();
+  if (!kept_.writer || (kept_.committed == kept_.position.place && kept_.position.passed == 0)) return;
+  kept_.writer->commit(to_bytes(kept_.position));
+  kept_.committed = kept_.position.place;
+  arriving_.last_commit = Clock::now();
 }
 
 // ---- ids for training ----
@@ -264,45 +264,46 @@ void TokenStream::take_heldout(std::uint64_t wanted) {
 std::uint64_t TokenStream::take_any(std::uint64_t begin, std::uint64_t count, std::byte* out,
                                     const std::stop_token& stop) {
   if (!ring_) {
-    const auto there = std::min(count, store_->tokens() - std::min(store_->tokens(), begin));
-    if (there > 0) store_->read(begin, there, out);
+    const auto there = std::min(count, kept_.store->tokens() - std::min(kept_.store->tokens(), begin));
+    if (there > 0) kept_.store->read(begin, there, out);
     return there;
   }
   const auto done = take_written(begin, count, out);
   if (done == count) return done;
   const auto got = ring_->read(begin + done, count - done, out + done * spec_.width(), stop,
                                [this](std::chrono::duration<double> waited) { note_wait(waited); });
-  came_ = std::max(came_, begin + done + got);
+  taken_.came = std::max(taken_.came, begin + done + got);
   return done + got;
 }
 
 /// Reads ids that were in the store at the start.
 std::uint64_t TokenStream::take_written(std::uint64_t begin, std::uint64_t count, std::byte* out) {
   std::uint64_t done = 0;
-  while (done < count && begin + done < written_) {
+  while (done < count && begin + done < taken_.written) {
     const auto block = (begin + done) / spec_.block_tokens, first = (begin + done) % spec_.block_tokens;
-    if (held_ != block) {
-      block_.resize(std::size_t{spec_.block_tokens} * spec_.width());
-      held_.reset();
-      written_blocks_->read(block, block_);
-      held_ = block;
+    if (taken_.held != block) {
+      taken_.block.resize(std::size_t{spec_.block_tokens} * spec_.width());
+      taken_.held.reset();
+      taken_.blocks->read(block, taken_.block);
+      taken_.held = block;
     }
     const auto part = std::min(count - done, spec_.block_tokens - first);
-    std::memcpy(out + done * spec_.width(), block_.data() + first * spec_.width(), part * spec_.width());
+    std::memcpy(out + done * spec_.width(), taken_.block.data() + first * spec_.width(),
+                part * spec_.width());
     done += part;
   }
   return done;
 }
 
 void TokenStream::note_wait(std::chrono::duration<double> waited) {
-  waited_ += waited.count();
+  taken_.waited += waited.count();
   const auto now = Clock::now();
-  if (waited_ < worth_saying || now - told_ < say_every) return;
+  if (taken_.waited < worth_saying || now - taken_.told < say_every) return;
   options_.say(fmt::format(
       "data.path {}: training waits for the stream, {} since the last such message; {} ids have arrived",
-      input_.path(), seconds_text(waited_), came_));
-  waited_ = 0;
-  told_ = now;
+      input_.path(), seconds_text(taken_.waited), taken_.came));
+  taken_.waited = 0;
+  taken_.told = now;
 }
 
 // ---- the store ----

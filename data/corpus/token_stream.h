@@ -103,29 +103,33 @@ class TokenStream : public TokenSource {
   Bytes heldout_;
   std::uint64_t heldout_tokens_ = 0, stored_ = 0;
 
-  // The store, guarded by the lock.
   std::mutex mutex_;
-  std::unique_ptr<StoreWriter> writer_;
-  std::unique_ptr<store::BlockEncoder> encoder_;
-  Position position_;
-  std::optional<Place> committed_;
-  std::unique_ptr<const StoreReader> store_;
-  std::atomic<const StoreReader*> source_ = nullptr;  ///< store_, once it is complete
-
-  // Used by stream_read and stream_store.
-  Place end_;
-  std::uint64_t to_pass_over_ = 0;
-  Bytes record_, widened_;
-  std::chrono::steady_clock::time_point last_commit_;
-
-  // Used by the thread that calls take().
-  std::uint64_t written_ = 0;  ///< ids in blocks that were there at the start
-  std::unique_ptr<WrittenBlocks> written_blocks_;
-  Bytes block_;
-  std::optional<std::uint64_t> held_;  ///< the block that is in block_
-  std::uint64_t came_ = 0;             ///< ids that have arrived
-  double waited_ = 0;                  ///< seconds since the last message
-  std::chrono::steady_clock::time_point told_;
+  /// The store; guarded by the lock.
+  struct Kept {
+    std::unique_ptr<StoreWriter> writer;
+    std::unique_ptr<store::BlockEncoder> encoder;
+    Position position;
+    std::optional<Place> committed;
+    std::unique_ptr<const StoreReader> store;
+  } kept_;
+  std::atomic<const StoreReader*> source_ = nullptr;  ///< the store, once it is complete
+  /// Used by stream_read and stream_store.
+  struct Arriving {
+    Place end;
+    std::uint64_t to_pass_over = 0;
+    Bytes record, widened;
+    std::chrono::steady_clock::time_point last_commit;
+  } arriving_;
+  /// Used by the thread that calls take().
+  struct Taken {
+    std::uint64_t written = 0;  ///< ids in blocks that were there at the start
+    std::unique_ptr<WrittenBlocks> blocks;
+    Bytes block;
+    std::optional<std::uint64_t> held;  ///< the block that is in `block`
+    std::uint64_t came = 0;             ///< ids that have arrived
+    double waited = 0;                  ///< seconds since the last message
+    std::chrono::steady_clock::time_point told;
+  } taken_;
 
   std::unique_ptr<IdRing> ring_;
   std::unique_ptr<OrderedStage<TextBatch, TokenBatch>> tokenising_;

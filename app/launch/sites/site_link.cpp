@@ -93,7 +93,7 @@ std::unique_ptr<RunProcess> SiteLink::start(const SiteStart& start) {
     life = ++lives_;
     auto& remote = processes_[start.name];
     remote = {start.log, life, std::nullopt};
-    if (state_ == State::failed) remote.status = problem_status_;
+    if (state_ == State::failed) remote.status = problem_.status;
     if (start.coordinates) port_.reset();
   }
   say({{"do", "start"},
@@ -147,9 +147,9 @@ void SiteLink::follow() {
       dial();
       exchange_messages();
     } catch (const Error& error) {  // for example no free descriptors or processes on this machine
-      last_error_ = error.what();
+      ssh_.last_error = error.what();
     }
-    failures = connected_ ? 0 : failures + 1;
+    failures = ssh_.is_ready ? 0 : failures + 1;
     close_ends();
     if (!will_redial()) return;
     pause_before(failures + 1);
@@ -158,22 +158,22 @@ void SiteLink::follow() {
 }
 
 void SiteLink::dial() {
-  said_ = {};
-  error_lines_ = {};
-  connected_ = left_ = false;
-  kill_at_.reset();
-  last_error_.clear();
+  ssh_.said = {};
+  ssh_.error_lines = {};
+  ssh_.is_ready = ssh_.left = false;
+  ssh_.kill_at.reset();
+  ssh_.last_error.clear();
   ++connections_;
   Pipe in, out, err;
-  ssh_ = std::make_unique<Process>(Process::Options{.name = "ssh",
-                                                    .command = options_.command,
-                                                    .log = {},
-                                                    .input = in.reader(),
-                                                    .output = out.writer(),
-                                                    .errors = err.writer()});
-  input_ = in.take_writer();
-  output_ = out.take_reader();
-  errors_ = err.take_reader();
+  ssh_.process = std::make_unique<Process>(Process::Options{.name = "ssh",
+                                                            .command = options_.command,
+                                                            .log = {},
+                                                            .input = in.reader(),
+                                                            .output = out.writer(),
+                                                            .errors = err.writer()});
+  ssh_.input = in.take_writer();
+  ssh_.output = out.take_reader();
+  ssh_.errors = err.take_reader();
 }
 
 /// Exchanges messages until ssh has ended.
@@ -185,11 +185,11 @@ void SiteLink::exchange_messages() {
     take_output();
     const bool no_use = state() == State::failed;  // the site was given up
     // A site that is away is dialled once more, so that its agent receives the order to end.
-    const bool done = no_use || (closing_ && (left_ || leaves_running_ || state() == State::connecting));
-    if (done && input_ >= 0 && all_sent()) close(std::exchange(input_, -1));
-    if ((closing_ || no_use) && !kill_at_) kill_at_ = Clock::now() + close_timeout;
-    if (kill_at_ && Clock::now() > *kill_at_) ssh_->signal(SIGKILL);
-  } while (ssh_->running());
+    const bool done = no_use || (closing_ && (ssh_.left || leaves_running_ || state() == State::connecting));
+    if (done && ssh_.input >= 0 && all_sent()) close(std::exchange(ssh_.input, -1));
+    if ((closing_ || no_use) && !ssh_.kill_at) ssh_.kill_at = Clock::now() + close_timeout;
+    if (ssh_.kill_at && Clock::now() > *ssh_.kill_at) ssh_.process->signal(SIGKILL);
+  } while (ssh_.process->running());
   take_errors();
   take_output();
 }
@@ -197,15 +197,15 @@ void SiteLink::exchange_messages() {
 void SiteLink::queue_due_messages() {
   const std::lock_guard lock(mutex_);
   if (state_ != State::ready) return;
-  if (Clock::now() >= alive_at_) {
+  if (Clock::now() >= ssh_.alive_at) {
     unsent_ += line_of({{"do", "alive"}});
-    alive_at_ = Clock::now() + alive_every;
+    ssh_.alive_at = Clock::now() + alive_every;
   }
-  if (closing_ && !leaves_running_ && !std::exchange(left_, true)) unsent_ += line_of({{"do", "leave"}});
+  if (closing_ && !leaves_running_ && !std::exchange(ssh_.left, true)) unsent_ += line_of({{"do", "leave"}});
 }
 
 void SiteLink::close_ends() {
-  for (int* end : {&input_, &output_, &errors_}) {
+  for (int* end : {&ssh_.input, &ssh_.output, &ssh_.errors}) {
     if (*end >= 0) close(std::exchange(*end, -1));
   }
   const std::lock_guard lock(mutex_);
@@ -214,19 +214,19 @@ void SiteLink::close_ends() {
 
 /// Whether to dial again after the connection has ended.
 bool SiteLink::will_redial() {
-  const int status = ssh_ ? ssh_->poll().value_or(ssh_failed) : ssh_failed;
+  const int status = ssh_.process ? ssh_.process->poll().value_or(ssh_failed) : ssh_failed;
   const auto state = SiteLink::state();
   if (state == State::failed) return false;
   if (state == State::connecting) {
     // The remote shell and the program print a reason of their own.
     const bool lost = status > 128;  // 255 is ssh's own
     const auto how = lost ? std::string("the connection ended") : fmt::format("ended with status {}", status);
-    give_up(last_error_.empty() ? how : last_error_,
+    give_up(ssh_.last_error.empty() ? how : ssh_.last_error,
             lost ? exit_status(ErrorKind::network) : exit_status(ErrorKind::data));
     return false;
   }
-  if (closing_ || left_) return false;
-  const auto why = last_error_.empty() ? std::string("the connection ended") : last_error_;
+  if (closing_ || ssh_.left) return false;
+  const auto why = ssh_.last_error.empty() ? std::string("the connection ended") : ssh_.last_error;
   if (!options_.dials_again) {
     give_up(why, exit_status(ErrorKind::network));
     return false;
@@ -255,21 +255,21 @@ bool SiteLink::all_sent() const {
 }
 
 void SiteLink::wait_for_bytes() {
-  const bool sending = input_ >= 0 && !all_sent();
+  const bool sending = ssh_.input >= 0 && !all_sent();
   pollfd waiting[] = {{wake_, POLLIN, 0},
-                      {output_, POLLIN, 0},
-                      {errors_, POLLIN, 0},
-                      {input_, static_cast<short>(sending ? POLLOUT : 0), 0}};
-  poll(waiting, input_ >= 0 ? 4 : 3, 200);
+                      {ssh_.output, POLLIN, 0},
+                      {ssh_.errors, POLLIN, 0},
+                      {ssh_.input, static_cast<short>(sending ? POLLOUT : 0), 0}};
+  poll(waiting, ssh_.input >= 0 ? 4 : 3, 200);
   std::uint64_t count = 0;
   static_cast<void>(read(wake_, &count, sizeof count));
   const std::lock_guard lock(mutex_);
-  while (!unsent_.empty() && input_ >= 0) {
-    const auto n = write(input_, unsent_.data(), unsent_.size());
+  while (!unsent_.empty() && ssh_.input >= 0) {
+    const auto n = write(ssh_.input, unsent_.data(), unsent_.size());
     if (n < 0 && errno == EAGAIN) break;
     if (n <= 0) {  // ssh has ended
       unsent_.clear();
-      close(std::exchange(input_, -1));
+      close(std::exchange(ssh_.input, -1));
       break;
     }
     unsent_.erase(0, static_cast<std::size_t>(n));
@@ -279,37 +279,37 @@ void SiteLink::wait_for_bytes() {
 /// Reads standard error: from ssh, the remote shell and the set-up lines.
 void SiteLink::take_errors() {
   char bytes[4096];
-  while (errors_ >= 0) {
-    const auto n = read(errors_, bytes, sizeof bytes);
-    if (n == 0) close(std::exchange(errors_, -1));
+  while (ssh_.errors >= 0) {
+    const auto n = read(ssh_.errors, bytes, sizeof bytes);
+    if (n == 0) close(std::exchange(ssh_.errors, -1));
     if (n <= 0) break;
-    error_lines_.add({bytes, static_cast<std::size_t>(n)});
+    ssh_.error_lines.add({bytes, static_cast<std::size_t>(n)});
   }
-  while (const auto line = error_lines_.next()) {
+  while (const auto line = ssh_.error_lines.next()) {
     if (line->empty()) continue;
     if (state() == State::connecting) show(*line);  // later only the last line is reported
-    last_error_ = printable(*line);
+    ssh_.last_error = printable(*line);
   }
-  if (error_lines_.pending() > sizeof bytes) static_cast<void>(error_lines_.rest());
+  if (ssh_.error_lines.pending() > sizeof bytes) static_cast<void>(ssh_.error_lines.rest());
 }
 
 void SiteLink::take_output() {
   char bytes[1 << 14];
   bool open = false;
-  while (output_ >= 0) {
-    const auto n = read(output_, bytes, sizeof bytes);
+  while (ssh_.output >= 0) {
+    const auto n = read(ssh_.output, bytes, sizeof bytes);
     if (n > 0) {
-      said_.add({bytes, static_cast<std::size_t>(n)});
-      while (const auto line = said_.next()) handle(*line);
-      if (said_.pending() <= max_message_bytes) continue;
+      ssh_.said.add({bytes, static_cast<std::size_t>(n)});
+      while (const auto line = ssh_.said.next()) handle(*line);
+      if (ssh_.said.pending() <= max_message_bytes) continue;
       give_up("it sent a line of more than 4 MiB", exit_status(ErrorKind::network));
-      ssh_->signal(SIGKILL);
+      ssh_.process->signal(SIGKILL);
     }
     open = n < 0 && (errno == EAGAIN || errno == EINTR);
     break;
   }
   // The stream has ended; while ssh lingers, polling it would spin.
-  if (!open && output_ >= 0) close(std::exchange(output_, -1));
+  if (!open && ssh_.output >= 0) close(std::exchange(ssh_.output, -1));
 }
 
 void SiteLink::handle(const std::string& line) {
@@ -381,7 +381,7 @@ void SiteLink::on_hello(const Message& hello) {
 }
 
 void SiteLink::on_ready() {
-  connected_ = true;
+  ssh_.is_ready = true;
   if (state() == State::away) show("is back (" + options_.place + ")");
   const std::lock_guard lock(mutex_);
   if (state_ == State::failed) return;
@@ -422,8 +422,8 @@ void SiteLink::give_up(std::string why, int status) {
   const std::lock_guard lock(mutex_);
   if (state_ == State::failed) return;
   state_ = State::failed;
-  problem_ = fmt::format("{} ({}): {}", options_.site, options_.place, why);
-  problem_status_ = status;
+  problem_.text = fmt::format("{} ({}): {}", options_.site, options_.place, why);
+  problem_.status = status;
   for (auto& [name, remote] : processes_) {
     if (!remote.status) remote.status = status;
   }

@@ -64,9 +64,9 @@ class SiteLink : public std::enable_shared_from_this<SiteLink> {
 
   [[nodiscard]] State state() const { return locked(state_); }
   /// "eu (me@eu.example): ssh: connect to host ..."
-  [[nodiscard]] std::string problem() const { return locked(problem_); }
+  [[nodiscard]] std::string problem() const { return locked(problem_.text); }
   /// 4 if the machine could not be reached or was lost, otherwise 3.
-  [[nodiscard]] int problem_status() const { return locked(problem_status_); }
+  [[nodiscard]] int problem_status() const { return locked(problem_.status); }
   [[nodiscard]] SiteFacts facts() const { return locked(facts_); }
   /// Port of the coordinator that was started there, once it listens.
   [[nodiscard]] std::optional<std::uint16_t> port() const { return locked(port_); }
@@ -131,8 +131,10 @@ class SiteLink : public std::enable_shared_from_this<SiteLink> {
   Options options_;
   mutable std::mutex mutex_;
   State state_ = State::connecting;
-  std::string problem_, last_error_;
-  int problem_status_ = 0;
+  struct Problem {
+    std::string text;
+    int status = 0;
+  } problem_;
   SiteFacts facts_;
   std::optional<std::uint16_t> port_;
   bool begun_ = false, run_is_unfinished_ = false;
@@ -144,14 +146,17 @@ class SiteLink : public std::enable_shared_from_this<SiteLink> {
   std::string unsent_;
   std::vector<Message> waiting_;  ///< for the next connection
 
-  // State of one connection.
-  bool connected_ = false;  ///< it has become ready
-  bool left_ = false;
-  std::optional<std::chrono::steady_clock::time_point> kill_at_;
-  std::chrono::steady_clock::time_point alive_at_;
-  int input_ = -1, output_ = -1, errors_ = -1;  ///< our ends of ssh's pipes
-  LineBuffer said_, error_lines_;
-  std::unique_ptr<Process> ssh_;
+  /// One connection; used by the thread only.
+  struct Ssh {
+    std::unique_ptr<Process> process;
+    int input = -1, output = -1, errors = -1;  ///< our ends of its pipes
+    LineBuffer said, error_lines;
+    std::string last_error;
+    bool is_ready = false;  ///< the connection has become ready
+    bool left = false;
+    std::optional<std::chrono::steady_clock::time_point> kill_at;
+    std::chrono::steady_clock::time_point alive_at;
+  } ssh_;
 
   int wake_ = -1;  ///< an eventfd
   std::int64_t connections_ = 0;

@@ -33,10 +33,10 @@ void LineRates::tick(const Peers& peers, Time now) {
 
 /// Reads the progress of the peer's lanes since the last tick.
 void LineRates::look_at(Peer& peer, Connection::Clock::duration since) {
-  const auto delivered_before = peer.delivered;
-  peer.line_is_full = !peer.outbox.empty();
+  const auto delivered_before = peer.last_tick.delivered;
+  peer.last_tick.line_is_full = !peer.outbox.empty();
   double weighted = 0;
-  peer.shortest = {};
+  peer.last_tick.shortest = {};
   for (std::size_t i = 0; i < peer.lanes.size(); ++i) {
     auto& lane = peer.lanes[i];
     const auto path = lane.connection ? lane.connection->path() : std::nullopt;
@@ -44,21 +44,24 @@ void LineRates::look_at(Peer& peer, Connection::Clock::duration since) {
     peer.arrivals.left(i, path->left, path->unsent == 0, ticked_.time_since_epoch());
     const auto delivered = path->delivered - std::min(path->delivered, lane.delivered);
     lane.delivered = path->delivered;
-    peer.delivered += delivered;
-    peer.line_is_full = peer.line_is_full || path->unsent > 0;
+    peer.last_tick.delivered += delivered;
+    peer.last_tick.line_is_full = peer.last_tick.line_is_full || path->unsent > 0;
     keep_unsent_short(peer, lane, static_cast<double>(delivered) / seconds(since));
     // Round trips are measured on acknowledged data; without any, the last values mean nothing.
     weighted += static_cast<double>(delivered) * static_cast<double>(path->round_trip.count());
     const RateFollower::Time shortest = path->shortest_round_trip;
-    peer.shortest = peer.shortest == RateFollower::Time{} ? shortest : std::min(peer.shortest, shortest);
+    peer.last_tick.shortest = peer.last_tick.shortest == RateFollower::Time{}
+                                  ? shortest
+                                  : std::min(peer.last_tick.shortest, shortest);
   }
-  const auto delivered = peer.delivered - delivered_before;
+  const auto delivered = peer.last_tick.delivered - delivered_before;
   if (peer.far) delivered_ += delivered;
   if (delivered > 0)
-    peer.round_trip = std::chrono::microseconds(std::llround(weighted / static_cast<double>(delivered)));
+    peer.last_tick.round_trip =
+        std::chrono::microseconds(std::llround(weighted / static_cast<double>(delivered)));
   // Data in the path's own queue waits too.
   const bool queued = delivered > 0 && peer.queue() > queue_shows;
-  peer.line_is_full = peer.line_is_full || queued;
+  peer.last_tick.line_is_full = peer.last_tick.line_is_full || queued;
 }
 
 /// Nothing can overtake data in a lane's socket, neither urgent frames nor acknowledgements, and once its
@@ -94,10 +97,10 @@ void LineRates::share_out(const Peers& peers, Time now) {
                            .arrived_at = now.time_since_epoch(),
                            .shortest = RateFollower::Time::max()};
   for (const auto& [id, peer] : peers) {
-    const bool full = peer->line_is_full;
+    const bool full = peer->last_tick.line_is_full;
     if (most_ == 0 && peer->far)
       peer->follower.sample({all.now, peer->arrivals.bytes(), peer->arrivals.at(), full,
-                             !peer->outbox.empty(), peer->queue(), peer->shortest});
+                             !peer->outbox.empty(), peer->queue(), peer->last_tick.shortest});
     if (most_ == 0 && !peer->far) continue;
     if (!full && peer->outbox.under_way() == 0) {
       idle.push_back(peer);
@@ -107,7 +110,7 @@ void LineRates::share_out(const Peers& peers, Time now) {
     all.busy = all.busy || full;
     all.full = all.full || !peer->outbox.empty();
     all.queue = std::max(all.queue, peer->queue());  // the longest of all peers
-    all.shortest = std::min(all.shortest, peer->shortest);
+    all.shortest = std::min(all.shortest, peer->last_tick.shortest);
   }
   all.busy = all.busy && busy.size() > 1;
   if (most_ == 0) all_.sample(all);

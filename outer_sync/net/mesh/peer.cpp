@@ -15,7 +15,7 @@ bool Peer::up() const {
 }
 
 RateFollower::Time Peer::queue() const {
-  return arrivals.queue().value_or(std::max(RateFollower::Time{}, round_trip - shortest));
+  return arrivals.queue().value_or(std::max(RateFollower::Time{}, last_tick.round_trip - last_tick.shortest));
 }
 
 void Peer::see_what_left(std::size_t lane, Connection::Clock::time_point now) {
@@ -49,7 +49,7 @@ void Peer::handle_arrived(const Arrived& said, Connection::Clock::time_point now
       see_what_left(lane, now);
   }
   std::optional<RateFollower::Time> beyond;
-  if (round_trip > RateFollower::Time{}) beyond = round_trip - shortest;
+  if (last_tick.round_trip > RateFollower::Time{}) beyond = last_tick.round_trip - last_tick.shortest;
   arrivals.heard(said, beyond, now.time_since_epoch());
 }
 

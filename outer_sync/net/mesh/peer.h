@@ -44,6 +44,13 @@ struct Lane {
   std::uint64_t number = 0;      ///< number of the connection, the same at both ends
 };
 
+/// A peer's path at the last tick.
+struct LastTick {
+  bool line_is_full = false;                    ///< data waited for the path
+  std::uint64_t delivered = 0;                  ///< bytes acknowledged since the start
+  RateFollower::Time round_trip{}, shortest{};  ///< mean of the lanes, and the shortest ever
+};
+
 /// Shared by its coroutines, which end when it is `gone`.
 struct Peer {
   PeerInfo info;
@@ -58,12 +65,8 @@ struct Peer {
   asio::steady_timer link_free;  ///< wakes the sender when link and pacer are free
   bool waits_for_link = false;
   RateFollower follower{};
-  bool far = false;           ///< on another machine
-  bool line_is_full = false;  ///< at the last tick: data waited for the path
-  // At the last tick: bytes acknowledged since the start, mean round trip of the lanes, and the shortest
-  // ever.
-  std::uint64_t delivered = 0;
-  RateFollower::Time round_trip{}, shortest{};
+  bool far = false;  ///< on another machine
+  LastTick last_tick{};
   Connection::Clock::time_point renew_at{};
   std::size_t renew_next = 0;
   std::size_t breaches = 0;  ///< breaches of the protocol

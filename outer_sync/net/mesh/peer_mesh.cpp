@@ -46,13 +46,13 @@ PeerMesh::PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::
 
 void PeerMesh::begin(ReplicaId self, std::string self_name, const Digest& token, std::size_t frame_limit,
                      const BufferPool& chunks) {
-  self_ = self;
-  self_name_ = std::move(self_name);
-  token_ = token;
-  frame_limit_ = frame_limit;
-  chunks_ = chunks;
-  begun_ = true;
-  ways_.set(self_, told_);
+  self_.id = self;
+  self_.name = std::move(self_name);
+  self_.token = token;
+  self_.frame_limit = frame_limit;
+  self_.chunks = chunks;
+  self_.begun = true;
+  ways_.set(self_.id, told_);
   waiting_.cancel();
 }
 
@@ -75,7 +75,7 @@ void PeerMesh::set_peers(const std::vector<PeerInfo>& peers) {
     if (!info.address.empty()) address = parse_address(info.address, "the address of " + info.name);
     const auto known = peers_.find(info.id);
     auto peer = known != peers_.end() ? known->second : make_peer(info, address);
-    if (info.id == self_ || !next.emplace(info.id, peer).second)
+    if (info.id == self_.id || !next.emplace(info.id, peer).second)
       throw Error(ErrorKind::network, info.name + " is named twice among the members");
     if (known == peers_.end()) fresh.push_back(std::move(peer));
   }
@@ -107,7 +107,7 @@ PeerPtr PeerMesh::make_peer(const PeerInfo& info, std::optional<Address> address
                                      .last_up = clock_.now(),
                                      .outbox = Outbox(lanes_),
                                      .arrivals = Arrivals(lanes_),
-                                     .link = EmulatedLink(link_.emulate, self_ ^ info.id),
+                                     .link = EmulatedLink(link_.emulate, self_.id ^ info.id),
                                      .pacer = {},
                                      .link_free = asio::steady_timer(io_)});
 }
@@ -130,14 +130,15 @@ void PeerMesh::dispatch(ReplicaId peer, std::uint64_t order, Frame frame, Outbox
   if (!ways_.open(peer)) return;
   receipt.beyond = peer;
   const auto session = static_cast<std::uint32_t>(ways_.hail(peer).session);
-  put(peers_.at(*ways_.relay_to(peer)), order, relayed_frame(self_, peer, std::move(frame), session),
+  put(peers_.at(*ways_.relay_to(peer)), order, relayed_frame(self_.id, peer, std::move(frame), session),
       receipt);
 }
 
 void PeerMesh::acknowledge(ReplicaId peer, protocol::ViewNumber view, const protocol::ChunkKey& key) {
-  if (!peers_.contains(peer) || !hearing_) return;
+  if (!peers_.contains(peer) || !hearing_.lane) return;
   auto ack = ack_frame(view, key);
-  hearing_->send(hearing_relayed_ == peer ? relayed_frame(self_, peer, std::move(ack)) : std::move(ack));
+  hearing_.lane->send(hearing_.origin == peer ? relayed_frame(self_.id, peer, std::move(ack))
+                                              : std::move(ack));
 }
 
 void PeerMesh::view_begun(protocol::ViewNumber view) {
@@ -237,9 +238,9 @@ std::vector<protocol::PathReport> PeerMesh::paths() const {
   };
   std::vector<protocol::PathReport> paths;
   for (const auto& [id, peer] : peers_) {
-    if (!peer->up() || peer->round_trip == RateFollower::Time{}) continue;
-    paths.push_back(
-        {id, microseconds(peer->round_trip), microseconds(peer->shortest), rates_.delivers(*peer)});
+    if (!peer->up() || peer->last_tick.round_trip == RateFollower::Time{}) continue;
+    paths.push_back({id, microseconds(peer->last_tick.round_trip), microseconds(peer->last_tick.shortest),
+                     rates_.delivers(*peer)});
   }
   return paths;
 }
@@ -259,11 +260,11 @@ asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, Connection
   try {
     lane_up(peer, lane, connection);
     while (!peer->gone) {
-      auto frame = co_await connection->receive(frame_limit_, &*chunks_);
+      auto frame = co_await connection->receive(self_.frame_limit, &*self_.chunks);
       if (peer->gone) break;
-      hearing_ = connection;
+      hearing_.lane = connection;
       take(*peer, std::move(frame));
-      hearing_ = nullptr;
+      hearing_.lane = nullptr;
       if (connection->queued_bytes() > max_queued(*peer))
         throw Error(ErrorKind::network, "it asks for more answers than it reads");
     }
@@ -280,15 +281,15 @@ asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, Connection
   } catch (const std::exception& error) {
     if (!peer->gone) stranger_line_(lost_connection(*peer, *connection, error.what()));
   }
-  hearing_ = nullptr;
-  hearing_relayed_.reset();
+  hearing_.lane = nullptr;
+  hearing_.origin.reset();
   connection->close();
   if (peer->lanes[lane].connection == connection) lane_down(peer, lane);
 }
 
 /// The connection's number, equal at both ends.
 std::uint64_t PeerMesh::number_of(const Peer& peer, const Lane& lane) const {
-  const bool by_higher = lane.dialled_here == (self_ > peer.info.id);
+  const bool by_higher = lane.dialled_here == (self_.id > peer.info.id);
   return 2 * (lane.dialled_here ? lane.dialled : lane.accepted) + (by_higher ? 1 : 0);
 }
 
@@ -342,11 +343,12 @@ void PeerMesh::lane_down(const PeerPtr& peer, std::size_t lane) {
 
 void PeerMesh::take(Peer& peer, Connection::Received frame) {
   if (frame.relay)
-    return frame.relay->to == self_ ? handle_relayed(peer, std::move(frame)) : carry(peer, std::move(frame));
+    return frame.relay->to == self_.id ? handle_relayed(peer, std::move(frame))
+                                       : carry(peer, std::move(frame));
   const auto from = peer.info.id;
   if (frame.type == FrameType::begun) {
     const auto view = from_bytes<protocol::ViewNumber>(*frame.body);
-    hearing_->send(begun_heard_frame(view));
+    hearing_.lane->send(begun_heard_frame(view));
     return handler_.on_begun(from, view);
   }
   if (frame.type == FrameType::begun_heard)
@@ -365,7 +367,7 @@ void PeerMesh::take(Peer& peer, Connection::Received frame) {
 
 /// Acknowledgements come back on the lane on which the chunk was sent.
 void PeerMesh::acknowledged(Peer& peer, const Outbox::Receipt& receipt) {
-  const auto lane = std::ranges::find(peer.lanes, hearing_, &Lane::connection);
+  const auto lane = std::ranges::find(peer.lanes, hearing_.lane, &Lane::connection);
   const auto index = static_cast<std::size_t>(lane - peer.lanes.begin());
   peer.outbox.acknowledged(receipt, clock_.now(),
                            lane == peer.lanes.end() ? std::nullopt : std::optional(index));

@@ -148,22 +148,27 @@ class PeerMesh {
   LineLimiter stranger_line_;
   std::shared_ptr<UnknownConnections> unknown_ = std::make_shared<UnknownConnections>();
 
-  bool begun_ = false;
-  protocol::ReplicaId self_ = 0;
-  std::string self_name_;
-  Digest token_;
-  std::size_t frame_limit_ = 0;
-  std::optional<BufferPool> chunks_;
+  /// As given to `begin`.
+  struct Self {
+    bool begun = false;
+    protocol::ReplicaId id = 0;
+    std::string name;
+    Digest token;
+    std::size_t frame_limit = 0;
+    std::optional<BufferPool> chunks;
+  } self_;
   std::map<protocol::ReplicaId, PeerPtr> peers_;
   std::uint64_t dialled_ = 0;      ///< number of connections dialled
   protocol::ViewNumber view_ = 0;  ///< view that has begun here
   protocol::Relays told_;
   RelayWays ways_;
-  /// Origin of the relayed frame that is being handled.
-  std::optional<protocol::ReplicaId> hearing_relayed_;
-  /// The lane that delivered the frame being handled. An acknowledgement goes back on the lane of its chunk,
-  /// so that a member that has lost one knows that the other may be lost.
-  ConnectionPtr hearing_;
+  /// The frame being handled: the lane that delivered it, and its origin if it was relayed. An
+  /// acknowledgement goes back on the lane of its chunk, so that a member that has lost one knows that the
+  /// other may be lost.
+  struct Hearing {
+    ConnectionPtr lane;
+    std::optional<protocol::ReplicaId> origin;
+  } hearing_;
   /// Certificate names of the fetchers being served; empty names without TLS. Shared, since their coroutines
   /// may outlive this.
   std::shared_ptr<std::multiset<std::string>> fetchers_ = std::make_shared<std::multiset<std::string>>();

@@ -59,7 +59,7 @@ void check_place(const Learners& fetchers, const Connection& connection, std::si
 
 /// Whether this end of the pair dials first. Its connection wins if both dial at once.
 bool PeerMesh::comes_first(const Peer& peer) const {
-  return std::tie(self_name_, self_) < std::tie(peer.info.name, peer.info.id);
+  return std::tie(self_.name, self_.id) < std::tie(peer.info.name, peer.info.id);
 }
 
 // ---- accepted connections ----
@@ -118,15 +118,15 @@ void check_role(const PeerHello& hello, const Connection& connection) {
 asio::awaitable<PeerPtr> PeerMesh::peer_that_says(PeerHello hello, ConnectionPtr connection) {
   check_role(hello, *connection);
   for (;;) {
-    if (begun_) {
+    if (self_.begun) {
       check_hello(hello);
       connection->trust();
     }
-    if (begun_ && hello.role == PeerRole::fetcher) {
+    if (self_.begun && hello.role == PeerRole::fetcher) {
       check_place(*fetchers_, *connection, max_fetchers);
       co_return nullptr;
     }
-    if (const auto at = peers_.find(hello.from); begun_ && at != peers_.end()) {
+    if (const auto at = peers_.find(hello.from); self_.begun && at != peers_.end()) {
       const auto shown = connection->peer_name();
       if (!shown.empty() && shown != at->second->info.name)
         throw Error(ErrorKind::network, "it claims to be " + at->second->info.name +
@@ -142,7 +142,7 @@ asio::awaitable<PeerPtr> PeerMesh::peer_that_says(PeerHello hello, ConnectionPtr
 }
 
 PeerHello PeerMesh::hello_to(ReplicaId peer, std::size_t lane) const {
-  return {.token = token_, .from = self_, .to = peer, .lane = static_cast<std::uint16_t>(lane)};
+  return {.token = self_.token, .from = self_.id, .to = peer, .lane = static_cast<std::uint16_t>(lane)};
 }
 
 /// Whether an accepted connection takes over its lane. If the lane's connection was dialled by the peer, the
@@ -157,8 +157,8 @@ bool PeerMesh::may_take_its_place(const Peer& peer, const Lane& lane, const Peer
 
 void PeerMesh::check_hello(const PeerHello& hello) const {
   const bool known_role = hello.role == PeerRole::member || hello.role == PeerRole::fetcher;
-  const bool proper =
-      hello.token == token_ && hello.to == self_ && hello.from != self_ && hello.lane < lanes_ && known_role;
+  const bool proper = hello.token == self_.token && hello.to == self_.id && hello.from != self_.id &&
+                      hello.lane < lanes_ && known_role;
   if (!proper) throw Error(ErrorKind::network, "its hello is for another run or another replica");
 }
 

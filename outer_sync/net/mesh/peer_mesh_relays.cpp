@@ -14,7 +14,7 @@ void PeerMesh::set_relays(protocol::Relays relays) {
     if (ways_.open(peer)) open.emplace_back(peer, *ways_.relay_to(peer));
   }
   const auto carried = ways_.carried();
-  if (begun_) ways_.set(self_, told_);
+  if (self_.begun) ways_.set(self_.id, told_);
   forget_what_is_not_carried_any_more(carried);
   for (const auto& [id, relay] : open) {
     if (ways_.open(id)) continue;
@@ -54,7 +54,7 @@ void PeerMesh::hail_all() {
     if (peer == peers_.end() || relay == peers_.end()) continue;
     if (peer->second->up() || !relay->second->up() || !ways_.hails(id)) continue;
     send_at_once(*relay->second,
-                 relayed_frame(self_, id, {FrameType::hail, to_bytes(ways_.hail(id)), nullptr}));
+                 relayed_frame(self_.id, id, {FrameType::hail, to_bytes(ways_.hail(id)), nullptr}));
   }
 }
 
@@ -107,9 +107,9 @@ void PeerMesh::keep_for(const PeerPtr& target, Connection::Received frame) {
   const bool too_much = target && target->outbox.bytes_relayed(from) >= link_.max_queued;
   if (too_much) target->outbox.forget_relayed(from);
   if (!target || too_much)
-    return hearing_->send(relayed_frame(to, from, {FrameType::relay_lost, {}, nullptr}));
+    return hearing_.lane->send(relayed_frame(to, from, {FrameType::relay_lost, {}, nullptr}));
   const auto taken = is_chunk ? header_of(receipt.view, *receipt.key) : header_of(receipt.view, {.kind = {}});
-  hearing_->send(
+  hearing_.lane->send(
       relayed_frame(to, from, {FrameType::relay_taken, bytes_of(taken), nullptr}, frame.relay->session));
   if (receipt.view < view_) return;  // the view is over for the other end too, which would not acknowledge it
   put(target, is_chunk ? handler_.order_of(*receipt.key) : 0, relayed_frame(from, to, frame_of(frame)),
@@ -137,16 +137,16 @@ void PeerMesh::handle_relayed(Peer& relay, Connection::Received frame) {
       return handler_.on_ack(from, frame.head.view, key_of(frame.head));
     case FrameType::begun: {
       const auto view = from_bytes<protocol::ViewNumber>(*frame.body);
-      hearing_->send(relayed_frame(self_, from, begun_heard_frame(view)));
+      hearing_.lane->send(relayed_frame(self_.id, from, begun_heard_frame(view)));
       return handler_.on_begun(from, view);
     }
     case FrameType::chunk: {
       const auto sender = origin->second;
-      hearing_relayed_ = from;
+      hearing_.origin = from;
       const auto problem = handler_.on_chunk(from, std::move(frame));
-      hearing_relayed_.reset();
+      hearing_.origin.reset();
       if (!problem) return;
-      count_breach(*sender, *hearing_, *problem);
+      count_breach(*sender, *hearing_.lane, *problem);
       return way_lost(from);
     }
     default:
@@ -159,7 +159,8 @@ void PeerMesh::handle_hail(Peer& relay, ReplicaId from, const Hail& hail) {
   const bool was_open = ways_.open(from);
   const auto heard = ways_.heard(from, hail);
   if (hail.asks)
-    hearing_->send(relayed_frame(self_, from, {FrameType::hail, to_bytes(ways_.hail(from)), nullptr}));
+    hearing_.lane->send(
+        relayed_frame(self_.id, from, {FrameType::hail, to_bytes(ways_.hail(from)), nullptr}));
   if (heard == RelayWays::Heard::before || peer->up()) return;
   relay.outbox.forget_relayed(from);
   if (was_open) handler_.on_peer_down(from);

@@ -49,46 +49,46 @@ double arrived_per_second(const RateFollower::Sample& from, const RateFollower::
 
 }  // namespace
 
-RateFollower::RateFollower() : next_more_(first_more) {}
+RateFollower::RateFollower() { climb_.next_more = first_more; }
 
 void RateFollower::sample(const Sample& seen) {
   const bool news = seen.arrived_at > last_.arrived_at;
   // Without traffic our own queue drains, and queues of others are not visible.
   if (news || !seen.busy)
-    smoothed_ += ((seen.busy ? seconds(seen.queue) : others_) - smoothed_) * newest_part;
-  others_ = std::clamp(smoothed_, 0.0, others_);
-  queue_ = std::max(0.0, smoothed_ - others_);
+    smoothed_ += ((seen.busy ? seconds(seen.queue) : others_.queue) - smoothed_) * newest_part;
+  others_.queue = std::clamp(smoothed_, 0.0, others_.queue);
+  queue_ = std::max(0.0, smoothed_ - others_.queue);
   target_ = std::clamp(target_part * seconds(seen.shortest), min_target, max_target);
   horizon_ = std::max(shortest_horizon, round_trips_of_horizon * seconds(seen.shortest));
   const auto before = std::exchange(last_, seen);
   if (seen.arrived < before.arrived)
     forget_samples();  // a peer is gone, and its bytes are not counted any more
   if (!seen.busy) {
-    stands_ = 0;
-    if (in_window_ && seen.arrived_at - begin_.arrived_at >= window()) end_window();
+    window_.stands = 0;
+    if (window_.open && seen.arrived_at - window_.begin.arrived_at >= window()) end_window();
     was_busy_ = false;
     forget_samples();
     return;
   }
   if (!std::exchange(was_busy_, true)) busy_since_ = seen.now;
-  if (in_window_) {
-    was_full_ = was_full_ && seen.full;
-    sent_ = std::min(sent_, static_cast<double>(rate()));
-    stands_ = std::min(stands_, seconds(seen.queue) - others_);
+  if (window_.open) {
+    window_.was_full = window_.was_full && seen.full;
+    window_.sent = std::min(window_.sent, static_cast<double>(rate()));
+    window_.stands = std::min(window_.stands, seconds(seen.queue) - others_.queue);
   }
   if (!news) return;
   if (phase_ == Phase::start && find_first_queue(seen.arrived > before.arrived)) return;
   // In the first round trip after a pause no report arrives.
-  if (!in_window_ && seen.now - busy_since_ < seen.shortest) return;
-  if (!in_window_) return begin_window();
+  if (!window_.open && seen.now - busy_since_ < seen.shortest) return;
+  if (!window_.open) return begin_window();
   const bool enough = phase_ == Phase::climb && climb_queues();
-  if (seen.arrived_at - begin_.arrived_at < (enough ? 1 : 2) * window()) return;
+  if (seen.arrived_at - window_.begin.arrived_at < (enough ? 1 : 2) * window()) return;
   end_window();
   begin_window();
 }
 
 void RateFollower::forget_samples() {
-  in_window_ = false;
+  window_.open = false;
   queued_ = 0;
 }
 
@@ -98,12 +98,12 @@ bool RateFollower::find_first_queue(bool arrives) {
   const bool queued = arrives && queue_ > long_queue * target_;
   queued_ = queued ? queued_ + 1 : 0;
   if (!queued) return false;
-  if (queued_ == 1) begin_ = last_;
-  in_window_ = false;
-  if (queued_ > queued_samples && last_.arrived_at - begin_.arrived_at >= shortest_window) {
-    line_ = std::max(line_, arrived_per_second(begin_, last_));
+  if (queued_ == 1) window_.begin = last_;
+  window_.open = false;
+  if (queued_ > queued_samples && last_.arrived_at - window_.begin.arrived_at >= shortest_window) {
+    line_ = std::max(line_, arrived_per_second(window_.begin, last_));
     enter(Phase::steady);
-    climb_after_ = 1;  // packets dropped from the queue may have held up those behind them
+    climb_.after = 1;  // packets dropped from the queue may have held up those behind them
   }
   return true;
 }
@@ -111,21 +111,21 @@ bool RateFollower::find_first_queue(bool arrives) {
 RateFollower::Time RateFollower::window() const { return std::max(shortest_window, last_.shortest); }
 
 void RateFollower::begin_window() {
-  in_window_ = true;
-  begin_ = last_;
-  was_full_ = last_.full;
-  sent_before_ = sent_;
-  sent_ = static_cast<double>(rate());
-  stands_ = queue_;
+  window_.open = true;
+  window_.begin = last_;
+  window_.was_full = last_.full;
+  window_.sent_before = window_.sent;
+  window_.sent = static_cast<double>(rate());
+  window_.stands = queue_;
 }
 
 void RateFollower::end_window() {
-  const double rate = arrived_per_second(begin_, last_);
+  const double rate = arrived_per_second(window_.begin, last_);
   switch (phase_) {
     case Phase::start: {
       const bool grows = rate > start_growth * line_;
       line_ = std::max(line_, rate);
-      if (grows || !was_full_) break;
+      if (grows || !window_.was_full) break;
       begin_climb();
       break;
     }
@@ -141,79 +141,80 @@ void RateFollower::end_window() {
       }
       break;
   }
-  rate_before_ = rate;
+  window_.rate_before = rate;
 }
 
 /// While there is always a queue, the rate of arrival is the path's rate, even if little is sent. Without one
 /// the path may take more, since data may have been held up here for a moment.
 void RateFollower::learn(double rate) {
-  const double most = std::max(rate, rate_before_);
+  const double most = std::max(rate, window_.rate_before);
   const bool crowded = queue_ > long_queue * target_;
-  if (crowded && was_full_ && most < not_carried * std::min({sent_, sent_before_, line_})) {
-    line_ = most_ = (line_ + most) / 2;  // the path has become slower
-    crowded_ = 0;
-  } else if (rate > line_ || stands_ > target_) {
+  if (crowded && window_.was_full &&
+      most < not_carried * std::min({window_.sent, window_.sent_before, line_})) {
+    line_ = others_.most = (line_ + most) / 2;  // the path has become slower
+    others_.crowded = 0;
+  } else if (rate > line_ || window_.stands > target_) {
     // Arrivals far above the sending rate are data that a loss had held up.
     line_ += (std::min(rate, (1 + first_more) * line_) - line_) / averaged;
-    if (!was_full_) most_ = line_;
+    if (!window_.was_full) others_.most = line_;
   }
 }
 
 /// While our own queue stands, the full rate has been found. A queue that others cause may have gone, or have
 /// been an error.
 bool RateFollower::more_is_due() {
-  if (!was_full_) return false;
+  if (!window_.was_full) return false;
   short_queue_ = queue_ < target_ / 2 ? short_queue_ + 1 : 0;
-  const bool stands = others_ == 0 && stands_ > target_ / 2;
-  return (++windows_ >= climb_after_ && !stands) || short_queue_ >= short_windows;
+  const bool stands = others_.queue == 0 && window_.stands > target_ / 2;
+  return (++windows_ >= climb_.after && !stands) || short_queue_ >= short_windows;
 }
 
 void RateFollower::begin_climb() {
   enter(Phase::climb);
-  queue_before_ = queue_;
-  more_ = std::exchange(next_more_, usual_more) * seconds(shortest_window) / seconds(window());
+  climb_.queue_before = queue_;
+  climb_.more = std::exchange(climb_.next_more, usual_more) * seconds(shortest_window) / seconds(window());
 }
 
 /// Whether the extra data has queued.
-bool RateFollower::climb_queues() const { return queue_ > queue_before_ + target_; }
+bool RateFollower::climb_queues() const { return queue_ > climb_.queue_before + target_; }
 
 void RateFollower::climb(double rate) {
   const bool queues = climb_queues();
-  if (rate > (1 + worth_it * more_) * line_ && !queues) {
-    line_ = std::min(rate, (1 + more_) * line_);  // any more had been held up on its way
+  if (rate > (1 + worth_it * climb_.more) * line_ && !queues) {
+    line_ = std::min(rate, (1 + climb_.more) * line_);  // any more had been held up on its way
     windows_ = 0;
-    climb_after_ = soonest_climb;
+    climb_.after = soonest_climb;
     return;
   }
-  if (was_full_ && ++windows_ < climb_windows && !queues) return;
-  if (was_full_ || queues) climb_after_ = std::clamp(2 * climb_after_, soonest_climb, latest_climb);
+  if (window_.was_full && ++windows_ < climb_windows && !queues) return;
+  if (window_.was_full || queues) climb_.after = std::clamp(2 * climb_.after, soonest_climb, latest_climb);
   enter(Phase::steady);
 }
 
 /// A queue that stays although less is sent is not ours, so the rate given up for it is restored.
 void RateFollower::look_for_others() {
-  lately_ += (queue_ - lately_) * newest_window;
-  if (lately_ < target_ || lately_ < shrinks * longest_) forget_others();
-  longest_ = std::max(longest_, lately_);
-  least_ = std::min(least_, lately_);
-  most_ = std::max(most_, line_);
-  crowded_ = lately_ > long_queue * target_ ? crowded_ + 1 : 0;
-  if (crowded_ < patience && line_ > given_way * most_) return;
-  others_ += least_;
-  line_ = most_;
-  lately_ = 0;
+  others_.lately += (queue_ - others_.lately) * newest_window;
+  if (others_.lately < target_ || others_.lately < shrinks * others_.longest) forget_others();
+  others_.longest = std::max(others_.longest, others_.lately);
+  others_.least = std::min(others_.least, others_.lately);
+  others_.most = std::max(others_.most, line_);
+  others_.crowded = others_.lately > long_queue * target_ ? others_.crowded + 1 : 0;
+  if (others_.crowded < patience && line_ > given_way * others_.most) return;
+  others_.queue += others_.least;
+  line_ = others_.most;
+  others_.lately = 0;
   forget_others();
 }
 
 void RateFollower::forget_others() {
-  longest_ = least_ = lately_;
-  most_ = line_;
-  crowded_ = 0;
+  others_.longest = others_.least = others_.lately;
+  others_.most = line_;
+  others_.crowded = 0;
 }
 
 void RateFollower::enter(Phase phase) {
   phase_ = phase;
-  lately_ = queue_;
+  others_.lately = queue_;
   windows_ = short_queue_ = 0;
   forget_others();
 }
@@ -221,7 +222,7 @@ void RateFollower::enter(Phase phase) {
 std::uint64_t RateFollower::rate() const {
   if (phase_ == Phase::start) return 0;
   double gain = 1 + std::clamp((target_ - queue_) / horizon_, -max_gain_below, max_gain_above);
-  if (phase_ == Phase::climb) gain = 1 + more_;
+  if (phase_ == Phase::climb) gain = 1 + climb_.more;
   return static_cast<std::uint64_t>(std::max(slowest, gain * line_));
 }
 

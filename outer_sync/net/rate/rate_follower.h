@@ -50,32 +50,42 @@ class RateFollower {
   void forget_others();
   void enter(Phase phase);
 
+  /// The time over which arrivals are counted.
+  struct Window {
+    bool open = false, was_full = false;  ///< was_full: `full` during all of it
+    Sample begin;
+    double sent = 0, sent_before = 0;  ///< lowest rate allowed in it, and in the last one
+    double stands = 0;                 ///< seconds: shortest queue in it
+    double rate_before = 0;            ///< rate delivered in the last one
+  };
+  struct Climb {
+    double more = 0, queue_before = 0;  ///< extra part of the rate, and queue at the start
+    double next_more = 0;               ///< extra part of the rate in the next climb
+    int after = 8;                      ///< steady windows until the next climb
+  };
+  /// Traffic of others on the path.
+  struct Others {
+    double queue = 0;               ///< seconds: the part of the queueing delay that they cause
+    double lately = 0;              ///< mean queue of the last windows
+    double longest = 0, least = 0;  ///< extremes of `lately` since it last shrank
+    double most = 0;                ///< highest rate since then
+    int crowded = 0;                ///< consecutive windows with a long queue
+  };
+
   Phase phase_ = Phase::start;
   double line_ = 0;                ///< the path's rate, bytes per second
   double smoothed_ = 0;            ///< seconds: recent queueing delay
-  double others_ = 0;              ///< seconds: the part of it that others cause
   double queue_ = 0, target_ = 0;  ///< seconds
   double horizon_ = 1;             ///< seconds in which the queue should reach the target
   Sample last_;
   bool was_busy_ = false;
   Time busy_since_{};
-
-  bool in_window_ = false, was_full_ = false;  ///< was_full_: `full` during the whole window
-  Sample begin_;                               ///< sample at the window's start
-  double sent_ = 0, sent_before_ = 0;          ///< lowest rate allowed in this window, and in the last one
-  double stands_ = 0;                          ///< seconds: shortest queue in the window
-  double rate_before_ = 0;                     ///< rate delivered in the last window
-
-  int queued_ = 0;                      ///< phase start: consecutive samples with a queue
-  int windows_ = 0;                     ///< windows in this phase, or since a climb found more
-  int short_queue_ = 0;                 ///< consecutive full windows with hardly any queue
-  int climb_after_ = 8;                 ///< steady windows until the next climb
-  double more_ = 0, queue_before_ = 0;  ///< phase climb: extra part of the rate, and queue at the start
-  double next_more_;                    ///< extra part of the rate in the next climb
-  int crowded_ = 0;                     ///< consecutive windows with a long queue
-  double lately_ = 0;                   ///< mean queue of the last windows
-  double longest_ = 0, least_ = 0;      ///< extremes of lately_ since it last shrank
-  double most_ = 0;                     ///< highest rate since then
+  int queued_ = 0;       ///< phase start: consecutive samples with a queue
+  int windows_ = 0;      ///< windows in this phase, or since a climb found more
+  int short_queue_ = 0;  ///< consecutive full windows with hardly any queue
+  Window window_;
+  Climb climb_;
+  Others others_;
 };
 
 /// Splits a total into equal parts, none above its cap (0: no cap). The others share the rest of a capped
