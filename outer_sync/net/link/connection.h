@@ -94,8 +94,8 @@ struct OtherEnd {
   bool may_be_newcomer = false;
 };
 
-/// Large because whatever owns a socket is here: sending and pacing, receiving, closing, and who the other
-/// end is.
+/// Large because all uses of one socket are here: sending and pacing, receiving, closing, and the identity
+/// of the other end.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   using Clock = std::chrono::steady_clock;

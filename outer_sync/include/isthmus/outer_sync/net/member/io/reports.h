@@ -77,7 +77,7 @@ struct NodeStatus {
   }
 };
 
-/// What an observer has after a call of MemberNode::follow.
+/// The result of MemberNode::follow, for an observer.
 struct Following {
   bool goes_on = true;      ///< false: the run has ended, and nothing more that may be applied will arrive
   bool has_state = false;   ///< the loop has all fragments
