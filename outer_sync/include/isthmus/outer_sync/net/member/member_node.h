@@ -22,7 +22,7 @@ namespace isthmus::outer_sync {
 
 class OuterLoop;
 
-/// The application's choices. Members of a run may differ in all but `lossless` and `moments`.
+/// Settings of a node that have a default.
 struct MemberOptions {
   quant::Lossless lossless = quant::Lossless::none;
   /// A replica that copies the run's state also copies the inner optimizer's moments; then all members must
