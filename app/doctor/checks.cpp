@@ -21,7 +21,7 @@
 #include "isthmus/data/corpus.h"
 #include "isthmus/data/tokenizer.h"
 #include "isthmus/outer_sync/core/address.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/versions.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "isthmus/outer_sync/tls/certificate_state.h"
 #include "isthmus/trainer/parameter_table.h"

@@ -11,7 +11,7 @@
 #include "isthmus/data/corpus.h"
 #include "isthmus/outer_sync/engine/outer_loop.h"
 #include "isthmus/outer_sync/net/member/member_node.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/state.h"
 #include "isthmus/trainer/checkpoint.h"
 #include "isthmus/trainer/checkpoint_writer.h"
 #include "isthmus/trainer/replica.h"

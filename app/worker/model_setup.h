@@ -11,7 +11,7 @@
 #include "isthmus/data/device.h"
 #include "isthmus/data/heldout.h"
 #include "isthmus/outer_sync/log/safetensors.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/joining.h"
 #include "isthmus/trainer/device.h"
 #include "isthmus/trainer/evaluate.h"
 #include "isthmus/trainer/parameter_table.h"

@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "isthmus/base/error.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/commands.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
 #include "isthmus/outer_sync/tls/authority.h"
 
 namespace isthmus::outer_sync::tls {

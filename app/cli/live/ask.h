@@ -6,7 +6,7 @@
 #include <string>
 
 #include "command_line/command_line.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/commands.h"
 #include "run/experiment/experiment.h"
 
 namespace isthmus::app {

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "compare/report/verdicts.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/versions.h"
 #include "run/output/version.h"
 
 namespace isthmus::app {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <isthmus_commit.h>
 
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/versions.h"
 
 namespace isthmus::app {
 

@@ -9,7 +9,8 @@
 #include <set>
 #include <vector>
 
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
+#include "isthmus/outer_sync/protocol/messages/paths.h"
 #include "net/wire/frame.h"
 
 namespace isthmus::outer_sync::transport {

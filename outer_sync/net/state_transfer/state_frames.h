@@ -12,7 +12,9 @@
 #include "isthmus/base/aligned.h"
 #include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/protocol/member.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/chunks.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
+#include "isthmus/outer_sync/protocol/messages/state.h"
 #include "net/wire/frame_reader.h"
 
 namespace isthmus::outer_sync::transport {

@@ -19,7 +19,11 @@
 #include "isthmus/outer_sync/engine/round_exchange.h"
 #include "isthmus/outer_sync/net/member/io/reports.h"
 #include "isthmus/outer_sync/protocol/member_actions.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/chunks.h"
+#include "isthmus/outer_sync/protocol/messages/ending.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
+#include "isthmus/outer_sync/protocol/messages/state.h"
+#include "isthmus/outer_sync/protocol/messages/views.h"
 #include "isthmus/outer_sync/protocol/work_order.h"
 
 namespace isthmus::outer_sync::transport {

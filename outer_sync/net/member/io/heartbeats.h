@@ -10,7 +10,8 @@
 
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/config/config.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/heartbeats.h"
+#include "isthmus/outer_sync/protocol/messages/state.h"
 #include "net/link/awake_clock.h"
 #include "net/link/connection.h"
 #include "net/member/io/crossing.h"

@@ -6,7 +6,10 @@
 #include <vector>
 
 #include "isthmus/base/hash.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/joining.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
+#include "isthmus/outer_sync/protocol/messages/state.h"
+#include "isthmus/outer_sync/protocol/messages/views.h"
 #include "net/link/control_link.h"
 #include "net/member/io/crossing.h"
 #include "net/member/io/heartbeats.h"

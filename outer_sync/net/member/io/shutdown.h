@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/ending.h"
 #include "net/link/connection.h"
 #include "net/link/control_link.h"
 #include "net/member/io/crossing.h"

@@ -7,7 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/chunks.h"
+#include "isthmus/outer_sync/protocol/messages/joining.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
+#include "isthmus/outer_sync/protocol/messages/state.h"
 #include "net/member/io/codec_context.h"
 #include "net/member/io/crossing.h"
 #include "net/state_transfer/state_fetcher.h"

@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
 #include "isthmus/quant/passes.h"
 
 namespace isthmus::outer_sync {

@@ -5,7 +5,7 @@
 
 #include "isthmus/base/hash.h"
 #include "isthmus/outer_sync/core/layout.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
 
 namespace isthmus::outer_sync::log {
 

@@ -13,7 +13,8 @@
 #include "isthmus/base/archive.h"
 #include "isthmus/base/hash.h"
 #include "isthmus/outer_sync/core/layout.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
+#include "isthmus/outer_sync/protocol/messages/versions.h"
 #include "isthmus/quant/codec.h"
 
 namespace isthmus::outer_sync::log {

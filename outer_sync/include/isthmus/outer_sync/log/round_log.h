@@ -20,7 +20,9 @@
 
 #include "isthmus/base/aligned.h"
 #include "isthmus/outer_sync/log/log_header.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/chunks.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
+#include "isthmus/outer_sync/protocol/messages/state.h"
 #include "isthmus/quant/passes.h"
 
 namespace isthmus::outer_sync::log {

@@ -9,7 +9,8 @@
 #include <set>
 #include <string>
 
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
+#include "isthmus/outer_sync/protocol/messages/state.h"
 
 namespace isthmus::outer_sync::protocol {
 

@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "isthmus/outer_sync/core/layout.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/heartbeats.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
 
 namespace isthmus::outer_sync::protocol {
 

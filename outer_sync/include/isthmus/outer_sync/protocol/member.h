@@ -15,7 +15,11 @@
 
 #include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/protocol/health.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/chunks.h"
+#include "isthmus/outer_sync/protocol/messages/heartbeats.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
+#include "isthmus/outer_sync/protocol/messages/state.h"
+#include "isthmus/outer_sync/protocol/messages/views.h"
 #include "isthmus/outer_sync/protocol/rejection.h"
 #include "isthmus/quant/codec.h"
 

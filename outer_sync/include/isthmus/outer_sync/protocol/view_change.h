@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "isthmus/outer_sync/core/layout.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
+#include "isthmus/outer_sync/protocol/messages/state.h"
+#include "isthmus/outer_sync/protocol/messages/views.h"
 #include "isthmus/outer_sync/protocol/topology.h"
 
 namespace isthmus::outer_sync::protocol {

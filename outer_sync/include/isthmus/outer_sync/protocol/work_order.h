@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "isthmus/base/samples.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
+#include "isthmus/outer_sync/protocol/messages/views.h"
 
 namespace isthmus::outer_sync::protocol {
 

@@ -5,7 +5,7 @@
 #include <chrono>
 
 #include "isthmus/outer_sync/config/config.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/commands.h"
 
 namespace isthmus::outer_sync {
 

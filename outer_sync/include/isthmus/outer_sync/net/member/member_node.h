@@ -16,7 +16,11 @@
 #include "isthmus/outer_sync/engine/round_exchange.h"
 #include "isthmus/outer_sync/net/member/io/record_queue.h"
 #include "isthmus/outer_sync/net/member/io/reports.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/chunks.h"
+#include "isthmus/outer_sync/protocol/messages/ending.h"
+#include "isthmus/outer_sync/protocol/messages/joining.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
+#include "isthmus/outer_sync/protocol/messages/state.h"
 
 namespace isthmus::outer_sync {
 

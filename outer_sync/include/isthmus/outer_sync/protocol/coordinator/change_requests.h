@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "isthmus/outer_sync/protocol/coordinator/options.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/joining.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
 #include "isthmus/outer_sync/protocol/settings.h"
 
 namespace isthmus::outer_sync::protocol {

@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "isthmus/outer_sync/protocol/member.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/joining.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
 #include "isthmus/outer_sync/protocol/topology.h"
 
 namespace isthmus::outer_sync::protocol {

@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "isthmus/outer_sync/protocol/member.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
+#include "isthmus/outer_sync/protocol/messages/paths.h"
 
 namespace isthmus::outer_sync::protocol {
 

@@ -9,7 +9,7 @@
 #include <variant>
 
 #include "isthmus/outer_sync/protocol/member.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
 
 namespace isthmus::outer_sync::protocol {
 

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "isthmus/outer_sync/protocol/member.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/heartbeats.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
+#include "isthmus/outer_sync/protocol/messages/paths.h"
 
 namespace isthmus::outer_sync::protocol {
 

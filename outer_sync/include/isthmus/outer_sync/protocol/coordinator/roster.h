@@ -12,7 +12,11 @@
 #include "isthmus/outer_sync/protocol/coordinator/actions.h"
 #include "isthmus/outer_sync/protocol/coordinator/observations.h"
 #include "isthmus/outer_sync/protocol/member.h"
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/ending.h"
+#include "isthmus/outer_sync/protocol/messages/heartbeats.h"
+#include "isthmus/outer_sync/protocol/messages/joining.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
+#include "isthmus/outer_sync/protocol/messages/views.h"
 
 namespace isthmus::outer_sync::protocol {
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <string>
 
-#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/messages/reports.h"
 
 namespace isthmus::outer_sync {
 
