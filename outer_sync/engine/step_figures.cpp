@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "isthmus/outer_sync/protocol/messages/heartbeats.h"
+
 namespace isthmus::outer_sync {
 
 std::optional<OuterStepFigures> figures_of(const quant::Products& products, const quant::OuterStep& rule) {

@@ -255,6 +255,7 @@ class Member {
   void keep_result(ChunkId chunk, Round round, Result result);
   void deliver(FragmentId fragment, Round round, const Results& results);
   void forget(FragmentId fragment);
+  [[nodiscard]] std::vector<HeldResults> held_results() const;
   [[nodiscard]] const SharedBytes* held(const ChunkKey& key) const;
   [[nodiscard]] bool is_decided(ChunkId chunk, Round round) const;
   [[nodiscard]] Results& results_of(FragmentId fragment, Round round);
