@@ -22,7 +22,7 @@ compiler=(g++)
 ! command -v ccache >/dev/null || compiler=(ccache g++)
 
 core=(outer_sync/protocol/*.cpp outer_sync/protocol/coordinator/*.cpp outer_sync/core/address.cpp outer_sync/core/layout.cpp)
-simulator=("${core[@]}" tests/simulation/{world,world_coordinator,world_training,network,invariants,simulate}.cpp)
+simulator=("${core[@]}" tests/simulation/*.cpp)
 tests=("${core[@]}" tests/outer_sync/protocol_{coordinator,going_back,join,view_plan}_test.cpp)
 
 # build FOLDER PROGRAM SOURCE...: compiles the changed sources in FOLDER, and reuses the other objects.
