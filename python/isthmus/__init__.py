@@ -7,7 +7,8 @@ from ._native import ConfigError, DataError, DivergenceError, Error, NetworkErro
 
 if TYPE_CHECKING:
     from . import codecs as codecs
-    from .loop import OuterLoop, initial_parameters, synchronous_step, worker_arguments
+    from ._experiment import initial_parameters, worker_arguments
+    from .loop import OuterLoop, synchronous_step
     from .observer import Observer
 
 __all__ = [
@@ -31,9 +32,9 @@ _LAZY = {
     "codecs": "codecs",
     "Observer": "observer",
     "OuterLoop": "loop",
-    "initial_parameters": "loop",
+    "initial_parameters": "_experiment",
     "synchronous_step": "loop",
-    "worker_arguments": "loop",
+    "worker_arguments": "_experiment",
 }
 
 if not TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any, Iterator, Mapping, Optional, Sequence, Union
 import torch
 
 from . import _native
+from ._experiment import experiment_of, placement_of
 from ._storage import whole_parameters_of
-from .loop import experiment_of, placement_of
 
 
 class Observer:

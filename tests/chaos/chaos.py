@@ -19,11 +19,17 @@ import sys
 import tempfile
 import time
 
-from cluster import REPLICAS, Cluster, Failure, die_with_parent, median, tail
+from cluster import REPLICAS, Cluster
+from processes import Failure, die_with_parent, tail
 
 MOST_GROWTH = 16 << 20  # bytes of resident memory that an allocator alone may add
 STEPS_PER_MINUTE = 900  # upper limit on any machine, because of the config's round trip
 KINDS = {"kill": 4, "suspend": 4, "leave": 2, "coordinator": 2, "fifth": 2}  # kinds of faults and their weights
+
+
+def median(values):
+    values = sorted(values)
+    return values[len(values) // 2] if values else None
 
 
 class Chaos(Cluster):

@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 
-from cluster import Cluster, Failure
+from cluster import Cluster
+from processes import Failure
 
 LAB, FORWARDER, BINARY = sys.argv[1:4]
 STEPS = 60  # number of steps that proves that a worker continues

@@ -7,8 +7,8 @@ import struct
 import subprocess
 import time
 
-from cluster import Failure, Worker, die_with_parent
 from faults import flip_a_bit, tensors_of
+from processes import Failure, Worker, die_with_parent
 
 OBSERVE_WITHIN = 5  # seconds
 VALUES = 16  # number of floats of a tensor to search for

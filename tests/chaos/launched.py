@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 
-from cluster import Failure, GrowingFile, die_with_parent, free_port, tail
 from faults import processes_with, write_fake_ssh
+from processes import Failure, GrowingFile, die_with_parent, free_port, tail
 
 LAUNCHED_PATIENCE = 150  # seconds; `launch` increases its delays for processes that die again
 STEPS_OF_EACH = 15  # steps of each worker before the run counts as recovered

@@ -12,8 +12,8 @@ import toy  # noqa: E402
 
 import isthmus  # noqa: E402
 from isthmus import _native  # noqa: E402
+from isthmus._experiment import placement_of as placement_of_experiment  # noqa: E402
 from isthmus._placement import ALIGNMENT, place, plain_name  # noqa: E402
-from isthmus.loop import placement_of as placement_of_experiment  # noqa: E402
 from isthmus._storage import Storage, parameters_of  # noqa: E402
 
 
