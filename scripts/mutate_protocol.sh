@@ -23,7 +23,8 @@ compiler=(g++)
 
 core=(outer_sync/protocol/*.cpp outer_sync/protocol/coordinator/*.cpp outer_sync/core/address.cpp outer_sync/core/layout.cpp)
 simulator=("${core[@]}" tests/simulation/*.cpp)
-tests=("${core[@]}" tests/outer_sync/protocol_{coordinator,going_back,join,view_plan}_test.cpp)
+units=(tests/outer_sync/protocol_{coordinator,ending,giving_up,going_back,join,newcomers,records,restart,resume,sealing,survivors,view_plan}_test.cpp)
+tests=("${core[@]}" tests/outer_sync/cluster.cpp "${units[@]}")
 
 # build FOLDER PROGRAM SOURCE...: compiles the changed sources in FOLDER, and reuses the other objects.
 build() {
@@ -51,7 +52,7 @@ judge_short() {
   done >"$folder/changed.cpp"
   line=$(ninja -C build/release -t commands $binary | tail -1)
   line=${line/ -o $binary / $folder/changed.o -Wl,-z,muldefs -o $folder/tests }
-  suites=$(sed -nE 's/^TEST(_F)?\(([A-Za-z]+),.*/\2.*/p' "${tests[@]: -4}" | sort -u | paste -sd:)
+  suites=$(sed -nE 's/^TEST(_F)?\(([A-Za-z]+),.*/\2.*/p' "${units[@]}" | sort -u | paste -sd:)
   if ! { g++ "${options[@]}" -O0 -c "$folder/changed.cpp" -o "$folder/changed.o" && (cd build/release && eval "$line") &&
     [ -x "$folder/tests" ]; } >"$folder/out" 2>&1; then
     caught="DOES NOT COMPILE"

@@ -1,50 +1,26 @@
-// Tokens, invitations, and how strangers fare at a coordinator that enrols newcomers.
+// Tokens and invitations: which newcomers get a certificate, and what others learn.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <fstream>
 #include <sstream>
-#include <thread>
 
+#include "enrolment_support.h"
 #include "isthmus/base/random.h"
-#include "isthmus/outer_sync/net/coordinator/coordinator_node.h"
-#include "isthmus/outer_sync/net/coordinator/enrol.h"
-#include "isthmus/outer_sync/tls/newcomer.h"
-#include "raw_tls.h"
-#include "temporary_folder.h"
-#include "tls/credentials.h"
 #include "tls/request.h"
 
 namespace isthmus::outer_sync {
 namespace {
 
-using namespace std::chrono_literals;
 using testing::HasSubstr;
 using testing::Not;
 using tls::Authority;
 using tls::EnrolmentAnswer;
-using tls::EnrolmentDesk;
 using tls::EnrolmentRequest;
-using tls::Invitations;
 using tls::JoinToken;
-using tls::Secret;
-using transport::FrameType;
-
-const Invitations::Time noon{1'700'000'000s};
-
-template <class Work>
-std::string failure_of(Work work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::string random_word(std::uint64_t seed) {
   static constexpr std::string_view letters = "abcXYZ019._-";
@@ -89,52 +65,17 @@ TEST(JoinTokens, AnyTextIsReadOrRefusedInWords) {
     std::string text = seed % 3 == 0 ? "" : "isthmus1.";
     const auto size = random_bits(5, seed, 0) % 200;
     for (std::size_t i = 0; i < size; ++i) text += usual[random_bits(6, seed, i) % usual.size()];
-    EXPECT_THAT(failure_of([&] { (void)tls::parse_token(text); }), HasSubstr("the token ")) << text;
+    EXPECT_THAT(error_text([&] { (void)tls::parse_token(text); }), HasSubstr("the token ")) << text;
   }
-  EXPECT_THAT(failure_of([&] { (void)tls::parse_token("isthmus1." + std::string(1 << 20, 'A')); }),
+  EXPECT_THAT(error_text([&] { (void)tls::parse_token("isthmus1." + std::string(1 << 20, 'A')); }),
               HasSubstr("is too long"));
   auto outside = random_token(1);
   outside.name = "../r0";
-  EXPECT_THAT(failure_of([&] { (void)tls::parse_token(tls::to_text(outside)); }),
+  EXPECT_THAT(error_text([&] { (void)tls::parse_token(tls::to_text(outside)); }),
               HasSubstr("expected up to 64"));
 }
 
 // ---- invitations ----
-
-class Enrolment : public testing::Test {
- protected:
-  [[nodiscard]] JoinToken invite(const std::string& name, std::chrono::seconds lifetime = 1h,
-                                 Invitations::Time now = noon) const {
-    return {.run = "test",
-            .name = name,
-            .coordinator = "127.0.0.1:1",
-            .authority = authority.fingerprint(),
-            .secret = authority.invite(name, tls::usual_role(name), now, lifetime, 10)};
-  }
-  [[nodiscard]] tls::NewcomerFolder folder(const std::string& name) const {
-    return tls::NewcomerFolder(files / name);
-  }
-  EnrolmentDesk::Reply ask(const EnrolmentRequest& request, const std::string& from = "192.0.2.1",
-                           Invitations::Time now = noon) {
-    return desk.answer(to_bytes(request), from, now);
-  }
-  void expect_refusal(const EnrolmentDesk::Reply& reply, const std::string& why) {
-    EXPECT_EQ(to_bytes(reply.answer), to_bytes(EnrolmentAnswer{})) << "a stranger must learn nothing more";
-    EXPECT_THAT(reply.line, HasSubstr(why));
-  }
-
-  [[nodiscard]] static long lines_of(const std::filesystem::path& file) {
-    return std::ranges::count(read_all(file), '\n');
-  }
-  [[nodiscard]] int revoked_entries() const {
-    const auto list = tls::read_revocations(files / "test/ca.crl");
-    return sk_X509_REVOKED_num(X509_CRL_get_REVOKED(list.get()));
-  }
-
-  TemporaryFolder files;
-  Authority authority = Authority::create(files / "test", "test");
-  EnrolmentDesk desk{authority, "run: {name: test}\n"};
-};
 
 TEST_F(Enrolment, GivesACertificateForAKeyThatStaysWhereItIs) {
   const auto token = invite("r9");
@@ -160,7 +101,7 @@ TEST_F(Enrolment, GivesACertificateForAKeyThatStaysWhereItIs) {
             perms::owner_read | perms::owner_write);
   // The certificate is on record like any other.
   authority.revoke("r9");
-  EXPECT_THAT(failure_of([&] {
+  EXPECT_THAT(error_text([&] {
                 std::filesystem::copy_file(files / "test/ca.crl", files / "r9/ca.crl");
                 const tls::Credentials refused(files / "r9");
               }),
@@ -212,7 +153,7 @@ TEST_F(Enrolment, RevokingANameEndsItsInvitationsUsedOrNot) {
   const auto never_came = folder("r7").request(invite("r7"));
   authority.revoke("r7");
   expect_refusal(ask(never_came), "there is no such invitation");
-  EXPECT_THAT(failure_of([&] { authority.revoke("r6"); }), HasSubstr("nothing to revoke"));
+  EXPECT_THAT(error_text([&] { authority.revoke("r6"); }), HasSubstr("nothing to revoke"));
   // After a new invitation it can join again.
   EXPECT_TRUE(ask(folder("r9 anew").request(invite("r9"))).answer.accepted());
 }
@@ -225,7 +166,7 @@ TEST_F(Enrolment, TheListOfTheRevokedIsNeverLongerThanProcessesRead) {
     std::ofstream issued(files / "test/issued", std::ios::app);
     for (int i = 0; i < 30'000; ++i) issued << "7" << std::string(26, '0') << 10'000 + i << " r9\n";
   }
-  EXPECT_THAT(failure_of([&] { authority.revoke("r9"); }), HasSubstr("ca.crl would have "));
+  EXPECT_THAT(error_text([&] { authority.revoke("r9"); }), HasSubstr("ca.crl would have "));
   EXPECT_EQ(read_all(files / "test/ca.crl"), before);
   (void)authority.issue("r7", 10);
   authority.revoke("r7");
@@ -315,7 +256,7 @@ TEST_F(Enrolment, AnAnswerThatIsNotTheTokensIsNotTakenUp) {
   const auto own = folder("r9");
   const auto answer = ask(own.request(token)).answer;
   const auto refused = [&](const JoinToken& by, const EnrolmentAnswer& changed) {
-    const auto why = failure_of([&] { own.complete(by, changed); });
+    const auto why = error_text([&] { own.complete(by, changed); });
     EXPECT_FALSE(own.enrolled());
     return why;
   };
@@ -335,124 +276,6 @@ TEST_F(Enrolment, AnAnswerThatIsNotTheTokensIsNotTakenUp) {
   certificate.certificate = certified_by(authority, folder("r8").request(token).request);
   EXPECT_THAT(refused(token, certificate), HasSubstr("for another key"));
   own.complete(token, answer);
-}
-
-// ---- over the network ----
-
-/// A coordinator without members, on a thread of its own.
-class Coordinator : public CoordinatorObserver {
- public:
-  Coordinator(const Authority& authority, const std::string& run)
-      : node_(network(authority), options(run), *this,
-              std::make_unique<EnrolmentDesk>(authority, "run: {name: test}\n")),
-        thread_([this] { (void)node_.run(); }) {}
-  ~Coordinator() override {
-    node_.request_stop("the test is over");
-    thread_.join();
-  }
-  [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(node_.port()); }
-  [[nodiscard]] std::string said() {
-    const std::lock_guard lock(mutex_);
-    return said_;
-  }
-
- private:
-  static NetworkConfig network(const Authority& authority) {
-    NetworkConfig network;
-    network.coordinator = "127.0.0.1:0";
-    network.certs = authority.issue(tls::coordinator_name, 10).string();
-    return network;
-  }
-  static protocol::CoordinatorOptions options(const std::string& run) {
-    protocol::CoordinatorOptions options;
-    options.run = run;
-    options.replicas = 2;
-    return options;
-  }
-  void message(const std::string& text) override {
-    const std::lock_guard lock(mutex_);
-    said_ += text + "\n";
-  }
-  void members_changed(const protocol::Coordinator&) override {}
-  void evaluated(std::uint64_t, double) override {}
-  void round_judged(const protocol::RoundJudged&) override {}
-  void store(const protocol::LastView&) override {}
-
-  std::mutex mutex_;
-  std::string said_;
-  CoordinatorNode node_;
-  std::thread thread_;
-};
-
-JoinToken at(JoinToken token, const Coordinator& coordinator) {
-  token.coordinator = coordinator.address();
-  return token;
-}
-
-TEST_F(Enrolment, OverTheNetworkItIsTheSame) {
-  Coordinator coordinator(authority, "test");
-  const auto token = at(invite("r9", 1h, std::chrono::system_clock::now()), coordinator);
-  const auto enrolled = enrol(token, folder("r9").request(token), 20s);
-  EXPECT_EQ(enrolled.own_address, "127.0.0.1");
-  EXPECT_EQ(enrolled.answer.seen_as, "127.0.0.1");
-  folder("r9").complete(token, enrolled.answer);
-  EXPECT_THAT(failure_of([&] { (void)enrol(token, folder("thief").request(token), 20s); }),
-              HasSubstr("refuses this token"));
-  EXPECT_THAT(coordinator.said(), HasSubstr("was used before"));
-}
-
-TEST_F(Enrolment, OneThatTakesLongKeepsNobodyWaiting) {
-  Coordinator coordinator(authority, "test");
-  const auto token = at(invite("r9", 1h, std::chrono::system_clock::now()), coordinator);
-  const int lock = ::open((files / "test/lock").c_str(), O_RDWR);
-  ASSERT_EQ(::flock(lock, LOCK_EX), 0);
-  bool accepted = false;
-  std::thread newcomer([&] { accepted = enrol(token, folder("r9").request(token), 20s).answer.accepted(); });
-  RawTls member(coordinator.address(), files / "test" / tls::coordinator_name);
-  member.say(transport::control_frame(protocol::Hello{}));
-  EXPECT_TRUE(member.receive()) << "the coordinator must answer others while it enrols a newcomer";
-  ::close(lock);
-  newcomer.join();
-  EXPECT_TRUE(accepted);
-}
-
-TEST_F(Enrolment, WhoIsNotOfTheTokensAuthorityGetsNoSecret) {
-  const auto another = Authority::create(files / "another", "test");
-  (void)another.invite("r9", tls::Role::trainer, std::chrono::system_clock::now(), 1h, 10);
-  Coordinator impostor(another, "test");
-  const auto token = at(invite("r9", 1h, std::chrono::system_clock::now()), impostor);
-  EXPECT_THAT(failure_of([&] { (void)enrol(token, folder("r9").request(token), 20s); }),
-              HasSubstr("not of the authority that the token names"));
-  EXPECT_THAT(impostor.said(), Not(HasSubstr("refused a newcomer")));
-}
-
-TEST_F(Enrolment, WithoutACertificateNothingElseIsHeard) {
-  Coordinator coordinator(authority, "test");
-  EXPECT_TRUE(RawTls(coordinator.address(), {}).is_dropped())
-      << "without an invitation no stranger may connect";
-  const auto token = at(invite("r9", 1h, std::chrono::system_clock::now()), coordinator);
-  const auto dropped = [&](const transport::Frame& frame) {
-    RawTls stranger(coordinator.address(), {});
-    stranger.say(frame);
-    return !stranger.receive();
-  };
-  protocol::Hello hello;
-  hello.run = "test";
-  hello.member.name = "r9";
-  EXPECT_TRUE(dropped(transport::control_frame(hello)));
-  EXPECT_TRUE(dropped({FrameType::peer_hello, Bytes(100), nullptr}));
-  EXPECT_TRUE(dropped({FrameType::enrolment, Bytes(transport::unauthenticated_limit + 1), nullptr}));
-  {
-    RawTls stranger(coordinator.address(), {});
-    stranger.say({FrameType::enrolment, Bytes(10), nullptr});
-    stranger.say(transport::control_frame(hello));
-    const auto answer = stranger.receive();
-    ASSERT_TRUE(answer);
-    EXPECT_FALSE(from_bytes<EnrolmentAnswer>(answer->head).accepted());
-    EXPECT_FALSE(stranger.receive()) << "it was still served after its answer";
-  }
-  EXPECT_THAT(coordinator.said(), Not(HasSubstr("joined")));
-  EXPECT_TRUE(enrol(token, folder("r9").request(token), 20s).answer.accepted());
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "isthmus/outer_sync/config/config.h"
 #include "net/link/listen.h"
 #include "net/mesh/peer_mesh.h"
+#include "run_token.h"
 
 namespace isthmus::outer_sync::transport {
 
@@ -32,12 +33,6 @@ inline constexpr std::size_t largest_chunk = 64 << 10;
 inline constexpr std::size_t lanes = 2, chunks_of_a_round = 6;
 inline constexpr auto patience =
     30s;  ///< longer than any wait in these tests, so that a test fails instead of hanging
-
-inline Digest run_token() {
-  Digest token;
-  token.bytes.fill(7);
-  return token;
-}
 
 /// A mesh on its own io thread. Like a member, it sends unacknowledged chunks again when a peer's lanes are
 /// back. It records the events it gets, and separately any that do not fit its peers.

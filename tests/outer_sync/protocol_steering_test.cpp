@@ -1,6 +1,8 @@
 // Operators' requests to a coordinator: changes come with a view, at a step that no member can have passed.
 
-#include "coordinator_support.h"
+#include <optional>
+
+#include "steering_support.h"
 
 namespace isthmus::outer_sync::protocol {
 namespace {
@@ -9,23 +11,6 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-constexpr ConnectionId operator_connection = 50;
-
-Command command(const std::string& verb, std::vector<std::string> arguments = {}) {
-  return {.run = "run-1", .by = "operator", .verb = verb, .arguments = std::move(arguments), .member = {}};
-}
-
-CoordinatorOptions options(std::size_t replicas) {
-  auto options = CoordinatorHarness::default_options(replicas);
-  options.steps = 1000;
-  options.judge = [](const Settings&, const ConfigItems& items) {
-    const auto& key = items.front().first;
-    return ChangeVerdict{key == "model.dim" ? "model.dim cannot be set in mid-run" : "",
-                         key == "network.rate"};
-  };
-  return options;
-}
 
 class Steering : public ::testing::Test {
  protected:
@@ -57,11 +42,11 @@ class Steering : public ::testing::Test {
     return answer ? answer->problem : "no answer";
   }
 
-  CoordinatorHarness run{options(2)};
+  CoordinatorHarness run{steerable_options(2)};
 };
 
 TEST_F(Steering, AChangeHoldsFromAStepThatNobodyCanBePast) {
-  run.receive(operator_connection, command("set", {"outer.sync_every=60"}));
+  run.receive(operator_connection, operator_command("set", {"outer.sync_every=60"}));
   EXPECT_EQ(run.count<Answer>(operator_connection), 0U) << "the change has begun at no member yet";
   seal(40, 47);
   const auto view = run.last<NewView>(1);
@@ -76,7 +61,7 @@ TEST_F(Steering, AChangeHoldsFromAStepThatNobodyCanBePast) {
 }
 
 TEST_F(Steering, AStepThatIsNamedIsTakenOrRefused) {
-  auto late = command("set", {"outer.sync_every=60"});
+  auto late = operator_command("set", {"outer.sync_every=60"});
   late.at = 100;
   run.receive(operator_connection, late);
   seal(40, 47);
@@ -90,11 +75,11 @@ TEST_F(Steering, AStepThatIsNamedIsTakenOrRefused) {
 }
 
 TEST_F(Steering, ChangesNeverGoBack) {
-  auto first = command("set", {"outer.sync_every=60"});
+  auto first = operator_command("set", {"outer.sync_every=60"});
   first.at = 300;
   run.receive(operator_connection, first);
   seal(40, 47);
-  run.receive(51, command("set", {"outer.optimizer.lr=0.5"}));
+  run.receive(51, operator_command("set", {"outer.optimizer.lr=0.5"}));
   seal(80, 90);
   EXPECT_EQ(settings().changes.at(1).step, 300U)
       << "otherwise the changes would not be in the order of their steps";
@@ -102,28 +87,28 @@ TEST_F(Steering, ChangesNeverGoBack) {
 }
 
 TEST_F(Steering, NothingIsChangedAtTheEnd) {
-  run.receive(operator_connection, command("set", {"outer.sync_every=60"}));
+  run.receive(operator_connection, operator_command("set", {"outer.sync_every=60"}));
   seal(990, 1003);
   EXPECT_THAT(problem(), HasSubstr("the run ends at step 1000"));
   EXPECT_THAT(settings().changes, IsEmpty());
 }
 
 TEST_F(Steering, WhatTheRunRefusesIsSaidAtOnce) {
-  run.receive(operator_connection, command("set", {"model.dim=64"}));
+  run.receive(operator_connection, operator_command("set", {"model.dim=64"}));
   EXPECT_THAT(problem(), HasSubstr("model.dim cannot be set in mid-run"));
   EXPECT_EQ(run.last<Seal>(1)->view, 1U) << "a refused change must not change the view";
-  run.receive(51, command("set", {"nonsense"}));
+  run.receive(51, operator_command("set", {"nonsense"}));
   EXPECT_THAT(problem(51), HasSubstr("expected at least one KEY=VALUE"));
-  run.receive(52, command("fly"));
+  run.receive(52, operator_command("fly"));
   EXPECT_THAT(problem(52), HasSubstr("unknown command 'fly'"));
-  auto other = command("pause");
+  auto other = operator_command("pause");
   other.run = "run-2";
   run.receive(53, other);
   EXPECT_THAT(problem(53), HasSubstr("this is run 'run-1'"));
 }
 
 TEST_F(Steering, AViewThatBeganNowhereIsAskedForOnceMore) {
-  run.receive(operator_connection, command("set", {"outer.sync_every=60"}));
+  run.receive(operator_connection, operator_command("set", {"outer.sync_every=60"}));
   seal(40, 47);
   ASSERT_THAT(settings().changes, SizeIs(1));
   // The next Seal comes before the view has begun at any member: both answer as members of the first view.
@@ -138,132 +123,13 @@ TEST_F(Steering, AViewThatBeganNowhereIsAskedForOnceMore) {
 }
 
 TEST_F(Steering, AMemberThatHasBegunTheViewKeepsTheChange) {
-  run.receive(operator_connection, command("set", {"outer.sync_every=60"}));
+  run.receive(operator_connection, operator_command("set", {"outer.sync_every=60"}));
   seal(40, 47);
-  run.receive(51, command("pause"));
+  run.receive(51, operator_command("pause"));
   seal(60, 61);
   ASSERT_THAT(settings().changes, SizeIs(1));
   EXPECT_EQ(settings().changes[0].step, 47U);
   EXPECT_EQ(settings().pause_after, 61U);
-}
-
-/// Two members that report their step and their checkpoints in heartbeats.
-class CheckpointsOfAll : public ::testing::Test {
- protected:
-  void SetUp() override { run.run_all({"a", "b"}); }
-  static CoordinatorOptions by_time() {
-    auto with_interval = options(2);
-    with_interval.checkpoint_interval = 60s;
-    return with_interval;
-  }
-  void beat(ConnectionId connection, std::uint64_t step, std::vector<std::uint64_t> checkpoints = {}) {
-    Heartbeat beat;
-    beat.view = 1;
-    beat.step = step;
-    for (const auto of : checkpoints) beat.checkpoints.push_back({of, 1});
-    run.receive(connection, beat);
-  }
-  /// Lets all train one step per second until then.
-  void train(Time until, const std::vector<std::uint64_t>& checkpoints = {}) {
-    while (run.now < until) {
-      run.tick(run.now + 1s);
-      const auto step =
-          static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(run.now).count());
-      for (const ConnectionId connection : {1, 2}) beat(connection, step, checkpoints);
-    }
-  }
-  [[nodiscard]] std::uint64_t ordered(ConnectionId connection) const {
-    const auto order = run.last<CheckpointAt>(connection);
-    return order ? order->step : 0;
-  }
-
-  CoordinatorHarness run{by_time()};
-};
-
-TEST_F(CheckpointsOfAll, AreOfAStepThatNobodyHasDoneAndChangeNoView) {
-  train(10s);
-  run.receive(operator_connection, command("checkpoint"));
-  EXPECT_GT(ordered(1), 10U);
-  EXPECT_LT(ordered(1), 20U);
-  EXPECT_EQ(ordered(2), ordered(1));
-  EXPECT_EQ(run.count<Seal>(1), 1U) << "the view must not change, so no agreed setting changes";
-  EXPECT_THAT(run.last<Answer>(operator_connection)->text,
-              HasSubstr("\"checkpoint_after_step\":" + std::to_string(ordered(1))));
-}
-
-TEST_F(CheckpointsOfAll, ComeWhenTheLastOneIsLongAgo) {
-  train(59s);
-  EXPECT_EQ(ordered(1), 0U);
-  train(62s);
-  EXPECT_GT(ordered(1), 60U);
-  EXPECT_THAT(run.said, Contains(HasSubstr("(run.checkpoint_interval)")));
-  train(100s, {ordered(1)});
-  train(110s, {ordered(1), 105});  // 105 was written because of its step number
-  train(158s, {105});
-  EXPECT_LT(ordered(1), 70U) << "no checkpoint is due while a newer one exists";
-  train(172s, {105});
-  EXPECT_GT(ordered(1), 160U);
-}
-
-TEST_F(CheckpointsOfAll, DisksThatAreSlowAreAskedMoreAndMoreSeldom) {
-  train(62s, {1});
-  const auto first = ordered(1);
-  EXPECT_GT(first, 0U);
-  train(120s, {1});
-  EXPECT_EQ(ordered(1), first);
-  train(125s, {1});
-  const auto second = ordered(1);
-  EXPECT_GT(second, first) << "a member may have missed it";
-  train(240s, {1});
-  EXPECT_EQ(ordered(1), second);
-  train(250s, {1});
-  EXPECT_GT(ordered(1), second);
-}
-
-TEST_F(CheckpointsOfAll, WhoHasMissedOneAsksForAnother) {
-  train(10s);
-  run.receive(2, CheckpointRequest{"it is about to leave"});
-  const auto first = ordered(1);
-  EXPECT_GT(first, 10U);
-  run.receive(1, CheckpointRequest{"it is about to leave"});
-  EXPECT_EQ(ordered(1), first) << "that one is still to come";
-  beat(1, first + 5);
-  run.receive(1, CheckpointRequest{"it was past that step"});
-  EXPECT_GT(ordered(2), first + 5);
-  EXPECT_THAT(run.said, Contains(HasSubstr("(b: it is about to leave)")));
-}
-
-TEST_F(CheckpointsOfAll, WhoIsNewInAViewHearsOfTheOneThatIsToCome) {
-  train(10s);
-  run.receive(operator_connection, command("checkpoint"));
-  const auto orders = run.count<CheckpointAt>(1);
-  run.close(2);
-  run.seal_all({1});
-  EXPECT_EQ(run.count<CheckpointAt>(1), orders + 1);
-}
-
-TEST_F(CheckpointsOfAll, NoneIsOrderedBehindTheEndOrWhileTheRunStops) {
-  beat(1, 999);
-  run.receive(operator_connection, command("checkpoint"));
-  EXPECT_THAT(run.last<Answer>(operator_connection)->problem, HasSubstr("the run ends at step 1000"));
-  run.receive(51, command("stop"));
-  EXPECT_THAT(run.last<Answer>(51)->text, HasSubstr("\"stopping\":true"));
-  EXPECT_TRUE(run.last<Hold>(1)) << "as after Ctrl-C at the coordinator";
-  EXPECT_THAT(run.said, Contains(HasSubstr("stopping: asked to by operator")));
-  run.receive(52, command("checkpoint"));
-  EXPECT_THAT(run.last<Answer>(52)->problem, HasSubstr("the run is ending"));
-  run.receive(1, CheckpointRequest{"it is about to leave"});
-  EXPECT_EQ(ordered(1), 0U);
-}
-
-TEST_F(CheckpointsOfAll, AlsoWhereAllStayTogether) {
-  auto rigid = by_time();
-  rigid.elastic = false;
-  CoordinatorHarness baseline{rigid};
-  baseline.run_all({"a", "b"});
-  baseline.receive(operator_connection, command("checkpoint"));
-  EXPECT_TRUE(baseline.last<CheckpointAt>(1));
-  EXPECT_FALSE(baseline.ended);
 }
 
 TEST_F(Steering, WhatTheCoordinatorProposesIsAgreedLikeWhatAnOperatorAsksFor) {
@@ -285,16 +151,16 @@ TEST_F(Steering, WhatTheCoordinatorProposesIsAgreedLikeWhatAnOperatorAsksFor) {
 }
 
 TEST_F(Steering, PausesAndGoesOn) {
-  run.receive(operator_connection, command("pause"));
+  run.receive(operator_connection, operator_command("pause"));
   seal(40, 47);
   beat(1);
   EXPECT_EQ(settings().pause_after, 47U);
   EXPECT_EQ(run.coordinator.run_phase(), RunPhase::paused);
-  run.receive(51, command("pause"));
+  run.receive(51, operator_command("pause"));
   EXPECT_THAT(problem(51), HasSubstr("paused already, after step 47"));
-  run.receive(52, command("checkpoint"));
+  run.receive(52, operator_command("checkpoint"));
   EXPECT_THAT(problem(52), HasSubstr("resume it first"));
-  run.receive(53, command("resume"));
+  run.receive(53, operator_command("resume"));
   seal(50, 50);
   beat(1);
   EXPECT_THAT(problem(53), IsEmpty());
@@ -302,7 +168,7 @@ TEST_F(Steering, PausesAndGoesOn) {
 }
 
 TEST_F(Steering, ARateIsEachMembersOwn) {
-  auto one = command("set", {"network.rate=40Mbps"});
+  auto one = operator_command("set", {"network.rate=40Mbps"});
   one.member = "b";
   run.receive(operator_connection, one);
   EXPECT_THAT(problem(), IsEmpty());
@@ -314,13 +180,13 @@ TEST_F(Steering, ARateIsEachMembersOwn) {
 }
 
 TEST_F(Steering, DrainsWhomTheOthersCanDoWithout) {
-  run.receive(operator_connection, command("drain", {"b"}));
+  run.receive(operator_connection, operator_command("drain", {"b"}));
   EXPECT_THAT(problem(), IsEmpty());
   EXPECT_EQ(run.count<Drain>(2), 1U);
   EXPECT_EQ(run.count<Drain>(1), 0U);
-  run.receive(51, command("drain", {"a", "b"}));
+  run.receive(51, operator_command("drain", {"a", "b"}));
   EXPECT_THAT(problem(51), HasSubstr("0 replicas would be left"));
-  run.receive(52, command("drain", {"c"}));
+  run.receive(52, operator_command("drain", {"c"}));
   EXPECT_THAT(problem(52), HasSubstr("no worker or site is called 'c'"));
 }
 
@@ -328,7 +194,7 @@ TEST_F(Steering, WhoEntersAViewWithoutTheStateIsToldWhatItsRoundsAreMadeUnder) {
   auto observer = CoordinatorHarness::hello("o");
   observer.member.kind = MemberKind::observer;
   run.receive(9, observer);
-  run.receive(operator_connection, command("set", {"outer.optimizer.lr=0.5"}));
+  run.receive(operator_connection, operator_command("set", {"outer.optimizer.lr=0.5"}));
   seal(40, 47);
   ASSERT_TRUE(run.last<Steered>(9));
   EXPECT_EQ(run.last<Steered>(9)->settings, settings());
@@ -371,7 +237,7 @@ TEST_F(Steering, AMemberThatComesBackWithSettingsOfItsOwnIsRefused) {
 class SteeringAgain : public ::testing::Test {
  protected:
   void start(bool knows, const Settings& announced = {}) {
-    auto again = options(2);
+    auto again = steerable_options(2);
     if (knows)
       again.last = LastView{7,
                             {CoordinatorHarness::hello("a").member, CoordinatorHarness::hello("b").member},
@@ -452,7 +318,7 @@ TEST_F(SteeringAgain, WhatNoOperatorCanHaveSetIsRefused) {
 }
 
 TEST(SteeringBefore, CheckpointsMustHoldWhatCanBeSet) {
-  CoordinatorHarness run{options(1)};
+  CoordinatorHarness run{steerable_options(1)};
   run.receive(1, CoordinatorHarness::hello("a"));
   auto answer = CoordinatorHarness::sealed();
   answer.settings.changes = {{47, {{"model.dim", "64"}}}};
@@ -462,14 +328,14 @@ TEST(SteeringBefore, CheckpointsMustHoldWhatCanBeSet) {
 }
 
 TEST(SteeringBefore, TheFirstViewNothingIsChanged) {
-  CoordinatorHarness run{options(2)};
+  CoordinatorHarness run{steerable_options(2)};
   run.receive(1, CoordinatorHarness::hello("a"));
-  run.receive(operator_connection, command("pause"));
+  run.receive(operator_connection, operator_command("pause"));
   EXPECT_THAT(run.last<Answer>(operator_connection)->problem, HasSubstr("has not begun"));
 }
 
 TEST(SteeringBefore, CheckpointsMustAgreeOnWhatWasSet) {
-  CoordinatorHarness run{options(2)};
+  CoordinatorHarness run{steerable_options(2)};
   run.receive(1, CoordinatorHarness::hello("a"));
   run.receive(2, CoordinatorHarness::hello("b"));
   auto changed = CoordinatorHarness::sealed();
@@ -478,38 +344,6 @@ TEST(SteeringBefore, CheckpointsMustAgreeOnWhatWasSet) {
   run.receive(2, CoordinatorHarness::sealed());
   ASSERT_TRUE(run.ended);
   EXPECT_THAT(run.ended->reason, HasSubstr("settings changed in mid-run"));
-}
-
-TEST(Versions, OneThatSpeaksNoCommonProtocolIsRefusedByName) {
-  CoordinatorHarness run{options(2)};
-  auto newer = CoordinatorHarness::hello("a");
-  newer.protocol = newer.oldest = protocol_version + 1;
-  run.receive(1, newer);
-  EXPECT_THAT(run.refusal(1), HasSubstr("at a (build test)"));
-  auto older = CoordinatorHarness::hello("a");
-  older.protocol = older.oldest = oldest_protocol - 1;
-  run.receive(2, older);
-  EXPECT_THAT(run.refusal(2), HasSubstr("expected protocol " + std::to_string(oldest_protocol)));
-  auto compatible = CoordinatorHarness::hello("a");
-  compatible.protocol = protocol_version + 1;
-  compatible.oldest = protocol_version;
-  run.receive(3, compatible);
-  EXPECT_THAT(run.refusal(3), IsEmpty());
-}
-
-TEST(Versions, AnotherBuildIsNoted) {
-  auto with_build = options(2);
-  with_build.build = "1.0-abc";
-  CoordinatorHarness run{with_build};
-  run.receive(1, CoordinatorHarness::hello("a"));
-  EXPECT_THAT(run.refusal(1), IsEmpty());
-  EXPECT_THAT(run.said, Contains(HasSubstr("a is of build test, and the coordinator of 1.0-abc")));
-}
-
-TEST(Versions, NoMemberIsCalledLikeAnOperator) {
-  CoordinatorHarness run{options(2)};
-  run.receive(1, CoordinatorHarness::hello("operator-anna"));
-  EXPECT_THAT(run.refusal(1), HasSubstr("reserved for operators"));
 }
 
 }  // namespace

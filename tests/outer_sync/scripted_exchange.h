@@ -185,4 +185,13 @@ inline void begin_at_zero(LoneReplica& replica) {
   replica.loop->begin_at(0);
 }
 
+/// Plain averaging, for which every number in these tests is exact.
+inline OuterConfig averaging(std::int64_t fragments, std::int64_t every, std::int64_t delay,
+                             std::optional<double> alpha) {
+  auto config = config_of(fragments, every, delay, alpha);
+  config.optimizer = {.lr = 1, .momentum = 0, .nesterov = false};
+  config.final_sync = false;
+  return config;
+}
+
 }  // namespace isthmus::outer_sync

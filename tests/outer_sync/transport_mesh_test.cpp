@@ -3,11 +3,11 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
+#include <deque>
 #include <memory>
-#include <set>
+#include <string>
 #include <vector>
 
-#include "forwarder.h"
 #include "isthmus/base/random.h"
 #include "mesh_node.h"
 #include "network_run.h"
@@ -174,115 +174,6 @@ TEST(Mesh, AStrangerHasTenSecondsToSayWhoItIs) {
   EXPECT_GE(std::chrono::steady_clock::now() - begin, 9s) << "slow links need some time";
 }
 
-// ---- lanes ----
-
-protocol::ChunkMessage chunk_of(std::uint64_t round, std::size_t size) {
-  return {1, {round, 0, 0, protocol::ChunkKind::contribution}, std::make_shared<const Bytes>(size)};
-}
-
-/// Opens a lane of a member "a" that the test plays.
-std::unique_ptr<RawPeer> lane_of(const PeerInfo& a, const PeerInfo& to, std::uint16_t lane) {
-  auto peer = std::make_unique<RawPeer>(to.address);
-  peer->say(Frame{FrameType::peer_hello, to_bytes(PeerHello{run_token(), a.id, to.id, lane}), nullptr});
-  EXPECT_TRUE(peer->receive());
-  return peer;
-}
-
-ChunkHeader receive_chunk(RawPeer& lane) {
-  const auto frame = lane.receive();
-  if (!frame || frame->type != FrameType::chunk) throw std::runtime_error("no chunk came");
-  ChunkHeader header;
-  std::memcpy(&header, frame->head.data(), sizeof header);
-  return header;
-}
-
-TEST(Lanes, BreakAtRandomAndNothingIsLost) {
-  const auto node = nodes(2);
-  const auto a = node[0]->info();
-  auto b = node[1]->info();
-  Forwarder way(b.address);
-  way.cut_within(300'000);
-  b.address = way.address();
-  node[0]->set_peers({b});
-  node[1]->set_peers({a});
-  constexpr std::uint64_t rounds = 100;
-  const auto expect_all = [&](Node& from, const PeerInfo& sender, Node& to, const PeerInfo& receiver) {
-    for (std::uint64_t round = 1; round <= rounds; ++round) from.send_to(receiver.id, round, 2000);
-    for (std::uint64_t round = 1; round <= rounds; ++round)
-      ASSERT_TRUE(to.hears(sender.id, round)) << "round " << round << " of " << sender.name;
-  };
-  expect_all(*node[0], a, *node[1], b);
-  expect_all(*node[1], b, *node[0], a);
-  EXPECT_GT(way.connections(), 2 * lanes) << "no lane broke, so nothing was tested";
-}
-
-/// One of two lanes accepts chunks and never acknowledges them; in the end the other must deliver all.
-void expect_silent_lane_is_found(std::uint64_t rounds, std::size_t size) {
-  Node node("b");
-  const PeerInfo a{protocol::id_of({"a", 1, ""}), "a", "127.0.0.1:1"};
-  node.set_peers({a});
-  const auto silent = lane_of(a, node.info(), 0);
-  const auto good = lane_of(a, node.info(), 1);
-  ASSERT_TRUE(node.sees({a}));
-  std::set<std::uint64_t> missing;
-  for (std::uint64_t round = 1; round <= rounds; ++round) {
-    missing.insert(round);
-    node.send_to(a.id, chunk_of(round, size));
-  }
-  while (!missing.empty()) {
-    const auto header = receive_chunk(*good);
-    missing.erase(header.round);
-    good->say(ack_frame(header.view, key_of(header)));
-  }
-  EXPECT_TRUE(node.says("lane 0 to a delivers nothing while others do"));
-  EXPECT_TRUE(silent->is_dropped());
-  EXPECT_EQ(node.downs(a.id), 0U);
-}
-
-TEST(Lanes, OneThatStallsGivesItsChunksToAnother) {
-  expect_silent_lane_is_found(500,
-                              64 << 10);  // 32 MB, more than the system's buffers hold: both lanes get some
-}
-
-TEST(Lanes, OneThatTakesTheLittleThereIsAndStallsIsFound) { expect_silent_lane_is_found(5, 1000); }
-
-TEST(Lanes, WhatIsDueFirstOvertakesWhatWaits) {
-  Node node("b");
-  const PeerInfo a{protocol::id_of({"a", 1, ""}), "a", "127.0.0.1:1"};
-  node.set_peers({a});
-  const auto only = lane_of(a, node.info(), 0);
-  ASSERT_TRUE(node.sees({a}));
-  constexpr std::uint64_t later = 500;
-  for (std::uint64_t round = 100; round < 100 + later; ++round)  // 32 MB, more than the system's buffers hold
-    node.send_to(a.id, chunk_of(round, 64 << 10));
-  node.send_to(a.id, chunk_of(1, 100));
-  std::uint64_t before = 0;
-  while (receive_chunk(*only).round != 1) ++before;
-  EXPECT_LT(before, later / 2) << "only the chunks in the sockets may leave first";
-}
-
-TEST(Lanes, NoMoreIsSentThanTheRateAllows) {
-  for (const bool system_paces : {true, false}) {
-    constexpr std::uint64_t rate = 4'000'000, rounds = 20;
-    constexpr std::size_t size = 64 << 10;
-    auto node = std::vector<std::unique_ptr<Node>>();
-    node.push_back(std::make_unique<Node>("a", 1, LinkOptions{.system_paces = system_paces}));
-    node.push_back(std::make_unique<Node>("b"));
-    node[0]->send_at_most(rate);
-    node[0]->set_peers({node[1]->info()});
-    node[1]->set_peers({node[0]->info()});
-    ASSERT_TRUE(node[0]->sees({node[1]->info()}) && node[1]->sees({node[0]->info()}));
-    ASSERT_TRUE(node[0]->ticks(2));  // by the second tick, all lanes have their shares
-    const auto begin = Connection::Clock::now();
-    for (std::uint64_t round = 1; round <= rounds; ++round)
-      node[0]->send_to(node[1]->info().id, chunk_of(round, size));
-    ASSERT_TRUE(node[1]->wait_for_chunks(rounds));
-    const auto took = std::chrono::duration<double>(Connection::Clock::now() - begin).count();
-    constexpr double at_once = 8 * size;  // what the system sends before it starts to pace
-    EXPECT_GE(took, (rounds * size - at_once) / rate) << (system_paces ? "by the system" : "by this process");
-  }
-}
-
 TEST(Mesh, APeerListThatCannotBeIsRefusedAndChangesNothing) {
   const auto node = nodes(2);
   const auto a = node[0]->info();
@@ -356,106 +247,6 @@ TEST(Mesh, OneThatCameBackTakesThePlaceOfTheOldOne) {
   EXPECT_TRUE(node[1]->hears(a.id, 2));
   EXPECT_EQ(node[1]->chunks(), chunks_of_a_round) << "a chunk for the old replica reached the new one";
   EXPECT_THAT(node[0]->wrong(), IsEmpty());
-}
-
-// ---- fields of a chunk frame ----
-
-TEST(ChunkFrames, WeightsAndContributorsArrive) {
-  const auto node = nodes(2);
-  const auto a = node[0]->info();
-  const auto b = node[1]->info();
-  node[0]->set_peers({b});
-  node[1]->set_peers({a});
-  ASSERT_TRUE(node[0]->sees({b}) && node[1]->sees({a}));
-  const auto sent = [&](const protocol::ChunkMessage& message) {
-    const auto before = node[1]->chunks();
-    node[0]->send_to(b.id, message);
-    EXPECT_TRUE(node[1]->wait_for_chunks(before + 1));
-    return node[1]->last_heard();
-  };
-  const auto bytes = std::make_shared<const Bytes>(4096, std::byte{5});
-  const auto contribution = sent({.view = 3,
-                                  .key = {1, 0, 2, protocol::ChunkKind::contribution},
-                                  .bytes = bytes,
-                                  .weight = 1ULL << 50,
-                                  .contributors = {}});
-  EXPECT_EQ(contribution.weight, 1ULL << 50);
-  EXPECT_THAT(contribution.contributors, IsEmpty());
-  EXPECT_EQ(*contribution.bytes, *bytes);
-  for (const std::size_t count : {0U, 1U, 3U, 1024U}) {
-    std::vector<ReplicaId> ids;
-    for (std::size_t i = 0; i < count; ++i) ids.push_back(random_bits(8, 1, i));
-    const auto result = sent({.view = 3,
-                              .key = {1, 1, 2, protocol::ChunkKind::result},
-                              .bytes = bytes,
-                              .weight = 0,
-                              .contributors = ids});
-    EXPECT_EQ(result.contributors, ids);
-    EXPECT_EQ(*result.bytes, *bytes);
-    EXPECT_EQ(result.weight, 0U);
-  }
-}
-
-TEST(ChunkFrames, WhatNoneCanSayBreaksTheProtocol) {
-  const protocol::ChunkKey key{1, 0, 0, protocol::ChunkKind::contribution};
-  const auto contribution = header_of(1, key);
-  auto result = contribution;
-  result.kind = static_cast<std::uint8_t>(protocol::ChunkKind::result);
-  struct Case {
-    const char* words;
-    FrameType type;
-    ChunkHeader header;
-    std::size_t bytes;  ///< bytes after the header
-  };
-  std::vector<Case> cases;
-  const auto add = [&](const char* words, FrameType type, ChunkHeader header, std::size_t bytes,
-                       auto change) {
-    change(header);
-    cases.push_back({words, type, header, bytes});
-  };
-  const auto has = [](std::uint16_t ids) { return [ids](ChunkHeader& head) { head.contributors = ids; }; };
-  add("contributors in a frame that is not a result", FrameType::chunk, contribution, 16, has(2));
-  add("contributors in a frame that is not a result", FrameType::ack, result, 0, has(2));
-  add("2 contributors in a chunk frame", FrameType::chunk, result, 15, has(2));
-  add("1 contributors in a chunk frame", FrameType::chunk, result, 0, has(1));
-  add("1025 contributors in a chunk frame", FrameType::chunk, result, 1025 * 8, has(1025));
-  add("65535 contributors in a chunk frame", FrameType::chunk, result, 64, has(65535));
-  const auto lists = [](std::uint16_t norms) { return [norms](ChunkHeader& head) { head.norms = norms; }; };
-  add("norms in a frame that is not a result", FrameType::chunk, contribution, 48, lists(2));
-  add("norms in a frame that is not a result", FrameType::ack, result, 0, lists(2));
-  add("2 norms in a chunk frame", FrameType::chunk, result, 31, lists(2));
-  add("1025 norms in a chunk frame", FrameType::chunk, result, 1025 * 16, lists(1025));
-  add("1 contributors in a chunk frame", FrameType::chunk, result, 39, [](ChunkHeader& head) {
-    head.norms = 2;
-    head.contributors = 1;
-  });
-  add("a weight in a frame that is not a contribution", FrameType::chunk, result, 16,
-      [](ChunkHeader& head) { head.weight = 1; });
-  add("a weight in a frame that is not a contribution", FrameType::ack, contribution, 0,
-      [](ChunkHeader& head) { head.weight = 1; });
-  const auto ranges = [](std::uint32_t count) {
-    return [count](ChunkHeader& head) { head.trained_on = count; };
-  };
-  add("1 ranges of samples in a chunk frame", FrameType::chunk, result, 31, ranges(1));
-  add("17 ranges of samples in a chunk frame", FrameType::chunk, contribution, 17 * 32, ranges(17));
-  add("16385 ranges of samples in a chunk frame", FrameType::chunk, result, 16385 * 32, ranges(16385));
-  add("4294967295 ranges of samples in a chunk frame", FrameType::chunk, result, 64, ranges(~0U));
-  add("1 ranges of samples in a chunk frame", FrameType::ack, result, 0, ranges(1));
-  add("an acknowledgement followed by 8 bytes", FrameType::ack, contribution, 8, [](ChunkHeader&) {});
-  const PeerInfo a{protocol::id_of({"a", 1, ""}), "a", private_address(80)};
-  for (const auto& bad : cases) {
-    Node node("b");
-    node.set_peers({a});
-    RawPeer peer(node.info().address);
-    peer.say(Frame{FrameType::peer_hello,
-                   to_bytes(PeerHello{run_token(), a.id, node.info().id, 0, PeerRole::member}), nullptr});
-    ASSERT_TRUE(peer.receive());
-    const auto head = std::as_bytes(std::span(&bad.header, 1));
-    peer.say(Frame{bad.type, Bytes(head.begin(), head.end()), std::make_shared<const Bytes>(bad.bytes)});
-    EXPECT_TRUE(peer.is_dropped());
-    EXPECT_TRUE(node.says(bad.words)) << bad.words;
-    EXPECT_EQ(node.chunks(), 0U) << bad.words;
-  }
 }
 
 // ---- everything at once ----
