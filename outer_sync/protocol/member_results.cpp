@@ -98,7 +98,7 @@ void Member::deliver(FragmentId fragment, Round round, const Results& results) {
   actions_.push_back(std::move(out));
 }
 
-/// Of all rounds that are not forgotten.
+/// The results of all rounds that are not forgotten, as a seal reports them.
 std::vector<HeldResults> Member::held_results() const {
   std::vector<HeldResults> out;
   for (const auto& [place, results] : results_) {

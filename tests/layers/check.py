@@ -4,7 +4,8 @@ A folder uses only the folders below it, only trainer/ uses libtorch, and quant/
 among the folders inside a larger folder (FOLDERS). The pure folders of outer_sync/ use no sockets, threads, clocks or
 random numbers. The link graph enforces only a part of this. This check reads the sources and finds the rest, such as a
 relative path into another folder, or a clock in a state machine. The stack in outer_sync/ must be that of
-outer_sync/CMakeLists.txt. Prints file:line and the rule for each breach, and exits with 1 if it finds any.
+outer_sync/CMakeLists.txt. No source file, tests included, may have more than MAX_LINES lines. Prints file:line and the
+rule for each breach, and exits with 1 if it finds any.
 """
 
 import pathlib
@@ -125,6 +126,8 @@ QUOTED = re.compile(r'\s*#\s*include\s*"')
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 TARGET = re.compile(r"^isthmus_layer\(outer_sync_(\w+)\s([^)]*)\)", re.MULTILINE)
 SUFFIXES = {".h", ".hpp", ".cpp", ".cc", ".cu", ".cuh", ".inc"}
+# The name of a longer file no longer says what it contains.
+MAX_LINES = 450
 
 
 def without_comments(text):
@@ -272,6 +275,17 @@ def sources(root):
         yield from (path for path in sorted((root / layer).rglob("*")) if path.suffix in SUFFIXES)
 
 
+def long_files(root):
+    """Path and rule of each source file, in the layers and outside, that has more than MAX_LINES lines."""
+    for folder in (*MAY_USE, "examples", "python", "scripts", "tests"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in SUFFIXES | {".py"} and path.is_file():
+                lines = path.read_bytes().count(b"\n")
+                if lines > MAX_LINES:
+                    yield path, (f"the file has {lines} lines, more than {MAX_LINES}: split it by subject, so that a reader "
+                                 "guesses from a file's name what it contains")
+
+
 def main(root):
     root = pathlib.Path(root).resolve()
     files = list(sources(root))
@@ -280,6 +294,7 @@ def main(root):
         return 1
     found = [f"{path.relative_to(root)}:{number}: {rule}" for path in files for number, rule in breaches(root, path)]
     found += [f"outer_sync/CMakeLists.txt:{number}: {rule}" for number, rule in build_breaches(root)]
+    found += [f"{path.relative_to(root)}:{MAX_LINES + 1}: {rule}" for path, rule in long_files(root)]
     print("\n".join(found) or f"{len(files)} files follow the layers")
     return 1 if found else 0
 

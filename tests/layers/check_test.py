@@ -173,6 +173,15 @@ class Check(unittest.TestCase):
             }
         )
 
+    def test_files_that_are_too_long(self):
+        line = "\n"
+        for path in ("base/x.cpp", "base/include/isthmus/base/x.h", "quant/x.cu", "tests/base/x_test.cpp",
+                     "python/isthmus/x.py", "scripts/x.py"):
+            self.keeps({path: line * check.MAX_LINES, "base/y.cpp": ""})
+            too_long = line * (check.MAX_LINES + 1)
+            self.breaks(path, too_long, check.MAX_LINES + 1, "split it by subject", **{"base/y.cpp": ""})
+        self.keeps({"tests/x.json": line * (check.MAX_LINES + 1), "base/y.cpp": ""})
+
     def test_an_empty_tree_is_no_success(self):
         self.assertEqual(run_on({})[1], 1)
 

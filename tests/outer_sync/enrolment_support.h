@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 
 inline const tls::Invitations::Time noon{1'700'000'000s};
 
-/// What the error that `work` throws says.
+/// The text of the error that `work` throws.
 template <class Work>
 std::string error_text(Work work) {
   try {

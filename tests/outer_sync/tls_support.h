@@ -1,5 +1,5 @@
 #pragma once
-// Runs whose processes show certificates: an authority, and a folder for each name.
+// For tests of runs with certificates: an authority, and a folder for each name.
 
 #include <gmock/gmock.h>
 #include <unistd.h>

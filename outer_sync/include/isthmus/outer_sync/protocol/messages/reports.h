@@ -1,5 +1,5 @@
 #pragma once
-// What members report for the run's files: shares of evaluations, metrics, log lines.
+// Reports of members for the files of the run: shares of evaluations, metrics, log lines.
 
 #include <cstddef>
 #include <cstdint>
