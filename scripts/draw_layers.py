@@ -137,8 +137,9 @@ def main():
     outer = {name: sorted({"outer_sync" if used in inner else used for used in used_here})
              for name, used_here in uses.items() if name not in inner}
     outer["outer_sync"] = sorted({used for name in inner for used in uses[name] if used not in inner})
-    labels = {name: folders[name].removeprefix("outer_sync/") for name in inner}
-    is_pure = {name for name in inner if labels[name] in check.PURE} | {"quant"}
+    inside = {name: folders[name].removeprefix("outer_sync/") for name in inner}
+    labels = {name: "/".join(inside[name].split("/")[-2:]) for name in inner}  # longer ones would not fit
+    is_pure = {name for name in inner if inside[name] in check.PURE} | {"quant"}
     left, left_width, left_height = picture(outer, {name: name for name in outer}, is_pure, MARGIN, "Libraries")
     begin = MARGIN + left_width + 70
     right, right_width, right_height = picture(inner, labels, is_pure, begin, "outer_sync")

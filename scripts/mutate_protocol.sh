@@ -21,7 +21,7 @@ options=(-std=c++20 -Iouter_sync/include -Iouter_sync -Ibase/include -Iquant/inc
 compiler=(g++)
 ! command -v ccache >/dev/null || compiler=(ccache g++)
 
-core=(outer_sync/protocol/*.cpp outer_sync/protocol/coordinator/*.cpp outer_sync/core/address.cpp outer_sync/core/layout.cpp)
+core=(outer_sync/protocol/*.cpp outer_sync/protocol/coordinator/{,*/}*.cpp outer_sync/core/{address,layout}.cpp)
 simulator=("${core[@]}" tests/simulation/*.cpp)
 units=(tests/outer_sync/protocol_{coordinator,ending,giving_up,going_back,join,newcomers,records,restart,resume,sealing,survivors,view_plan}_test.cpp)
 tests=("${core[@]}" tests/outer_sync/cluster.cpp "${units[@]}")
@@ -95,8 +95,8 @@ mutate() {
   rules=$((rules + 1))
   [ -z "$short" ] || [ $rules -eq "$drawn" ] || return 0
   folder=$work/$(printf '%03d' $rules)
-  mkdir -p "$folder/outer_sync/protocol/coordinator"
   for file in $files; do
+    mkdir -p "$(dirname "$folder/$file")"
     perl -0pe "$change" "$file" >"$folder/$file"
     ! cmp -s "$file" "$folder/$file" || rm "$folder/$file"
   done
@@ -118,8 +118,8 @@ else
   drawn=$((RANDOM % $(grep -c "^mutate \"[^\"]*$only" scripts/mutate_protocol.sh) + 1))
 fi
 
-member=$(echo outer_sync/protocol/member*.cpp) coordinator=$(echo outer_sync/protocol/coordinator/*.cpp)
-change=outer_sync/protocol/view_change.cpp messages=outer_sync/protocol/messages.cpp relays=outer_sync/protocol/coordinator/relays.cpp
+member=$(echo outer_sync/protocol/member*.cpp) coordinator=$(echo outer_sync/protocol/coordinator/{,*/}*.cpp)
+change=outer_sync/protocol/view_change.cpp messages=outer_sync/protocol/messages.cpp relays=outer_sync/protocol/coordinator/paths/relays.cpp
 
 # Views.
 mutate "a sealed member accepts nothing" "$member" 's/if \(!in_view\(\) \|\| (message\.view != view_\.number\) return std::nullopt;)/if ($1/; s/if \(!in_view\(\) \|\| (view != view_\.number\) return;  \/\/ sealed)/if ($1/'

@@ -43,6 +43,7 @@ endfunction()
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/base/*.cpp ${CMAKE_SOURCE_DIR}/quant/*.cpp ${CMAKE_SOURCE_DIR}/data/*/*.cpp
   ${CMAKE_SOURCE_DIR}/outer_sync/core/*.cpp
   ${CMAKE_SOURCE_DIR}/outer_sync/protocol/*.cpp ${CMAKE_SOURCE_DIR}/outer_sync/protocol/coordinator/*.cpp
+  ${CMAKE_SOURCE_DIR}/outer_sync/protocol/coordinator/*/*.cpp
   ${CMAKE_SOURCE_DIR}/outer_sync/config/*.cpp
   ${CMAKE_SOURCE_DIR}/outer_sync/log/*.cpp ${CMAKE_SOURCE_DIR}/outer_sync/plan/*.cpp
   ${CMAKE_SOURCE_DIR}/outer_sync/net/wire/*.cpp ${CMAKE_SOURCE_DIR}/outer_sync/net/rate/*.cpp)

@@ -25,7 +25,12 @@ MAY_USE = {
 OUTER_SYNC = {
     "core": [],
     "protocol": ["core"],
-    "protocol/coordinator": ["core", "protocol"],
+    "protocol/coordinator/roster": ["core", "protocol"],
+    "protocol/coordinator/steering": ["core", "protocol", "protocol/coordinator/roster"],
+    "protocol/coordinator/forming": ["core", "protocol", "protocol/coordinator/roster"],
+    "protocol/coordinator/paths": ["core", "protocol"],
+    "protocol/coordinator": ["core", "protocol", "protocol/coordinator/roster", "protocol/coordinator/steering",
+                             "protocol/coordinator/forming", "protocol/coordinator/paths"],
     "config": ["core", "protocol"],
     "log": ["core", "protocol"],
     "engine": ["core", "protocol", "config", "log"],
@@ -41,7 +46,8 @@ OUTER_SYNC = {
     "net/member": ["core", "protocol", "config", "log", "engine", "net/member/io"],
     "net/coordinator": ["core", "protocol", "protocol/coordinator", "config", "tls", "net/wire", "net/link"],
 }
-PURE = ("core", "protocol", "protocol/coordinator", "config", "plan", "net/wire", "net/rate")
+PURE = ("core", "config", "plan", "net/wire", "net/rate",
+        *(folder for folder in OUTER_SYNC if folder.startswith("protocol")))
 # The same for data/.
 DATA = {
     "unicode": [],
@@ -282,8 +288,8 @@ def long_files(root):
             if path.suffix in SUFFIXES | {".py"} and path.is_file():
                 lines = path.read_bytes().count(b"\n")
                 if lines > MAX_LINES:
-                    yield path, (f"the file has {lines} lines, more than {MAX_LINES}: split it by subject, so that a reader "
-                                 "guesses from a file's name what it contains")
+                    yield path, (f"the file has {lines} lines, more than {MAX_LINES}: split it by subject, so that a "
+                                 "reader guesses from a file's name what it contains")
 
 
 def main(root):

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "coordinator_support.h"
-#include "isthmus/outer_sync/protocol/coordinator/phase.h"
-#include "protocol/coordinator/forming.h"
-#include "protocol/coordinator/survivors.h"
+#include "isthmus/outer_sync/protocol/coordinator/forming/phase.h"
+#include "protocol/coordinator/forming/forming.h"
+#include "protocol/coordinator/forming/survivors.h"
 
 namespace isthmus::outer_sync::protocol {
 namespace {

@@ -1,4 +1,4 @@
-#include "isthmus/outer_sync/protocol/coordinator/observations.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/observations.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "isthmus/outer_sync/protocol/coordinator/change_requests.h"
-#include "isthmus/outer_sync/protocol/coordinator/checkpoint_orders.h"
+#include "isthmus/outer_sync/protocol/coordinator/steering/change_requests.h"
+#include "isthmus/outer_sync/protocol/coordinator/steering/checkpoint_orders.h"
 
 namespace isthmus::outer_sync::protocol {
 namespace {

@@ -1,6 +1,6 @@
 // How the coordinator compares the paths that members report.
 
-#include "isthmus/outer_sync/protocol/coordinator/paths.h"
+#include "isthmus/outer_sync/protocol/coordinator/paths/paths.h"
 
 #include <gmock/gmock.h>
 

@@ -1,6 +1,6 @@
 // The relays that the coordinator chooses for members that cannot connect to each other.
 
-#include "isthmus/outer_sync/protocol/coordinator/relays.h"
+#include "isthmus/outer_sync/protocol/coordinator/paths/relays.h"
 
 #include <gmock/gmock.h>
 

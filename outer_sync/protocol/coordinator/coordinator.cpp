@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "protocol/coordinator/survivors.h"
+#include "protocol/coordinator/forming/survivors.h"
 
 namespace isthmus::outer_sync::protocol {
 namespace {

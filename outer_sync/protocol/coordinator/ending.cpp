@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
-#include "protocol/coordinator/survivors.h"
+#include "protocol/coordinator/forming/survivors.h"
 
 namespace isthmus::outer_sync::protocol {
 namespace {

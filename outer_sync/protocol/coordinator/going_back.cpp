@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
-#include "protocol/coordinator/forming.h"
-#include "protocol/coordinator/survivors.h"
+#include "protocol/coordinator/forming/forming.h"
+#include "protocol/coordinator/forming/survivors.h"
 
 namespace isthmus::outer_sync::protocol {
 

@@ -6,8 +6,8 @@
 
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 #include "isthmus/outer_sync/protocol/view_change.h"
-#include "protocol/coordinator/forming.h"
-#include "protocol/coordinator/survivors.h"
+#include "protocol/coordinator/forming/forming.h"
+#include "protocol/coordinator/forming/survivors.h"
 
 namespace isthmus::outer_sync::protocol {
 namespace {

@@ -8,9 +8,9 @@
 #include <set>
 #include <string>
 
-#include "isthmus/outer_sync/protocol/coordinator/change_requests.h"
-#include "isthmus/outer_sync/protocol/coordinator/options.h"
-#include "isthmus/outer_sync/protocol/coordinator/roster.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/options.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/roster.h"
+#include "isthmus/outer_sync/protocol/coordinator/steering/change_requests.h"
 #include "isthmus/outer_sync/protocol/received.h"
 
 namespace isthmus::outer_sync::protocol {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "isthmus/outer_sync/protocol/coordinator/actions.h"
-#include "isthmus/outer_sync/protocol/coordinator/observations.h"
-#include "isthmus/outer_sync/protocol/coordinator/roster.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/actions.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/observations.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/roster.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "isthmus/outer_sync/protocol/received.h"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "isthmus/outer_sync/protocol/coordinator/actions.h"
-#include "isthmus/outer_sync/protocol/coordinator/observations.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/actions.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/observations.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/messages/ending.h"
 #include "isthmus/outer_sync/protocol/messages/heartbeats.h"

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "isthmus/outer_sync/protocol/coordinator/options.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/options.h"
 #include "isthmus/outer_sync/protocol/health.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 

@@ -1,4 +1,4 @@
-#include "isthmus/outer_sync/protocol/coordinator/paths.h"
+#include "isthmus/outer_sync/protocol/coordinator/paths/paths.h"
 
 #include <algorithm>
 #include <functional>

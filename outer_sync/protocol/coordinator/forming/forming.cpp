@@ -1,9 +1,9 @@
-#include "protocol/coordinator/forming.h"
+#include "protocol/coordinator/forming/forming.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "protocol/coordinator/survivors.h"
+#include "protocol/coordinator/forming/survivors.h"
 
 namespace isthmus::outer_sync::protocol {
 namespace {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "isthmus/outer_sync/protocol/coordinator/actions.h"
-#include "isthmus/outer_sync/protocol/coordinator/change_requests.h"
-#include "isthmus/outer_sync/protocol/coordinator/options.h"
-#include "isthmus/outer_sync/protocol/coordinator/roster.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/actions.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/options.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/roster.h"
+#include "isthmus/outer_sync/protocol/coordinator/steering/change_requests.h"
 
 namespace isthmus::outer_sync::protocol {
 

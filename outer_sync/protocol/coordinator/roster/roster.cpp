@@ -1,4 +1,4 @@
-#include "isthmus/outer_sync/protocol/coordinator/roster.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/roster.h"
 
 namespace isthmus::outer_sync::protocol {
 

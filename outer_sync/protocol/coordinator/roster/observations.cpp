@@ -1,4 +1,4 @@
-#include "isthmus/outer_sync/protocol/coordinator/observations.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/observations.h"
 
 #include <algorithm>
 #include <chrono>

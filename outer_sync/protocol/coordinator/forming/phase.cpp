@@ -1,4 +1,4 @@
-#include "isthmus/outer_sync/protocol/coordinator/phase.h"
+#include "isthmus/outer_sync/protocol/coordinator/forming/phase.h"
 
 #include <cassert>
 #include <utility>

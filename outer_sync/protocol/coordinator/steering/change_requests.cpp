@@ -1,4 +1,4 @@
-#include "isthmus/outer_sync/protocol/coordinator/change_requests.h"
+#include "isthmus/outer_sync/protocol/coordinator/steering/change_requests.h"
 
 #include <algorithm>
 #include <iterator>

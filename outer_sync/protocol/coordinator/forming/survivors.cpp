@@ -1,4 +1,4 @@
-#include "protocol/coordinator/survivors.h"
+#include "protocol/coordinator/forming/survivors.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,4 +1,4 @@
-#include "isthmus/outer_sync/protocol/coordinator/relays.h"
+#include "isthmus/outer_sync/protocol/coordinator/paths/relays.h"
 
 #include <algorithm>
 #include <tuple>

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "isthmus/outer_sync/protocol/coordinator/options.h"
-#include "isthmus/outer_sync/protocol/coordinator/phase.h"
-#include "isthmus/outer_sync/protocol/coordinator/roster.h"
+#include "isthmus/outer_sync/protocol/coordinator/forming/phase.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/options.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/roster.h"
 
 namespace isthmus::outer_sync::protocol {
 

@@ -1,4 +1,4 @@
-#include "isthmus/outer_sync/protocol/coordinator/steering.h"
+#include "isthmus/outer_sync/protocol/coordinator/steering/steering.h"
 
 #include <algorithm>
 #include <array>

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "isthmus/outer_sync/protocol/coordinator/options.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/options.h"
 #include "isthmus/outer_sync/protocol/messages/joining.h"
 #include "isthmus/outer_sync/protocol/messages/members.h"
 #include "isthmus/outer_sync/protocol/settings.h"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "isthmus/outer_sync/core/layout.h"
-#include "isthmus/outer_sync/protocol/coordinator/options.h"
-#include "isthmus/outer_sync/protocol/coordinator/roster.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/options.h"
+#include "isthmus/outer_sync/protocol/coordinator/roster/roster.h"
 #include "isthmus/outer_sync/protocol/view_change.h"
 
 namespace isthmus::outer_sync::protocol {

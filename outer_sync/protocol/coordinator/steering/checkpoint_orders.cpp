@@ -1,4 +1,4 @@
-#include "isthmus/outer_sync/protocol/coordinator/checkpoint_orders.h"
+#include "isthmus/outer_sync/protocol/coordinator/steering/checkpoint_orders.h"
 
 #include <algorithm>
 
