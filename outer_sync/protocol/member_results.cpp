@@ -1,5 +1,5 @@
-// The chunks that a member holds: contributions gathered as the owner, until they close; results, until all of
-// a round are here and it is delivered.
+// The chunks that a member holds: contributions gathered as the owner, until they close; results, until all
+// of a round are here and it is delivered.
 
 #include <algorithm>
 #include <optional>

@@ -40,7 +40,7 @@ std::string error_text(Work work) {
 class Enrolment : public testing::Test {
  protected:
   [[nodiscard]] tls::JoinToken invite(const std::string& name, std::chrono::seconds lifetime = 1h,
-                                 tls::Invitations::Time now = noon) const {
+                                      tls::Invitations::Time now = noon) const {
     return {.run = "test",
             .name = name,
             .coordinator = "127.0.0.1:1",
@@ -51,11 +51,12 @@ class Enrolment : public testing::Test {
     return tls::NewcomerFolder(files / name);
   }
   tls::EnrolmentDesk::Reply ask(const tls::EnrolmentRequest& request, const std::string& from = "192.0.2.1",
-                           tls::Invitations::Time now = noon) {
+                                tls::Invitations::Time now = noon) {
     return desk.answer(to_bytes(request), from, now);
   }
   void expect_refusal(const tls::EnrolmentDesk::Reply& reply, const std::string& why) {
-    EXPECT_EQ(to_bytes(reply.answer), to_bytes(tls::EnrolmentAnswer{})) << "a stranger must learn nothing more";
+    EXPECT_EQ(to_bytes(reply.answer), to_bytes(tls::EnrolmentAnswer{}))
+        << "a stranger must learn nothing more";
     EXPECT_THAT(reply.line, testing::HasSubstr(why));
   }
 

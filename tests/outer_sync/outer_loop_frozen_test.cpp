@@ -1,4 +1,4 @@
-// The outer loop while rounds do not commit or a view forms: how far it trains, when it waits, how it continues.
+// The outer loop while rounds do not commit or a view forms: how far it trains, and when it waits.
 
 #include <gmock/gmock.h>
 

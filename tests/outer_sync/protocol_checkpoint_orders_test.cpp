@@ -1,4 +1,4 @@
-// Checkpoints that the coordinator orders from all trainers: timed, for an operator, for a trainer that leaves.
+// Checkpoints that the coordinator orders: timed, for an operator, for a trainer that leaves.
 
 #include "steering_support.h"
 

@@ -1,4 +1,4 @@
-// A coordinator that is started again, with its disk or without: which members it waits for, when it begins anew.
+// A coordinator that is started again, with its disk or without: which members it waits for.
 
 #include "cluster.h"
 #include "coordinator_support.h"

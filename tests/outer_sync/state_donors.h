@@ -130,7 +130,9 @@ class StateDonor final : public PeerMesh::Handler {
   asio::awaitable<void> on_fetcher(protocol::ReplicaId fetcher, ConnectionPtr connection) override {
     EXPECT_EQ(fetcher, fetcher_id);
     SnapshotSource snapshots = [this](StateRequest request) { return take_snapshot(request); };
-    RoundSource rounds = [this](FragmentId fragment, protocol::Round round) { return take_round(fragment, round); };
+    RoundSource rounds = [this](FragmentId fragment, protocol::Round round) {
+      return take_round(fragment, round);
+    };
     return serve_fetcher(std::move(connection), run_.layout, pacer_, std::move(snapshots), std::move(rounds));
   }
   [[nodiscard]] protocol::Round applied(FragmentId fragment) const { return run_.committed(fragment) - lag; }
@@ -151,7 +153,9 @@ class StateDonor final : public PeerMesh::Handler {
     if (round > newest || round + manner_.keeps <= newest) return {};
     return run_.results(fragment, round);
   }
-  std::optional<std::string> on_chunk(protocol::ReplicaId, Connection::Received) override { return std::nullopt; }
+  std::optional<std::string> on_chunk(protocol::ReplicaId, Connection::Received) override {
+    return std::nullopt;
+  }
   void on_ack(protocol::ReplicaId, protocol::ViewNumber, const protocol::ChunkKey&) override {}
   void on_begun(protocol::ReplicaId, protocol::ViewNumber) override {}
   void on_peer_up(protocol::ReplicaId) override {}

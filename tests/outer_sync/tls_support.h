@@ -25,7 +25,7 @@ class Tls : public testing::Test {
 
   /// The authority of a run called "test", and a folder for each name.
   tls::Authority authority(const std::vector<std::string>& names, const std::string& run = "test",
-                      const std::string& at = "test") {
+                           const std::string& at = "test") {
     auto made = tls::Authority::create(folder_ / at, run);
     for (const auto& name : names) (void)made.issue(name, 10);
     return made;

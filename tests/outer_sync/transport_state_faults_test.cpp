@@ -130,8 +130,8 @@ void live_through_disorder(std::uint64_t seed) {
     const auto& donor =
         donors.emplace_back(run, id,
                             StateDonor::Manner{.bytes_per_second = below(2) == 0 ? fast_rate : 20'000'000,
-                                          .keeps = below(4) == 0 ? 2U : 20U,
-                                          .lag = below(4) == 0 ? 1U : 0U});
+                                               .keeps = below(4) == 0 ? 2U : 20U,
+                                               .lag = below(4) == 0 ? 1U : 0U});
     auto& forwarder = forwarders.emplace_back(donor.address());
     const bool may_break = below(2) == 0;
     infos.push_back(may_break ? donor.behind(forwarder) : donor.info());

@@ -48,9 +48,9 @@ TEST(StateFetcher, ASlowDonorGivesLess) {
   std::atomic<bool> slow_is_at_work = false;
   StateDonor quick(run, 1, {.ready = [&] { return slow_is_at_work.load(); }});
   StateDonor slow(run, 2, {.ready = [&] {
-               slow_is_at_work = true;
-               return quick.states_given == SharedRun::fragments - 1;
-             }});
+                    slow_is_at_work = true;
+                    return quick.states_given == SharedRun::fragments - 1;
+                  }});
   Joiner joiner(run);
   joiner.fetcher->newest(run.newest());
   joiner.start({slow.info(), quick.info()});

@@ -49,7 +49,9 @@ class Receiver : public testing::Test {
     }
     return receiver.complete() ? "complete" : "not yet complete";
   }
-  std::string refusal(const std::vector<Connection::Received>& frames) { return refusal({0, theta_only}, frames); }
+  std::string refusal(const std::vector<Connection::Received>& frames) {
+    return refusal({0, theta_only}, frames);
+  }
 
   FragmentLayout layout = state_layout();  ///< fragment 0 has 1,000 elements
 };
