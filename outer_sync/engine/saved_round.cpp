@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <memory>
 #include <span>
+#include <string>
+
+#include "isthmus/outer_sync/protocol/messages/versions.h"
 
 namespace isthmus::outer_sync {
 namespace {

@@ -14,6 +14,7 @@
 
 #include "elastic_run.h"
 #include "isthmus/base/archive.h"
+#include "isthmus/outer_sync/protocol/messages/state.h"
 #include "isthmus/trainer/checkpoint.h"
 #include "isthmus/trainer/checkpoint_folder.h"
 

@@ -8,6 +8,8 @@
 
 #include "isthmus/base/aligned.h"
 #include "isthmus/outer_sync/log/log_header.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
+#include "isthmus/outer_sync/protocol/messages/state.h"
 
 namespace isthmus::outer_sync::log {
 
