@@ -25,7 +25,8 @@ ArmCells cells_of(const ordered_json& arm) {
   cells.difference = arm.value("baseline", false) ? "baseline" : "-";
   if (const auto& difference = arm["difference"]; difference.is_object()) {
     cells.difference = signed_percent(difference["relative"]);
-    if (difference["noise"].is_number()) cells.difference += " ± " + percent(difference["noise"]);
+    if (difference["noise"].is_number())
+      cells.difference += " ± " + percent(difference["noise"].get<double>());
   }
   cells.bytes = arm["bytes"].is_number() ? format_bytes(arm["bytes"]) : "-";
   cells.fewer = arm["fewer_bytes"].is_number() ? times(arm["fewer_bytes"]) + " x" : "-";
