@@ -72,8 +72,7 @@ EventFile::EventFile(const std::filesystem::path& folder, AppendFile::Say say)
   write_record(event.bytes());
 }
 
-void EventFile::write(std::uint64_t step,
-                      std::initializer_list<std::pair<std::string_view, double>> scalars) {
+void EventFile::write(std::uint64_t step, const std::vector<std::pair<std::string_view, double>>& scalars) {
   Message summary;
   for (const auto& [name, number] : scalars) {
     Message value;

@@ -198,6 +198,7 @@ void make_measurable(Experiment& experiment, std::int64_t steps) {
   const auto filling = static_cast<std::int64_t>(filling_steps(experiment));
   experiment.run.steps = steps > 0 ? steps : filling + 2 * experiment.outer.sync_every.parts.back().value;
   experiment.outer.steps = experiment.run.steps;
+  experiment.run.stop_after = 0;
   if (experiment.run.steps > filling) return;
   throw Error(ErrorKind::config,
               fmt::format("--steps is {}; expected more than {}, the steps that fill the pipeline and "

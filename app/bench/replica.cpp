@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <map>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -13,10 +13,9 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
 #include "isthmus/base/say.h"
-#include "isthmus/outer_sync/config/codec_plan.h"
 #include "isthmus/outer_sync/engine/memory.h"
 #include "isthmus/outer_sync/engine/outer_loop.h"
-#include "isthmus/outer_sync/net/member/member_node.h"
+#include "participant/participant.h"
 #include "plan/model_size.h"
 #include "run/experiment/identity.h"
 #include "run/process/names.h"
@@ -122,7 +121,16 @@ class MeasuredExchange final : public outer_sync::RoundExchange {
   Clock::time_point taken_{};
 };
 
-class BenchReplica {
+class BenchMember final : public NodeMembership {
+ public:
+  BenchMember(const Experiment& experiment, const outer_sync::FragmentLayout& layout, Trace& trace)
+      : NodeMembership(experiment, layout, trace), measured(node(), layout) {}
+  [[nodiscard]] outer_sync::RoundExchange& exchange() override { return measured; }
+
+  MeasuredExchange measured;
+};
+
+class BenchReplica final : public TrainingHooks {
  public:
   BenchReplica(OuterBenchRequest request, Stopper& stopper)
       : stopper_(stopper),
@@ -135,54 +143,47 @@ class BenchReplica {
         drift_(noise_seed(config_, request_.name)),
         schedule_(layout_.fragment_count(), config_.outer.sync_phases(),
                   static_cast<std::uint64_t>(config_.outer.sync_delay), 0),
-        node_(config_.network, layout_,
-              outer_sync::codec_plan(config_.outer, static_cast<std::uint64_t>(config_.run.seed)),
-              closing_rule(config_), trace_, {.lossless = config_.outer.lossless_stage()}),
-        exchange_(node_, layout_),
-        loop_(config_.outer, layout_, parameters_, exchange_, trace_, noise_seed(config_, request_.name)) {}
-  ~BenchReplica() { stopper_.ending(); }
-  BenchReplica(const BenchReplica&) = delete;
-  BenchReplica& operator=(const BenchReplica&) = delete;
+        member_(std::make_unique<BenchMember>(config_, layout_, trace_)),
+        exchange_(member_->measured),
+        participant_({.experiment = config_,
+                      .name = request_.name,
+                      .layout = layout_,
+                      .state = std::make_unique<outer_sync::OuterState>(layout_, parameters_,
+                                                                        config_.outer.sender_feedback()),
+                      .member = std::move(member_),
+                      .trace = trace_,
+                      .stopper = &stopper_},
+                     *this) {}
 
   int run() {
+    auto hello = hello_of(config_, request_.name, request_.build);
+    hello.config = bench_items(request_);
+    participant_.join(std::move(hello));
     try {
-      join();
       make_steps();
-      if (!stopper_.leaving()) return report();
-      node_.leave("asked to by a signal");
-      return stopper_.exit_status();
-    } catch (const std::exception& error) {
-      stopper_.ending();
-      if (joined_) node_.leave(error.what());
+    } catch (const std::exception&) {
+      participant_.close();
       throw;
     }
+    participant_.close(stopper_.leaving() ? "asked to by a signal" : "");
+    if (!participant_.final_hash()) return stopper_.exit_status();
+    if (!request_.quiet) {
+      say_line(fmt::format("{}: computed {:.2f} % of {} steps, global hash {}", request_.name,
+                           100 * measured_.compute / std::max(measured_.wall, 1e-9), measured_.steps,
+                           participant_.final_hash()->hex()));
+    }
+    return 0;
   }
 
  private:
-  void join() {
-    auto hello = hello_of(config_, request_.name, request_.build);
-    hello.config = bench_items(request_);
-    // Ignores the answer: a benchmark accepts no late members, so there is no state to copy.
-    static_cast<void>(node_.join(std::move(hello)));
-    joined_ = true;
-    node_.activate(loop_.fragments(), loop_.global_hash());
-    stopper_.in_run(node_);
-    begun_ = Clock::now();
-  }
-
   void make_steps() {
-    const auto last = static_cast<std::uint64_t>(config_.run.steps);
     const auto filled = filling_steps(config_);
-    loop_.end_at(last);
-    while (loop_.step() < last && !stopper_.leaving() &&
-           node_.may_begin(loop_.step() + 1, loop_.step_after_next())) {
-      if (const auto stop = node_.status().stops_at) loop_.end_at(std::min(last, *stop));
+    begun_ = Clock::now();
+    while (!stopper_.leaving() && participant_.next()) {  // no round is worth waiting for
       make_step();
-      if (loop_.step() <= filled) begin_ = now();
+      if (participant_.outer().step() <= filled) begin_ = now();
+      measured_ = now() - begin_;
     }
-    measured_ = now() - begin_;
-    stopped_ = loop_.step() < last;
-    if (!stopped_) loop_.finish();
   }
 
   /// Changes the parameters, sleeps until the step time is over, and then runs the outer loop.
@@ -197,17 +198,17 @@ class BenchReplica {
     ++so_far_.steps;
     const auto outer = Clock::now();
     const double elsewhere = exchange_.waiting + exchange_.applying;
-    loop_.after_step(1);
-    while (loop_.next_step()) {
-    }
+    participant_.made({.tokens = 1,
+                       .compute_seconds = request_.step_time.seconds,
+                       .busy_seconds = request_.step_time.seconds});
     so_far_.encoding += seconds_since(outer) - (exchange_.waiting + exchange_.applying - elsewhere);
-    tell();
   }
 
   /// Changes the fragments that the next step sends.
   void drift() {
     const auto begin = Clock::now();
-    for (auto step = loop_.step() + 1; step <= loop_.step_after_next(); ++step) {
+    auto& outer = participant_.outer();
+    for (auto step = outer.step() + 1; step <= outer.step_after_next(); ++step) {
       for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
         if (schedule_.sends(p, step)) drift_.move(parameters_.modify(layout_.fragment(p)));
       }
@@ -215,27 +216,21 @@ class BenchReplica {
     so_far_.noise += seconds_since(begin);
   }
 
-  void tell() {
-    const double speed = 1 / request_.step_time.seconds;
-    loop_.set_speeds(speed, node_.status().reference_speed);
-    outer_sync::StepReport report;
-    report.step = loop_.step();
-    report.utilization = so_far_.compute / seconds_since(begun_);
-    report.inner_steps_per_second = speed;
-    node_.report(report);
+  void say(const std::string& text) override {
+    if (!request_.quiet) say_line(request_.name + ": " + text);
   }
+  /// A benchmark has no checkpoints.
+  [[nodiscard]] Restored restore(std::uint64_t /*step*/) override { return {}; }
 
-  int report() {
-    const auto hash = loop_.global_hash();
-    const auto wire = node_.status().sent;
+  [[nodiscard]] std::string summary(MemberReport report) override {
     const auto& network = config_.network;
     const auto took = std::span(exchange_.fragment_seconds).subspan(begin_.taken, measured_.taken);
     OuterBenchMember member;
-    member.name = request_.name;
-    member.global_hash = hash.hex();
-    member.parameters = layout_.parameters();
+    member.name = report.name;
+    member.global_hash = report.global_hash;
+    member.parameters = report.parameters;
     member.step_time = request_.step_time.seconds;
-    member.steps = loop_.step();
+    member.steps = report.last_step;
     member.measured_steps = measured_.steps;
     member.measured_seconds = measured_.wall;
     member.compute_seconds = measured_.compute;
@@ -244,24 +239,17 @@ class BenchReplica {
     member.applying_seconds = measured_.applying;
     member.late_wake_seconds = measured_.late_wake;
     member.noise_seconds = measured_.noise;
-    member.rounds = loop_.stats().rounds;
+    member.rounds = report.rounds;
     member.measured_rounds = measured_.taken;
     member.late_rounds = measured_.late;
     member.fragment_seconds_median = quantile({took.begin(), took.end()}, 0.5);
     member.fragment_seconds_p99 = quantile({took.begin(), took.end()}, 0.99);
-    member.payload_bytes = wire.payload;
-    member.total_bytes = wire.total;
+    member.payload_bytes = report.payload_bytes;
+    member.total_bytes = report.total_bytes;
     const double emulated = network.emulate.rate.bits_per_second;
     member.link_bits_per_second = emulated > 0 ? emulated : network.rate.bits_per_second;
-    member.stopped = stopped_;
-    if (const auto problem = node_.done(to_json(member).dump(), hash); !problem.empty())
-      throw Error(ErrorKind::divergence, problem);
-    if (!request_.quiet) {
-      say_line(fmt::format("{}: computed {:.2f} % of {} steps, global hash {}", request_.name,
-                           100 * measured_.compute / std::max(measured_.wall, 1e-9), measured_.steps,
-                           hash.hex()));
-    }
-    return 0;
+    member.stopped = report.stopped;
+    return to_json(member).dump();
   }
 
   /// Sums since the start.
@@ -294,11 +282,10 @@ class BenchReplica {
   FlatParameters parameters_;
   Drift drift_;
   const outer_sync::Schedule schedule_;
-  Trace trace_;  // writes no file
-  outer_sync::MemberNode node_;
-  MeasuredExchange exchange_;
-  outer_sync::OuterLoop loop_;
-  bool joined_ = false, stopped_ = false;
+  Trace trace_;                          // writes no file
+  std::unique_ptr<BenchMember> member_;  ///< moved into the participant
+  MeasuredExchange& exchange_;
+  Participant participant_;
   Clock::time_point begun_ = Clock::now();  ///< start of the first step
   Totals so_far_;                           ///< without the figures of `exchange_`
   Totals begin_;                            ///< at the start of the measured steps

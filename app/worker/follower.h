@@ -1,6 +1,6 @@
 #pragma once
 // Follows a run's global parameters from outside, for `isthmus observe` and the observers of the Python
-// binding.
+// binding. No app/participant: it makes no steps, is in no view, and takes part in no agreement.
 
 #include <cstdint>
 #include <functional>

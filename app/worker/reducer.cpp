@@ -54,7 +54,7 @@ int run_reducer(WorkerRequest request) {
     records->add(outer_sync::protocol::RecordKind::log, text);
     say_line(text);
   };
-  stopper.in_run(node, Stopper::Leaving::at_once);
+  stopper.in_run(node);
   const auto reached = node.advertised().empty() ? "it opens no port" : "peers dial " + node.advertised();
   say(fmt::format("{} only reduces; {}", request.name, reached));
   const auto metrics = serve_metrics(

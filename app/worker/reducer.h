@@ -1,6 +1,6 @@
 #pragma once
 // `isthmus worker --reduce-only`: a member that owns chunks and reduces them. It has no model and no data,
-// and stores nothing on disk.
+// and stores nothing on disk. No app/participant: it has no outer loop and no steps, only one blocking call.
 
 #include "worker/worker.h"
 

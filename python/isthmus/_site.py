@@ -257,6 +257,9 @@ class FirstRank(_Rank):
     def request_stop(self, reason: str) -> None:
         self._native.request_stop(reason)
 
+    def request_leave(self, reason: str) -> None:
+        self._native.request_leave(reason)
+
     def close(self, why: str) -> None:
         if self._native is not None:
             self._native.close(why)
@@ -326,6 +329,9 @@ class OtherRank(_Rank):
         """Does nothing: only the first rank's call counts."""
 
     def request_stop(self, reason: str) -> None:
+        """Does nothing: only the first rank's call counts."""
+
+    def request_leave(self, reason: str) -> None:
         """Does nothing: only the first rank's call counts."""
 
     def close(self, why: str) -> None:

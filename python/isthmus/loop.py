@@ -13,6 +13,7 @@ from . import _native
 from ._experiment import experiment_of, placement_of
 from ._native import ConfigError
 from ._placement import Placement
+from ._signals import LeaveOnSigterm
 from ._storage import Storage, parameters_of
 
 STATE_VERSION = 2
@@ -46,6 +47,9 @@ class OuterLoop:
             `fully_shard`). All ranks create the loop and make the same calls. Only the first is in the run and passes
             its state to the others; losses, tokens and evaluations of the others are ignored. Initialise
             `torch.distributed` first. None: this process alone.
+        leave_on_sigterm: on SIGTERM leave the run in order, as `isthmus worker` does: `after_step` returns False and
+            `leaves` is set. Replaces the program's handler of SIGTERM until the loop is closed. A program with its own
+            handler calls `request_leave` there instead.
 
     Raises:
         ConfigError: the config, an argument or the model cannot be used, or the coordinator refuses this replica.
@@ -71,6 +75,7 @@ class OuterLoop:
         tokens: Optional[int] = None,
         quiet: bool = False,
         group: Any = None,
+        leave_on_sigterm: bool = False,
     ) -> None:
         addresses = {"coordinator": coordinator, "listen": listen, "advertise": advertise, "certs": certs}
         self.experiment = experiment_of(config, name, site, settings, addresses, insecure)
@@ -90,8 +95,16 @@ class OuterLoop:
             self._storage.fetch(0, self._storage.size)
         self.is_first = ranks is None or ranks.is_first
         """whether this process is in the run: alone, or as the first rank of its site"""
-        self._native = self._join_as_site(ranks, resume, quiet) if ranks else self._join(resume, quiet)
-        self._end = weakref.finalize(self, _leave, self._native)
+        self._signals = LeaveOnSigterm() if leave_on_sigterm else None
+        try:
+            self._native = self._join_as_site(ranks, resume, quiet) if ranks else self._join(resume, quiet)
+        except BaseException:
+            if self._signals:
+                self._signals.restore()
+            raise
+        if self._signals:
+            self._signals.in_run(self._native.request_leave)
+        self._end = weakref.finalize(self, _leave, self._native, self._signals)
 
     def _join(self, resume: Optional[Mapping[str, Any]], quiet: bool, moves: Any = None) -> Any:
         fetch, store = moves.both if moves else self._storage.moves
@@ -299,6 +312,14 @@ class OuterLoop:
         """Asks all replicas to stop at a common step, after which `after_step` returns False."""
         self._native.request_stop(reason)
 
+    def request_leave(self, reason: str) -> None:
+        """Asks this replica to leave the run; the others continue. Signal handlers and other threads may call it.
+
+        `after_step` returns False once none of this replica's rounds is in flight, within 100 steps, and at once while
+        the run is paused; then `leaves` is the reason.
+        """
+        self._native.request_leave(reason)
+
     def close(self) -> None:
         """Ends this replica's part. If the run is over, sends the final report and waits for those of the others.
 
@@ -317,7 +338,7 @@ class OuterLoop:
 
     def _leave_as(self, why: str) -> None:
         self._end.detach()
-        self._native.close(why)
+        _close(self._native, self._signals, why)
 
     def _check_own(self) -> None:
         if self._borrowed:
@@ -377,7 +398,15 @@ def _restore_master(storage: Storage, state: Optional[Mapping[str, Any]]) -> Non
     storage.values.copy_(values)
 
 
-def _leave(native: Any) -> None:
+def _close(native: Any, signals: Optional[LeaveOnSigterm], why: str) -> None:
+    try:
+        native.close(why)
+    finally:
+        if signals:
+            signals.restore()
+
+
+def _leave(native: Any, signals: Optional[LeaveOnSigterm]) -> None:
     """Closes a loop that was not closed, at the end of the program or when the loop is deleted."""
     error = getattr(sys, "last_value", None)
-    native.close("" if error is None else f"{type(error).__name__}: {error}")
+    _close(native, signals, "" if error is None else f"{type(error).__name__}: {error}")

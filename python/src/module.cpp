@@ -224,7 +224,7 @@ void copy_global(Source& source, Values out) {
 
 nb::dict stats_of(const Replica& replica) {
   const auto& stats = replica.stats();
-  const auto wire = replica.wire();
+  const auto status = replica.status();
   nb::dict out;
   out["rounds"] = stats.rounds;
   out["warmup_rounds"] = stats.warmup_rounds;
@@ -233,8 +233,8 @@ nb::dict stats_of(const Replica& replica) {
   out["uncommitted_steps"] = stats.uncommitted_steps;
   out["stall_seconds"] = stats.stall_seconds;
   out["warmup_wait_seconds"] = stats.warmup_wait_seconds;
-  out["payload_bytes"] = wire.payload;
-  out["total_bytes"] = wire.total;
+  out["payload_bytes"] = status.sent.payload;
+  out["total_bytes"] = status.sent.total;
   out["states_taken"] = replica.states_taken();
   return out;
 }
@@ -270,6 +270,7 @@ void add_replica(nb::module_& m) {
       .def("save", &save)
       .def("report_evaluation", &Replica::report_evaluation, "sum_nats"_a, "tokens"_a, Free())
       .def("request_stop", &Replica::request_stop, "reason"_a, Free())
+      .def("request_leave", &Replica::request_leave, "reason"_a, Free())
       .def("close", &Replica::close, "why"_a, Free())
       .def("stats", &stats_of)
       .def_prop_ro("is_due", &Replica::is_due)

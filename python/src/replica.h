@@ -1,6 +1,6 @@
 #pragma once
-// One replica of a run, driven by another program's training loop: app/worker/worker.cpp with control
-// inverted. No Python here.
+// One replica of a run, driven by another program's training loop: a Participant that is called step by step.
+// No Python here.
 
 #include <chrono>
 #include <cstdint>
@@ -13,16 +13,13 @@
 #include <vector>
 
 #include "isthmus/base/archive.h"
-#include "isthmus/base/event_file.h"
-#include "isthmus/base/metrics.h"
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/engine/outer_loop.h"
 #include "isthmus/outer_sync/net/member/member_node.h"
+#include "participant/participant.h"
+#include "participant/training_records.h"
 #include "run/experiment/experiment.h"
-#include "run/metrics/metrics_server.h"
-#include "run/metrics/run_readings.h"
 #include "run/process/run_folder.h"
-#include "worker/replica_run.h"
 
 namespace isthmus::python {
 
@@ -61,13 +58,28 @@ struct ReplicaRequest {
   std::string precision, device;
 };
 
+/// The part of a state dict that belongs to the replica.
+struct SavedReplica {
+  static constexpr std::uint64_t known = 0x32305950'48545349;  // "ISTHPY02", little-endian
+  std::uint64_t magic = known;
+  Digest model;
+  std::uint64_t step = 0, tokens = 0;
+  Bytes agreed, own;  ///< of the outer loop
+  outer_sync::protocol::Ledger ledger;
+  outer_sync::protocol::Settings settings;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(magic, model, step, tokens, agreed, own, ledger, settings);
+  }
+};
+
 /// Used by one thread, which makes all waits.
-class Replica {
+class Replica final : private app::TrainingHooks {
  public:
   /// Joins the run and returns when the first step may begin: with the others, or after copying their state.
   /// Throws Error as `isthmus worker` does, and what `while_waiting` throws.
   explicit Replica(ReplicaRequest request);
-  ~Replica();
+  ~Replica() override;
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
@@ -75,56 +87,52 @@ class Replica {
   /// was stopped, or this replica is asked to leave.
   bool after_step(std::optional<double> loss, std::uint64_t tokens);
   /// Whether `after_step` would send or apply anything; then the caller checks the parameters first.
-  [[nodiscard]] bool is_due() const;
-  [[nodiscard]] bool synchronous() const { return outer_.synchronous(); }
+  [[nodiscard]] bool is_due() const { return participant_.is_due(); }
+  [[nodiscard]] bool synchronous() const { return participant_.outer().synchronous(); }
   void average_gradients(std::span<float> gradients, std::uint64_t tokens);
 
-  [[nodiscard]] std::span<const float> global_parameters() { return outer_.global_parameters(); }
-  [[nodiscard]] std::string global_hash() {
-    return (final_hash_ ? *final_hash_ : outer_.global_hash()).hex();
+  [[nodiscard]] std::span<const float> global_parameters() {
+    return participant_.outer().global_parameters();
   }
-  [[nodiscard]] std::uint64_t step() const { return outer_.step(); }
+  [[nodiscard]] std::string global_hash();
+  [[nodiscard]] std::uint64_t step() const { return participant_.outer().step(); }
   [[nodiscard]] std::uint64_t buffer_size() const { return layout_.buffer_size(); }
-  [[nodiscard]] bool running() const { return phase_ == Phase::training; }
-  [[nodiscard]] bool stopped() const { return stopped_; }
+  [[nodiscard]] bool running() const { return participant_.state() < State::finishing; }
+  [[nodiscard]] bool stopped() const { return participant_.stopped(); }
   /// Why this replica was asked to leave; empty if it was not.
-  [[nodiscard]] std::string leaves() const { return drained_.value_or(""); }
-  [[nodiscard]] bool frozen() const { return outer_.frozen(); }
+  [[nodiscard]] std::string leaves() const { return participant_.leaves(); }
+  [[nodiscard]] bool frozen() const { return participant_.outer().frozen(); }
   /// How often the state was copied from others.
-  [[nodiscard]] std::uint64_t states_taken() const { return states_taken_; }
+  [[nodiscard]] std::uint64_t states_taken() const { return participant_.states_taken(); }
   [[nodiscard]] outer_sync::Rank rank() const { return node_.status().rank(); }
-  [[nodiscard]] const outer_sync::OuterLoop::Stats& stats() const { return outer_.stats(); }
-  [[nodiscard]] outer_sync::SentBytes wire() const { return node_.status().sent; }
+  [[nodiscard]] const outer_sync::OuterLoop::Stats& stats() const { return participant_.outer().stats(); }
+  [[nodiscard]] outer_sync::NodeStatus status() const { return participant_.status(); }
   /// Whether the run wants an evaluation, or a checkpoint, of this step.
   [[nodiscard]] bool wants_evaluation() const;
-  [[nodiscard]] bool wants_checkpoint();
+  [[nodiscard]] bool wants_checkpoint() const;
 
   /// Throws Error(network) while rounds do not commit.
   [[nodiscard]] Bytes save();
   void report_evaluation(double sum_nats, std::uint64_t tokens);
   void request_stop(const std::string& reason) { node_.request_stop(reason); }
+  /// Asks this replica alone to leave, after which `after_step` returns false. Any thread.
+  void request_leave(const std::string& reason) { participant_.request_leave(reason); }
   /// If the run is over, sends the final report and waits for the others; otherwise leaves the run. Further
   /// calls do nothing.
   void close(const std::string& why);
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class Phase { joining, training, over, failed, closed };
+  using State = app::Participant::State;
 
-  void join(const std::optional<Bytes>& resume);
-  void begin_with_others_state();
-  void make_step(std::optional<double> loss, std::uint64_t tokens);
-  void at_agreed_step();
+  void say(const std::string& text) override;
+  [[nodiscard]] Restored restore(std::uint64_t step) override;
+  void joined() override;
+  [[nodiscard]] std::string summary(app::MemberReport report) override;
+
+  [[nodiscard]] outer_sync::protocol::Hello hello(const std::optional<Bytes>& resume);
   bool await_turn();
-  bool may_leave();
-  template <class Work>
-  auto guarded(Work work);
-  void record(std::optional<double> loss, std::uint64_t tokens, double took);
-  void write_records();
-  void report();
   void check_training(const char* what) const;
-  void say(const std::string& text) const;
-  [[nodiscard]] double waited() const;
 
   app::Experiment config_;
   const std::string name_, build_, precision_, device_;
@@ -137,29 +145,16 @@ class Replica {
   app::FolderLock lock_;
   const std::shared_ptr<outer_sync::RecordQueue> gathered_ = std::make_shared<outer_sync::RecordQueue>();
   Trace trace_;
-  Metrics metrics_;
-  EventFile events_;
+  app::TrainingRecords records_;
   Memory memory_;
-  outer_sync::MemberNode node_;
-  outer_sync::OuterLoop outer_;
-  app::NewFigures new_figures_;
-  app::LatestReadings readings_;
-  std::unique_ptr<app::MetricsServer> server_;
+  std::unique_ptr<app::NodeMembership> member_;  ///< moved into the participant
+  outer_sync::MemberNode& node_;
+  app::Participant participant_;
 
-  Phase phase_ = Phase::joining;
-  std::string failure_;
-  std::optional<Digest> final_hash_;  ///< set once the run is over
-  const std::uint64_t last_;
-  std::uint64_t first_step_ = 0, states_taken_ = 0, tokens_ = 0;
-  bool averaged_ = false, stopped_ = false;
-  std::optional<std::string> drained_;
-  std::optional<std::uint64_t> leave_by_;
+  std::optional<SavedReplica> saved_;  ///< that it is resumed from, until it has joined
+  std::uint64_t tokens_before_ = 0;    ///< trained on before it was resumed
+  bool averaged_ = false;
   Clock::time_point began_;  ///< start of the inner step
-  double train_seconds_ = 0, compute_seconds_ = 0, busy_step_seconds_ = 0;
-  std::uint64_t disk_free_ = 0;
-  std::vector<app::StepRecord> records_;  ///< not yet written
-  Clock::time_point written_;
-  app::ReplicaFigures figures_;
 };
 
 }  // namespace isthmus::python

@@ -8,8 +8,8 @@
 #include <chrono>
 
 #include "full_disk.h"
+#include "participant/replica_folder.h"
 #include "temporary_folder.h"
-#include "worker/replica_run.h"
 
 namespace isthmus::app {
 namespace {

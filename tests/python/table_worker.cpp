@@ -8,18 +8,19 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "isthmus/base/error.h"
 #include "isthmus/data/tokenizer.h"
-#include "isthmus/outer_sync/config/codec_plan.h"
 #include "isthmus/outer_sync/log/fingerprint.h"
+#include "participant/participant.h"
 #include "run/experiment/experiment.h"
 #include "run/experiment/identity.h"
-#include "worker/replica_run.h"
 
 namespace {
 
@@ -49,6 +50,16 @@ class Table final : public outer_sync::LocalParameters {
   std::vector<float> values_;
 };
 
+/// The run must not have begun already.
+class TableHooks final : public app::TrainingHooks {
+ public:
+  void say(const std::string&) override {}
+  Restored restore(std::uint64_t) override { throw std::runtime_error("there is no checkpoint"); }
+  void took_state(const app::Participant&, double) override {
+    throw std::runtime_error("the run has begun already");
+  }
+};
+
 int run(const std::string& config, const std::string& coordinator, const std::string& name,
         const std::string& job_file) {
   std::ifstream in(job_file);
@@ -70,29 +81,25 @@ int run(const std::string& config, const std::string& coordinator, const std::st
 
   Table table(job.at("values"));
   Trace trace;
-  outer_sync::MemberNode node(
-      experiment.network, layout,
-      outer_sync::codec_plan(experiment.outer, static_cast<std::uint64_t>(experiment.run.seed)),
-      app::closing_rule(experiment), trace, {.lossless = experiment.outer.lossless_stage()});
-  outer_sync::OuterLoop outer(experiment.outer, layout, table, node, trace,
-                              app::noise_seed(experiment, name));
+  TableHooks hooks;
+  app::Participant participant(
+      {.experiment = experiment,
+       .name = name,
+       .layout = layout,
+       .state = std::make_unique<outer_sync::OuterState>(layout, table, experiment.outer.sender_feedback()),
+       .member = std::make_unique<app::NodeMembership>(experiment, layout, trace),
+       .trace = trace},
+      hooks);
   auto hello = app::hello_of(experiment, name, "table_worker");
   hello.model = outer_sync::fingerprint_of(tensors, layout);
   hello.tokenizer = data::make_tokenizer(experiment.data.tokenizer)->fingerprint();
-  if (node.join(std::move(hello)).how != outer_sync::Admission::How::begins)
-    throw std::runtime_error("the run has begun already");
-  node.activate(outer.fragments(), outer.global_hash());
-  const auto last = static_cast<std::uint64_t>(experiment.run.steps);
-  while (outer.step() < last && app::next_turn(outer, node, last) != app::Turn::over) {
-    table.step(outer.step() + 1, layout.buffer_size());
-    outer.after_step(job.at("tokens"));
+  participant.join(std::move(hello));
+  while (participant.next()) {
+    table.step(participant.outer().step() + 1, layout.buffer_size());
+    participant.made({.tokens = job.at("tokens")});
   }
-  outer.finish();
-  auto report = app::member_report(outer, node, outer.global_hash());
-  report.name = name;
-  const auto problem = node.done(app::to_json(report).dump(), outer.global_hash());
-  fmt::print("{}\n", outer.global_hash().hex());
-  if (!problem.empty()) throw std::runtime_error(problem);
+  participant.close();
+  fmt::print("{}\n", participant.final_hash().value().hex());
   return 0;
 }
 

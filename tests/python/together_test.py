@@ -122,6 +122,21 @@ def test_a_drained_worker_ends_its_loop_and_the_other_goes_on(run):
     assert "step 150" in run.log("eu") and "step 150" not in run.log("us")
 
 
+def test_a_drained_worker_leaves_a_paused_run(run):
+    run.write_config(run={"steps": 150}, outer={"min_replicas": 1})
+    run.start_coordinator()
+    for name in NAMES:
+        run.start_worker(name, "train.py", "--pace", 0.03)
+    run.wait_for("us", "step 5\n")
+    program(run, "ctl", "pause", "--coordinator", run.address, "--config", run.config)
+    program(run, "ctl", "drain", "us", "--coordinator", run.address, "--config", run.config)
+    run.finish("us")
+    assert "left the run at step" in run.log("us")
+    program(run, "ctl", "resume", "--coordinator", run.address, "--config", run.config)
+    run.finish()
+    assert "step 150" in run.log("eu") and "step 150" not in run.log("us")
+
+
 # ---- observers ----
 
 

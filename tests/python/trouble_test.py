@@ -1,5 +1,7 @@
 """Failures in a run: they raise clear exceptions, without hangs or crashes, and the other replicas learn of them."""
 
+import signal
+
 import pytest
 
 
@@ -60,6 +62,38 @@ def test_an_interrupt_ends_waiting_for_others(run):
     run.interrupt("eu")
     assert run.wait("eu") in (-2, 130)
     assert "KeyboardInterrupt" in run.log("eu")
+
+
+def test_sigterm_makes_a_worker_leave_that_asks_for_it(run):
+    run.write_config(run={"steps": 120}, outer={"min_replicas": 1})
+    run.start_coordinator()
+    run.start_worker("eu", "train.py", "--pace", 0.03)
+    run.start_worker("us", "train.py", "--pace", 0.03, "--leave-on-sigterm")
+    run.wait_for("us", "step 5\n")
+    run.processes["us"].send_signal(signal.SIGTERM)
+    run.finish()
+    assert "left the run at step" in run.log("us") and "step 120" not in run.log("us")
+    assert "asked to by a signal" in run.log("coordinator") and "step 120" in run.log("eu")
+
+
+def test_sigterm_while_it_joins_ends_a_worker_that_asks_for_it(run):
+    run.write_config()
+    run.start_coordinator()
+    run.start_worker("eu", "train.py", "--leave-on-sigterm")
+    run.wait_for("coordinator", "eu")  # eu has joined and waits for us
+    run.processes["eu"].send_signal(signal.SIGTERM)
+    assert run.wait("eu") == 143
+
+
+def test_sigterm_ends_a_worker_that_asks_for_nothing(run):
+    run.write_config(run={"steps": 120}, outer={"min_replicas": 1})
+    run.start_coordinator()
+    for name in ("eu", "us"):
+        run.start_worker(name, "train.py", "--pace", 0.03)
+    run.wait_for("us", "step 5\n")
+    run.processes["us"].send_signal(signal.SIGTERM)
+    assert run.wait("us") == -signal.SIGTERM
+    run.finish("eu", "coordinator")
 
 
 def test_a_model_that_differs_between_workers_is_refused_by_name(run):

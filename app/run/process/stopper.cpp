@@ -10,11 +10,15 @@
 
 namespace isthmus::app {
 
-void Stopper::in_run(outer_sync::MemberNode& node, Leaving leaving) {
+void Stopper::in_run() {
   const std::lock_guard lock(mutex_);
   phase_ = Phase::in_run;
-  node_ = &node;
-  how_ = leaving;
+}
+
+void Stopper::in_run(outer_sync::MemberNode& node) {
+  const std::lock_guard lock(mutex_);
+  phase_ = Phase::in_run;
+  leaves_at_once_ = &node;
 }
 
 void Stopper::joining() {
@@ -25,7 +29,7 @@ void Stopper::joining() {
 void Stopper::ending() {
   const std::lock_guard lock(mutex_);
   phase_ = Phase::ending;
-  node_ = nullptr;
+  leaves_at_once_ = nullptr;
 }
 
 void Stopper::on_signal(int signal, int count) {
@@ -34,7 +38,7 @@ void Stopper::on_signal(int signal, int count) {
   if (count > 1 || phase_ == Phase::joining) _exit(128 + signal);
   if (phase_ == Phase::ending) return;
   signal_ = signal;
-  if (how_ == Leaving::at_once) node_->leave("asked to by a signal");
+  if (leaves_at_once_ != nullptr) leaves_at_once_->leave("asked to by a signal");
 }
 
 int run_stoppable(const std::function<int(Stopper&)>& run) {

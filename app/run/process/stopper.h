@@ -14,10 +14,10 @@ namespace isthmus::app {
 /// can report why it ends.
 class Stopper {
  public:
-  /// A trainer leaves between two steps, when none of its rounds is in flight; a reducer at once.
-  enum class Leaving { between_steps, at_once };
-
-  void in_run(outer_sync::MemberNode& node, Leaving leaving = Leaving::between_steps);
+  /// For a trainer, which leaves between two steps, when none of its rounds is in flight.
+  void in_run();
+  /// For a reducer, which leaves at once.
+  void in_run(outer_sync::MemberNode& node);
   /// The worker copies the state from others; `in_run` follows.
   void joining();
   void ending();
@@ -32,8 +32,7 @@ class Stopper {
 
   std::mutex mutex_;
   Phase phase_ = Phase::joining;
-  outer_sync::MemberNode* node_ = nullptr;
-  Leaving how_ = Leaving::between_steps;
+  outer_sync::MemberNode* leaves_at_once_ = nullptr;
   std::atomic<int> signal_ = 0;
 };
 

@@ -21,6 +21,7 @@ parser.add_argument("--at", type=int, default=10, help="step of the failure")
 parser.add_argument("--bf16", action="store_true")
 parser.add_argument("--pace", type=float, default=0, help="minimum seconds per step")
 parser.add_argument("--width", type=int, default=24)
+parser.add_argument("--leave-on-sigterm", action="store_true")
 more = parser.parse_args(rest)
 
 model = toy.Model(width=more.width, dtype=torch.bfloat16 if more.bf16 else torch.float32)
@@ -52,7 +53,7 @@ def make_trouble():
 
 
 recorded = []
-loop = isthmus.OuterLoop(model=model, **options)
+loop = isthmus.OuterLoop(model=model, leave_on_sigterm=more.leave_on_sigterm, **options)
 running = loop.running
 while running:
     step = loop.step + 1

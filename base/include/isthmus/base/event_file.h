@@ -5,9 +5,9 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <initializer_list>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "isthmus/base/append_file.h"
 
@@ -20,7 +20,7 @@ class EventFile {
   explicit EventFile(const std::filesystem::path& folder, AppendFile::Say say = nullptr);
   /// Writes one event, which is readable when this returns. Without `say`, throws Error(data) if writing
   /// fails.
-  void write(std::uint64_t step, std::initializer_list<std::pair<std::string_view, double>> scalars);
+  void write(std::uint64_t step, const std::vector<std::pair<std::string_view, double>>& scalars);
 
  private:
   void write_record(std::string_view event);
