@@ -12,6 +12,7 @@
 namespace isthmus::outer_sync::protocol {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 /// Another coordinator may have been started with --recover among the members missing here.
@@ -67,6 +68,7 @@ TEST_F(Heirs, AReasonIsLoggedOnceWhateverLedToIt) {
   reducer.member.kind = MemberKind::reducer;
   run->receive(5, reducer);
   run->close(5);
+  EXPECT_THAT(run->said, Contains(HasSubstr("r joined")));
   const auto times = std::ranges::count_if(run->said, [](const std::string& line) {
     return line.find("1 of at least 2 replicas are here") != std::string::npos;
   });
