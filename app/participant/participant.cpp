@@ -299,7 +299,7 @@ void Participant::report(const InnerStep& step, double took, bool was_due) {
   record.utilization = compute_seconds_ / train_seconds_;
   record.stats = outer_.stats();
   record.who = now.participation;
-  record.bytes_sent = now.total_bytes + step.all_reduce_bytes;
+  record.bytes_sent = now.sent.total + step.all_reduce_bytes;
   record.outer_steps = new_figures_.take(outer_);
   const auto means = newest_outer_steps(outer_);
   member_->report({.step = record.step,
