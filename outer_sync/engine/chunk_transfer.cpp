@@ -112,13 +112,13 @@ ChunkTransfer::Slot& ChunkTransfer::next_slot(Slots& slots) {
 }
 
 HandOver ChunkTransfer::send(FragmentId p, const quant::CodecSpec& codec, const BufferPool& buffers,
-                             Leave leave, const Encode& encode) {
+                             OnEncoded on_encoded, const Encode& encode) {
   const auto batches = all_batches(layout_, p, codec, staging_);
   if (in_host_memory()) {
     for (const auto& batch : batches) {
       const auto bytes = buffers.take(quant::encoded_size(codec, batch.range.size));
       const auto bad = encode(batch, *bytes)->wait();
-      leave({batch.first, bad, bytes});
+      on_encoded({batch.first, bad, bytes});
     }
     return {};
   }
@@ -128,7 +128,7 @@ HandOver ChunkTransfer::send(FragmentId p, const quant::CodecSpec& codec, const 
   for (const auto& batch : batches) {
     const auto bytes = quant::encoded_size(codec, batch.range.size);
     if (leaving_.size() == outgoing_.slots.size()) {
-      hand_over(leaving_.front(), codec, buffers, leave);
+      hand_over(leaving_.front(), codec, buffers, on_encoded);
       leaving_.pop_front();
     }
     auto& slot = next_slot(outgoing_);
@@ -141,14 +141,14 @@ HandOver ChunkTransfer::send(FragmentId p, const quant::CodecSpec& codec, const 
   // The next inner step changes the local parameters, so it must wait for the encoding.
   passes_.before_model();
   // On another thread: packing and copying chunks takes longer than the passes, and training must not wait.
-  handed_over_ = std::async(std::launch::async, [this, codec, &buffers, leave = std::move(leave)] {
-                   for (const auto& each : leaving_) hand_over(each, codec, buffers, leave);
+  handed_over_ = std::async(std::launch::async, [this, codec, &buffers, on_encoded = std::move(on_encoded)] {
+                   for (const auto& each : leaving_) hand_over(each, codec, buffers, on_encoded);
                  }).share();
   return HandOver(handed_over_);
 }
 
 void ChunkTransfer::hand_over(const Leaving& leaving, const quant::CodecSpec& codec,
-                              const BufferPool& buffers, const Leave& leave) const {
+                              const BufferPool& buffers, const OnEncoded& on_encoded) const {
   const auto& batch = leaving.batch;
   leaving.slot->busy->wait();
   const auto bad = leaving.encoded->wait();
@@ -160,7 +160,7 @@ void ChunkTransfer::hand_over(const Leaving& leaving, const quant::CodecSpec& co
     std::memcpy(bytes->data(), leaving.slot->host.data() + place.scales, place.scales_size);
     std::memcpy(bytes->data() + place.scales_size, leaving.slot->host.data() + place.codes, place.codes_size);
     const bool is_bad = bad && *bad >= offset && *bad < offset + chunk.size;
-    leave({k, is_bad ? std::optional(*bad - offset) : std::nullopt, std::move(bytes)});
+    on_encoded({k, is_bad ? std::optional(*bad - offset) : std::nullopt, std::move(bytes)});
   }
 }
 

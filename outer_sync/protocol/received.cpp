@@ -219,7 +219,7 @@ std::string problem_of(const Heartbeat& beat, const Bounds& bounds) {
        too_many("fragments", beat.fragments.size(), fragments),
        too_many("measured rounds", beat.health.size(), fragments),
        above("the number of contributors", beat.contributed, max_members),
-       too_many("lost members", beat.lost.size(), max_members),
+       too_many("lost members", beat.unreachable.size(), max_members),
        too_many("relayed members", beat.relayed.size(), max_members),
        above("the number of relay lists", beat.relays, max_relay_lists),
        too_many("paths", beat.paths.size(), max_members),

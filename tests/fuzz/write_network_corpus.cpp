@@ -56,7 +56,7 @@ protocol::Heartbeat heartbeat() {
   beat.fragments = {{1, 2}, {0, 0}};
   beat.health = {{0, 1, 2, 0.5, {{11, 2, 0.5, 0.25}}}};
   beat.paths = {{11, 1000, 900, 1'000'000}};
-  beat.lost = {12};
+  beat.unreachable = {12};
   beat.relays = 1;
   beat.relayed = {13};
   return beat;
@@ -279,9 +279,9 @@ void write_all_talks(const fs::path& folder) {
   write_talk(folder, "steer", steer);
   const auto kind = protocol::MemberKind::trainer;
   auto apart = heartbeat(), connected = apart;
-  apart.lost = {protocol::id_of({"b", 1, ""})};
-  apart.relayed = apart.lost;
-  connected.lost.clear();
+  apart.unreachable = {protocol::id_of({"b", 1, ""})};
+  apart.relayed = apart.unreachable;
+  connected.unreachable.clear();
   connected.relayed.clear();
   protocol::Sealed blank;
   blank.view = 1;

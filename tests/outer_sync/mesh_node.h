@@ -101,10 +101,10 @@ class Node final : public PeerMesh::Handler {
   void fail_when_heard() {
     on_io([&] { fail_when_heard_ = true; });
   }
-  std::vector<ReplicaId> lost(AwakeClock::Clock::duration limit) {
-    std::vector<ReplicaId> lost;
-    on_io([&] { lost = mesh_.lost(limit); });
-    return lost;
+  std::vector<ReplicaId> unreachable(AwakeClock::Clock::duration limit) {
+    std::vector<ReplicaId> peers;
+    on_io([&] { peers = mesh_.unreachable(limit); });
+    return peers;
   }
 
   /// Blocks until `ready` returns true; returns false after `patience`. `ready` is called with the mutex

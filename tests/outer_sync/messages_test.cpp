@@ -87,7 +87,7 @@ std::vector<ControlMessage> one_of_each() {
                 .view = 4,
                 .step = 12,
                 .contributed = 2,
-                .lost = {5, 6},
+                .unreachable = {5, 6},
                 .loss = 3.5,
                 .tokens_per_second = 1e5,
                 .utilization = 0.75,
@@ -220,7 +220,7 @@ TEST(Messages, FieldsLandWhereTheyCameFrom) {
   EXPECT_EQ(beat.fragments[0].second, 0x1122334455667788ULL);
   EXPECT_EQ(beat.view, 4U);
   EXPECT_EQ(beat.inner_steps_per_second, 12.5);
-  EXPECT_THAT(beat.lost, testing::ElementsAre(5, 6));
+  EXPECT_THAT(beat.unreachable, testing::ElementsAre(5, 6));
   ASSERT_EQ(beat.paths.size(), 2U);
   EXPECT_EQ(beat.paths[0].peer, 5U);
   EXPECT_EQ(beat.paths[0].round_trip, 90'000U);

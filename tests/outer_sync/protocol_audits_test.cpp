@@ -117,7 +117,7 @@ TEST(AuditComparison, OldRoundsAreForgotten) {
 // ---- the coordinator ----
 
 Heartbeat beat(std::uint64_t digest, ViewNumber view = 1) {
-  Heartbeat heartbeat{.number = 1, .view = view, .lost = {}, .fragments = {}, .health = {}};
+  Heartbeat heartbeat{.number = 1, .view = view, .unreachable = {}, .fragments = {}, .health = {}};
   heartbeat.audits = {audit(digest)};
   return heartbeat;
 }

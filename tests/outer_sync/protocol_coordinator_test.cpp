@@ -210,7 +210,7 @@ void report_lost(CoordinatorHarness& harness, const std::vector<std::vector<std:
     for (ConnectionId member = 1; member <= lost.size(); ++member) {
       Heartbeat beat;
       beat.view = view;
-      for (const auto& name : lost[member - 1]) beat.lost.push_back(id_of({name, 1, "", 0}));
+      for (const auto& name : lost[member - 1]) beat.unreachable.push_back(id_of({name, 1, "", 0}));
       if (!harness.closed.contains(member)) harness.receive(member, beat);
     }
   }
@@ -233,7 +233,7 @@ TEST(Links, OneThatComesUpAgainInTimeIsForgotten) {
     harness.now += 2s;
     Heartbeat beat;
     beat.view = 1;
-    if (i % 2 == 0) beat.lost = {id_of({"us-1", 1, "", 0})};
+    if (i % 2 == 0) beat.unreachable = {id_of({"us-1", 1, "", 0})};
     harness.receive(1, beat);
     harness.receive(2, Heartbeat{});
   }
@@ -274,7 +274,7 @@ TEST(Links, MoreLostPeersThanThereAreIsNoReport) {
   harness.run_all({"eu-1", "us-1"});
   Heartbeat beat;
   beat.view = 1;
-  beat.lost.assign(1000, id_of({"us-1", 1, "", 0}));
+  beat.unreachable.assign(1000, id_of({"us-1", 1, "", 0}));
   harness.receive(1, beat);
   EXPECT_EQ(harness.coordinator.participating(), 2U);
 }
@@ -312,7 +312,7 @@ TEST(Announcements, ReachEverybody) {
 TEST(Leases, LastAsLongAsTheCoordinatorWaits) {
   CoordinatorHarness harness(1);
   harness.run_all({"us-1"});
-  harness.receive(1, Heartbeat{.number = 1, .view = 1, .lost = {}, .fragments = {}, .health = {}});
+  harness.receive(1, Heartbeat{.number = 1, .view = 1, .unreachable = {}, .fragments = {}, .health = {}});
   EXPECT_EQ(harness.last<HeartbeatReply>(1)->lease, 5'000'000U)
       << "in microseconds: a member's own network.detect_timeout may be longer";
 }

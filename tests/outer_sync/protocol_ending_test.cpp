@@ -63,8 +63,8 @@ TEST(Stopping, TheHashesOfThoseWhoHaveAppliedOtherRoundsAreNoDivergence) {
   CoordinatorHarness harness(2);
   harness.run_all({"eu-1", "us-1"});
   harness.stop("enough");
-  harness.receive(1, Heartbeat{.number = 1, .view = 1, .lost = {}, .fragments = {{3, 1}, {2, 1}}});
-  harness.receive(2, Heartbeat{.number = 1, .view = 1, .lost = {}, .fragments = {{2, 1}, {2, 1}}});
+  harness.receive(1, Heartbeat{.number = 1, .view = 1, .unreachable = {}, .fragments = {{3, 1}, {2, 1}}});
+  harness.receive(2, Heartbeat{.number = 1, .view = 1, .unreachable = {}, .fragments = {{2, 1}, {2, 1}}});
   harness.receive(1, Done{"{}", digest_of(4)});
   harness.receive(2, Done{"{}", digest_of(5)});
   ASSERT_TRUE(harness.ended);
@@ -79,7 +79,7 @@ TEST(Stopping, OneThatComesBackHasDivergedOnlyIfItSaysThatItHasTheSameRounds) {
     options.least = 2;
     CoordinatorHarness harness(options);
     harness.run_all({"eu-1", "us-1"});
-    harness.receive(1, Heartbeat{.number = 1, .view = 1, .lost = {}, .fragments = {{3, 1}, {2, 1}}});
+    harness.receive(1, Heartbeat{.number = 1, .view = 1, .unreachable = {}, .fragments = {{3, 1}, {2, 1}}});
     harness.stop("enough");
     harness.close(2);
     auto back = CoordinatorHarness::hello("us-1");

@@ -68,7 +68,8 @@ TEST(Newcomers, WhoWasNotAskedIsNotInTheView) {
 TEST(Newcomers, WhatTheyNeedIsKeptUntilTheyAreIn) {
   CoordinatorHarness harness(2);
   harness.run_all({"eu-1", "us-1"});
-  const Heartbeat at_nine{.number = 1, .view = 1, .lost = {}, .fragments = {{9, 1}, {9, 1}}, .health = {}};
+  const Heartbeat at_nine{
+      .number = 1, .view = 1, .unreachable = {}, .fragments = {{9, 1}, {9, 1}}, .health = {}};
   harness.receive(1, at_nine);
   harness.receive(2, at_nine);
   EXPECT_THAT(harness.last<HeartbeatReply>(2)->lowest, testing::ElementsAre(9, 9));
@@ -105,8 +106,9 @@ TEST(Newcomers, TheRoundsWaitForOneThatMissesViewAfterView) {
   const auto before = harness.last<NewView>(1)->view.number;
   harness.seal_all({1, 2});
   EXPECT_EQ(harness.last<NewView>(1)->view.number, before) << "both have sealed, but r has not come";
-  harness.receive(1, Heartbeat{.number = 1, .view = before, .lost = {}, .fragments = {{7, 1}, {7, 1}}});
-  harness.receive(6, Heartbeat{.number = 1, .lost = {}, .fragments = {}});
+  harness.receive(1,
+                  Heartbeat{.number = 1, .view = before, .unreachable = {}, .fragments = {{7, 1}, {7, 1}}});
+  harness.receive(6, Heartbeat{.number = 1, .unreachable = {}, .fragments = {}});
   EXPECT_THAT(harness.last<HeartbeatReply>(6)->newest, testing::ElementsAre(7U, 7U))
       << "the rounds it has to reach";
   harness.receive(6, Ready{});
@@ -120,7 +122,8 @@ TEST(Newcomers, TheRoundsDoNotWaitForEver) {
   const auto before = harness.last<NewView>(1)->view.number;
   harness.seal_all({1, 2});
   for (int i = 1; i <= 6; ++i) {
-    for (const ConnectionId who : {1, 2, 6}) harness.receive(who, Heartbeat{.lost = {}, .fragments = {}});
+    for (const ConnectionId who : {1, 2, 6})
+      harness.receive(who, Heartbeat{.unreachable = {}, .fragments = {}});
     harness.tick(i * 1s);
   }
   EXPECT_GT(harness.last<NewView>(1)->view.number, before);

@@ -28,7 +28,7 @@ class ProtocolObserver : public testing::Test {
     return {.number = 5,
             .view = view,
             .step = 12,
-            .lost = {},
+            .unreachable = {},
             .fragments = {{first, prefix}, {second, prefix}},
             .health = {}};
   }

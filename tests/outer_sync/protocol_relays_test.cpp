@@ -40,7 +40,7 @@ class RelayTable : public testing::Test {
               const std::vector<std::string>& relayed = {}) {
     Heartbeat beat;
     beat.relays = said.number;
-    for (const auto& name : lost) beat.lost.push_back(id(name));
+    for (const auto& name : lost) beat.unreachable.push_back(id(name));
     for (const auto& name : relayed) beat.relayed.push_back(id(name));
     relays.add(id(from), beat);
   }
@@ -239,7 +239,7 @@ Heartbeat beat(ViewNumber view, const std::vector<std::string>& lost, std::uint6
   Heartbeat beat;
   beat.view = view;
   beat.relays = heard;
-  for (const auto& name : lost) beat.lost.push_back(id_of({name, 1, ""}));
+  for (const auto& name : lost) beat.unreachable.push_back(id_of({name, 1, ""}));
   return beat;
 }
 

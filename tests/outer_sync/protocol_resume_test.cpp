@@ -119,7 +119,7 @@ TEST(Checkpoints, TheNewestThatAllTrainersOfTheViewHaveIsSaid) {
   CoordinatorHarness harness(2);
   harness.run_all({"eu-1", "us-1"});
   const auto beat = [&](ConnectionId from, const std::vector<std::uint64_t>& steps) {
-    Heartbeat heartbeat{.number = 1, .view = 1, .lost = {}, .fragments = {}, .health = {}};
+    Heartbeat heartbeat{.number = 1, .view = 1, .unreachable = {}, .fragments = {}, .health = {}};
     heartbeat.checkpoints = of_steps(steps);
     harness.receive(from, heartbeat);
     return harness.last<HeartbeatReply>(from)->checkpoint;

@@ -206,10 +206,10 @@ TEST(Mesh, ThoseWhoCannotBeReachedAreAllNamed) {
   const auto y = nobody("y", 71);
   node[0]->set_peers({x, y});
   std::vector<ReplicaId> both{x.id, y.id};
-  EXPECT_THAT(node[0]->lost(0s), testing::UnorderedElementsAreArray(both));
-  EXPECT_THAT(node[0]->lost(1h), IsEmpty());
+  EXPECT_THAT(node[0]->unreachable(0s), testing::UnorderedElementsAreArray(both));
+  EXPECT_THAT(node[0]->unreachable(1h), IsEmpty());
   node[0]->set_peers({y});
-  EXPECT_THAT(node[0]->lost(0s), ElementsAre(y.id));
+  EXPECT_THAT(node[0]->unreachable(0s), ElementsAre(y.id));
 }
 
 TEST(Mesh, APeerMayBeDroppedWhileItIsListenedTo) {

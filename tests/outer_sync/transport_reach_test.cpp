@@ -42,7 +42,7 @@ void expect_traffic(Node& a, Node& b) {
 Frame hello_of(const PeerInfo& from, const PeerInfo& to, std::uint64_t number = 0, std::uint64_t lost = 0) {
   PeerHello hello{run_token(), from.id, to.id};
   hello.number = number;
-  hello.lost = lost;
+  hello.replaces = lost;
   return {FrameType::peer_hello, to_bytes(hello), nullptr};
 }
 
@@ -83,8 +83,8 @@ TEST(Reach, TwoWithoutPortsAreNamedAsLost) {
   Node a("a", 1, {}, NetworkConfig::no_port), b("b", 1, {}, NetworkConfig::no_port);
   a.set_peers({b.info()});
   b.set_peers({a.info()});
-  EXPECT_THAT(a.lost(0s), testing::ElementsAre(b.info().id));
-  EXPECT_THAT(b.lost(0s), testing::ElementsAre(a.info().id));
+  EXPECT_THAT(a.unreachable(0s), testing::ElementsAre(b.info().id));
+  EXPECT_THAT(b.unreachable(0s), testing::ElementsAre(a.info().id));
 }
 
 TEST(Reach, TheOtherEndDialsWhereTheFirstCannot) {

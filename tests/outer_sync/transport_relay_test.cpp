@@ -57,7 +57,7 @@ TEST_F(Relayed, TwoWithoutPortsSendToEachOther) {
   tell_all(by(r));
   for (std::uint64_t round = 1; round <= 20; ++round) expect_traffic(round, largest_chunk);
   EXPECT_THAT(a.relayed(), ElementsAre(b.info().id));
-  EXPECT_THAT(a.lost(0s), IsEmpty());
+  EXPECT_THAT(a.unreachable(0s), IsEmpty());
   EXPECT_EQ(r.chunks(), 0U) << "a relay must not keep what it carries";
   EXPECT_EQ(a.ups(b.info().id), 1U);
   expect_nothing_wrong();
@@ -71,7 +71,7 @@ TEST_F(Relayed, AllThreeMustHaveBeenTold) {
   a.set_relays(relays);
   b.set_relays(relays);
   ASSERT_TRUE(a.ticks(3) && b.ticks(3)) << "they hail each other without an answer";
-  EXPECT_THAT(a.lost(0s), ElementsAre(b.info().id));
+  EXPECT_THAT(a.unreachable(0s), ElementsAre(b.info().id));
   r.set_relays(relays);
   expect_traffic(1);
   expect_nothing_wrong();
@@ -133,7 +133,7 @@ TEST_F(Relayed, WithoutItsRelayTheOtherEndIsLost) {
   expect_traffic(1);
   tell_all({++number, {}});
   EXPECT_TRUE(a.loses(b.info().id) && b.loses(a.info().id));
-  EXPECT_THAT(a.lost(0s), ElementsAre(b.info().id));
+  EXPECT_THAT(a.unreachable(0s), ElementsAre(b.info().id));
   EXPECT_THAT(a.relayed(), IsEmpty());
   tell_all(by(s));
   expect_traffic(2);

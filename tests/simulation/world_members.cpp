@@ -130,7 +130,7 @@ void World::beat(NodeId m) {
         process.down_since.erase(other);
       } else if (now_ - process.down_since.try_emplace(other, now_).first->second >
                  process.patience * detect_timeout) {
-        beat.lost.push_back(id_of(info));
+        beat.unreachable.push_back(id_of(info));
       }
     }
   }

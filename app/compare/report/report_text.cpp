@@ -173,7 +173,7 @@ std::string runs_csv(const ordered_json& report) {
   for (const auto& arm : report["arms"]) {
     for (const auto& run : arm["runs"]) {
       text += csv_text(arm["name"]);
-      for (const auto* column : columns) text.append(1, ',').append(csv_value(run[column]));
+      for (const auto* column : columns) text.append(1, ',').append(csv_value(run.at(column)));
       text += "\n";
     }
   }

@@ -18,7 +18,7 @@ namespace isthmus::outer_sync::transport {
 
 struct ControlLinkOptions {
   std::vector<Address> coordinators;          ///< at least one; dialled in turn until one answers
-  Connection::Clock::duration silence_limit;  ///< `network.detect_timeout`
+  Connection::Clock::duration silence_limit;  ///< `network.detect_timeout`; an emulated round trip is added
   /// How often silence is checked; detection may be late by as much.
   Connection::Clock::duration check_every;
   std::uint64_t seed = 0;  ///< seed of the pauses

@@ -176,11 +176,11 @@ void PeerMesh::feed(const PeerPtr& peer) {
     if (must_wait(peer, now)) return;
     while (lane < lanes_ && !is_ready(lane)) ++lane;
     if (lane == lanes_) return;
-    leave(*peer, lane, *peer->outbox.take(lane, clock_.now()), now);
+    send_on_lane(*peer, lane, *peer->outbox.take(lane, clock_.now()), now);
   }
 }
 
-void PeerMesh::leave(Peer& peer, std::size_t lane, Frame frame, Connection::Clock::time_point now) {
+void PeerMesh::send_on_lane(Peer& peer, std::size_t lane, Frame frame, Connection::Clock::time_point now) {
   const auto bytes = size_of(frame);
   if (peer.pacer) peer.pacer->take(bytes, now);
   const auto hold = peer.link.send(bytes, now);
@@ -195,7 +195,7 @@ void PeerMesh::take_over_overdue(const PeerPtr& peer) {
     const auto& connection = peer->lanes[lane].connection;
     if (!connection || !connection->ready()) continue;
     auto frame = peer->outbox.take_overdue(lane, clock_.now());
-    if (frame) return leave(*peer, lane, *std::move(frame), now);
+    if (frame) return send_on_lane(*peer, lane, *std::move(frame), now);
   }
 }
 
@@ -245,13 +245,13 @@ std::vector<protocol::PathReport> PeerMesh::paths() const {
   return paths;
 }
 
-std::vector<ReplicaId> PeerMesh::lost(AwakeClock::Clock::duration limit) {
+std::vector<ReplicaId> PeerMesh::unreachable(AwakeClock::Clock::duration limit) {
   const auto now = clock_.now();
-  std::vector<ReplicaId> lost;
+  std::vector<ReplicaId> peers;
   for (const auto& [id, peer] : peers_) {
-    if (!up(id) && now - peer->last_up > limit) lost.push_back(id);
+    if (!up(id) && now - peer->last_up > limit) peers.push_back(id);
   }
-  return lost;
+  return peers;
 }
 
 // ---- receiving ----

@@ -93,7 +93,7 @@ class PeerMesh {
   /// Paths to the connected peers, as of the last tick.
   [[nodiscard]] std::vector<protocol::PathReport> paths() const;
   /// The peers that have been down for longer than `limit`.
-  [[nodiscard]] std::vector<protocol::ReplicaId> lost(AwakeClock::Clock::duration limit);
+  [[nodiscard]] std::vector<protocol::ReplicaId> unreachable(AwakeClock::Clock::duration limit);
   /// The peers without a lane that have a relay, whether the relayed path is open or not.
   [[nodiscard]] std::vector<protocol::ReplicaId> relayed() const;
 
@@ -126,7 +126,7 @@ class PeerMesh {
   void dispatch(protocol::ReplicaId peer, std::uint64_t order, Frame frame, Outbox::Receipt receipt);
   void put(const PeerPtr& peer, std::uint64_t order, Frame frame, const Outbox::Receipt& receipt);
   void feed(const PeerPtr& peer);
-  void leave(Peer& peer, std::size_t lane, Frame frame, Connection::Clock::time_point now);
+  void send_on_lane(Peer& peer, std::size_t lane, Frame frame, Connection::Clock::time_point now);
   [[nodiscard]] bool must_wait(const PeerPtr& peer, Connection::Clock::time_point now);
   [[nodiscard]] std::uint64_t number_of(const Peer& peer, const Lane& lane) const;
   void lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPtr& connection);

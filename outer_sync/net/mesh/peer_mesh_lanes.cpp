@@ -149,7 +149,7 @@ PeerHello PeerMesh::hello_to(ReplicaId peer, std::size_t lane) const {
 /// peer has given that up; if it was dialled here, it is over only if the peer has seen it. If both ends are
 /// dialling, the connection of the end that dials first wins, unless it makes no progress.
 bool PeerMesh::may_take_its_place(const Peer& peer, const Lane& lane, const PeerHello& hello) const {
-  if (lane.connection) return !lane.dialled_here || hello.lost == lane.dialled;
+  if (lane.connection) return !lane.dialled_here || hello.replaces == lane.dialled;
   const bool crossed = lane.introducing && lane.introducing->open();
   return !crossed || !comes_first(peer) ||
          Connection::Clock::now() - lane.introduced > head_start + 2 * link_.hold;
@@ -219,7 +219,7 @@ asio::awaitable<void> PeerMesh::introduce(PeerPtr peer, std::size_t lane, Connec
   place.introduced = Connection::Clock::now();
   auto hello = hello_to(peer->info.id, lane);
   hello.number = ++dialled_;
-  hello.lost = place.accepted;
+  hello.replaces = place.accepted;
   try {
     const Watchdog watchdog(connection, link_.hello_limit + 2 * link_.hold);
     connection->send(hello_frame(hello));

@@ -148,18 +148,19 @@ enum class PeerRole : std::uint8_t {
 /// First frame on a bulk connection, in both directions: each end shows that it belongs to this run and is
 /// the expected replica. A lane is up once both have. No view is named: connections outlive views.
 ///
-/// Either end may dial, and both may at once. `lost` shows whether a new connection replaces a lost one, or
-/// has only crossed another.
+/// Either end may dial, and both may at once. `replaces` shows whether a new connection replaces a lost one,
+/// or has only crossed another.
 struct PeerHello {
   Digest token;
   protocol::ReplicaId from = 0, to = 0;
   std::uint16_t lane = 0;
   PeerRole role = PeerRole::member;
   std::uint64_t number = 0;  ///< number of this connection at its dialler, from 1; 0 in the answer
-  std::uint64_t lost = 0;  ///< newest connection of this lane that the other end dialled and that was up here
+  std::uint64_t replaces =
+      0;  ///< newest connection of this lane that the other end dialled and that was up here
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(token, from, to, lane, role, number, lost);
+    ar(token, from, to, lane, role, number, replaces);
   }
 };
 

@@ -247,7 +247,7 @@ void Coordinator::tick(Time now) {
     if (!silent.empty() && now_ - changing->since > options_.detect_timeout)
       return lose(silent, "did not answer within network.detect_timeout");
   }
-  if (nobody_stops()) return end_without_state();
+  if (must_end_without_state()) return end_without_state();
   note_survivors();
   repeat_warmup_if_stuck();
   if (state_is_lost()) go_back_to_checkpoints();

@@ -53,13 +53,14 @@ void Coordinator::request_stop(const std::string& reason) {
   if (gathers())
     return end(Ended::How::stopped,
                first_view_.goes_back_to ? stopped_without_state : "stopped before the first step");
-  if (lost || (trainers() == 0 && outlook().last().all_left()) || nobody_stops()) return end_without_state();
+  if (lost || (trainers() == 0 && outlook().last().all_left()) || must_end_without_state())
+    return end_without_state();
   dismiss_newcomers();
   broadcast(Hold{});
 }
 
 /// No member with the run's state is here or will come: no step to stop at can be agreed.
-bool Coordinator::nobody_stops() {
+bool Coordinator::must_end_without_state() {
   const bool nobody_has_it = roster_.count([](const MemberStatus& member) { return begun(member) > 0; }) == 0;
   return ending_.stopping && is<phase::Suspended>() && nobody_has_it && !expects_more() &&
          !somebody_may_return();

@@ -80,7 +80,7 @@ Heartbeat Heartbeats::of_member() {
   if (!rounds_.in_a_view()) return beat;
   auto& member = rounds_.member();
   beat.view = member.view().number;
-  beat.lost = mesh_.lost(silence_);
+  beat.unreachable = mesh_.unreachable(silence_);
   beat.paths = mesh_.paths();
   beat.relays = mesh_.relays_number();
   beat.relayed = mesh_.relayed();
@@ -142,7 +142,7 @@ void Heartbeats::judge_commits() {
   is_left_out_ = rounds_.in_a_view() && (is_left_out_ || (may_be_left_out && now - vouched_ > silence_));
   if (is_left_out_) obstacle = "this replica is in no view";
   const bool alone = down_since_ && now - *down_since_ > silence_;
-  if (alone && !mesh_.lost(silence_).empty())
+  if (alone && !mesh_.unreachable(silence_).empty())
     obstacle = "the coordinator and some of the members cannot be reached";
   const bool commits = obstacle.empty();
   const bool changed =

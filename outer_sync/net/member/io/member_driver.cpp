@@ -36,7 +36,7 @@ constexpr std::size_t max_reports_kept = 4;
 
 ControlLinkOptions control_options(const NetworkConfig& network) {
   return {.coordinators = parse_addresses(network.coordinator, "network.coordinator"),
-          .silence_limit = to_duration(network.detect_timeout) + to_duration(network.emulate.rtt),
+          .silence_limit = to_duration(network.detect_timeout),
           .check_every = to_duration(network.heartbeat),
           .seed = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count())};
 }

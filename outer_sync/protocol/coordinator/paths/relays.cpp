@@ -49,15 +49,15 @@ void RunRelays::begin(const View& view) {
 
 void RunRelays::add(ReplicaId from, const Heartbeat& heartbeat) {
   if (!members_.contains(from)) return;
-  Report report{.heard = heartbeat.relays, .apart = {}, .lost = {}};
+  Report report{.heard = heartbeat.relays, .apart = {}, .unreachable = {}};
   // A member with a list of an earlier coordinator reports a higher number.
   number_ = std::max(number_, heartbeat.relays);
-  if (heartbeat.lost.size() < members_.size() && heartbeat.relayed.size() < members_.size()) {
-    for (const auto id : heartbeat.lost) report.lost.insert(id);
-    report.apart = report.lost;
+  if (heartbeat.unreachable.size() < members_.size() && heartbeat.relayed.size() < members_.size()) {
+    for (const auto id : heartbeat.unreachable) report.unreachable.insert(id);
+    report.apart = report.unreachable;
     for (const auto id : heartbeat.relayed) report.apart.insert(id);
     const auto is_no_peer = [&](ReplicaId id) { return id == from || !members_.contains(id); };
-    std::erase_if(report.lost, is_no_peer);
+    std::erase_if(report.unreachable, is_no_peer);
     std::erase_if(report.apart, is_no_peer);
   }
   const auto known = reports_.find(from);
@@ -112,7 +112,7 @@ bool RunRelays::lacks_help(const Pair& pair) const {
   const auto by = place->second;
   const auto loses = [this](ReplicaId from, ReplicaId to) {
     const auto report = reports_.find(from);
-    return report != reports_.end() && report->second.lost.contains(to);
+    return report != reports_.end() && report->second.unreachable.contains(to);
   };
   return are_apart(pair_of(pair.first, by)) || are_apart(pair_of(pair.second, by)) ||
          loses(pair.first, pair.second) || loses(pair.second, pair.first);

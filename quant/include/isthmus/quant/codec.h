@@ -12,19 +12,19 @@
 
 namespace isthmus::quant {
 
-// To add a codec:
-//   1. an enumerator and its name here, `codec_kinds` if it is the last one, its bits in `code_bits`
-//   (codec.cpp);
-//      the compiler then finds the switches below;
-//   2. for levels times a scale: its levels in formats.h; its line in `encode` and `decode_tiles`
-//      (passes-inl.h), and in the same switches of cuda/kernels-inl.h. Another layout also needs its own
-//      encoder and decoder there, its size in `encoded_size` and its check in `valid` (codec.cpp);
-//   3. a better default block in `default_spec`, if measured;
-//   4. tests/quant: `all_kinds` in codec_support.h and cuda_runners.h, its layout in codec_layout_test.cpp,
-//   its
-//      digests (pinned_digests.py);
-//   5. its description in docs/numerics.md, and docs/config.md.
-// The keys outer.codec and outer.warmup_codec, `isthmus plan` and the tests of properties read `codec_names`.
+// `lloyd3` in blocks of 32 has 3.5 bits: first see whether a block size does what you want. To add a codec:
+//   1. An enumerator at the end, since round logs store its number; its name in `codec_names`; its bits in
+//      `code_bits` (codec.cpp). `codec_kinds` then names it.
+//   2. For levels times a scale: the levels in formats.h, a line in `encode` and `decode_tiles`
+//      (passes-inl.h) and in the same switches of cuda/kernels-inl.h. For codes that do not fill bytes evenly
+//      see what formats.h, blocks-inl.h and cuda/block_kernels-inl.h do where `bits` is 3.
+//   3. Another layout also needs its encoder and decoder there, and its size and checks in codec.cpp
+//      (`encoded_size`, `valid`, `unit_of`, `joins`).
+//   4. In `default_spec` a default block, as measured.
+//   5. tests/quant: `all_kinds` (codec_support.h, cuda_runners.h), the layout (codec_layout_test.cpp), the
+//      digests (pinned_digests.py); KINDS in tests/fuzz/write_corpus.py.
+//   6. docs/numerics.md and docs/config.md.
+// The keys outer.codec and outer.warmup_codec, and the tests of properties, read `codec_names`.
 
 /// Layouts (little-endian; n elements). The block formats, from int8 to sign, are ceil(n/block) scales, then
 /// codes. A block's scale is its largest magnitude times `clip`, divided by 127 (int8), 7 (int4) or 1, in the

@@ -13,19 +13,21 @@ namespace isthmus::outer_sync {
 
 struct OuterConfig;
 
-// To add a method that learning rate, momentum and merge can express:
+// To add a method that learning rate, momentum and merge can express (momentum and nesterov are keys):
 //   1. an enumerator here, at the end, and an entry at the end of the table in config/outer_method.cpp, with
-//      the settings that it fixes. The key, its documentation and `isthmus plan` read that table.
-//   2. its formulas in docs/numerics.md, docs/config.md (tests/docs says how), a case in
-//      tests/outer_sync/method_*_test.cpp that compares it with the formulas.
+//      the settings that it fixes. The key, its documentation and `isthmus plan` read that table;
+//   2. its formulas in docs/numerics.md, `isthmus config > docs/config.md`, and a test that compares a run
+//      with the formulas, such as tests/outer_sync/method_sparse_test.cpp (algorithm2.h has the steps).
 // If it needs another formula for the outer step, also:
 //   3. a field of OuterStep (quant/passes.h), set by `rule_at` below;
-//   4. the arithmetic: `apply_and_merge` in quant/passes-inl.h for CPUs, and the kernel of
-//      CudaPasses::decode_apply (quant/cuda/) for GPUs. Both must give the same bits;
+//   4. the arithmetic, once for CPUs and GPUs: `outer_direction` in quant/arithmetic-inl.h, and where it is
+//      called (`Apply` in passes-inl.h, `ApplyTo` in cuda/kernels-inl.h); tests/quant/apply_test.cpp;
 //   5. the field in a log's records, for the replay: `RecordRule` in log/records.h. That changes the file
 //      format, so raise the version of the header (log/log_header.h);
 //   6. `figures_of` (engine/step_figures.h), if gain and correlation are computed differently, and
 //      `OuterLoop::settle` (engine/outer_loop.cpp), if the merge keeps another share of a contribution.
+// A second vector for each parameter besides the momentum also changes OuterState, snapshots, checkpoints,
+// state transfer and `memory_bound`: follow `velocity_` in engine/outer_state.cpp.
 enum class Method : std::uint8_t {
   /// arXiv 2501.18512, Algorithm 2: fragments in turn; v <- mu v + g;  theta <- theta - lr (g + mu v).
   streaming_diloco,

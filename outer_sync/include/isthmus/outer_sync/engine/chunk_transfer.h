@@ -43,7 +43,7 @@ class HandOver {
     if (done_.valid()) done_.wait();
   }
 
-  /// Waits until the last chunk is handed over. Throws once what `leave` or the device threw.
+  /// Waits until the last chunk is handed over. Throws once what `on_encoded` or the device threw.
   void finish() {
     if (done_.valid()) std::exchange(done_, {}).get();
   }
@@ -102,12 +102,12 @@ class ChunkTransfer {
   /// Queues the encoding of a batch to `out`.
   using Encode = std::function<std::unique_ptr<Passes::Mark>(const ChunkBatch&, std::span<std::byte> out)>;
   /// Receives each chunk of a fragment, in order, as soon as it is encoded.
-  using Leave = std::function<void(EncodedChunk)>;
+  using OnEncoded = std::function<void(EncodedChunk)>;
   /// Encodes a fragment into memory from `buffers`. On a device it queues the passes and returns, and another
-  /// thread calls `leave`; if the fragment needs more than Staging::outgoing or has more than marks / 4
+  /// thread calls `on_encoded`; if the fragment needs more than Staging::outgoing or has more than marks / 4
   /// batches, its first batches are handed over before the call returns.
   [[nodiscard]] HandOver send(FragmentId p, const quant::CodecSpec& codec, const BufferPool& buffers,
-                              Leave leave, const Encode& encode);
+                              OnEncoded on_encoded, const Encode& encode);
 
   /// The batches of these chunks of a fragment; null entries are left out.
   [[nodiscard]] std::vector<ChunkBatch> batches_of(FragmentId p, const quant::CodecSpec& codec,
@@ -142,7 +142,7 @@ class ChunkTransfer {
   [[nodiscard]] static Slot& next_slot(Slots& slots);
   [[nodiscard]] bool in_host_memory() const { return outgoing_.slots.empty(); }
   void hand_over(const Leaving& leaving, const quant::CodecSpec& codec, const BufferPool& buffers,
-                 const Leave& leave) const;
+                 const OnEncoded& on_encoded) const;
 
   const FragmentLayout& layout_;
   Passes& passes_;

@@ -181,7 +181,7 @@ class Coordinator {
   void settle_evaluations(bool all_done = false);
 
   // The end (ending.cpp).
-  [[nodiscard]] bool nobody_stops();
+  [[nodiscard]] bool must_end_without_state();
   void end_without_state();
   void settle_stop();
   void on_done(MemberStatus& member, const Done& done);

@@ -43,17 +43,17 @@ inline constexpr double max_abs_gain = 1e6;
 /// member -> coordinator: every `network.heartbeat` from the hello on, so that silence is noticed while
 /// members join and load, too. Large because all that changes in training travels in this one message.
 struct Heartbeat {
-  std::uint64_t number = 0;           ///< returned in the reply
-  ViewNumber view = 0;                ///< highest view that has begun here
-  std::uint64_t step = 0;             ///< agreed step
-  std::uint16_t contributed = 0;      ///< trainers in the round applied last
-  std::vector<ReplicaId> lost;        ///< members of the view that it cannot reach, not even through a relay
-  double loss = 0;                    ///< nats per token, last step
-  double tokens_per_second = 0;       ///< since the last heartbeat
-  double utilization = 0;             ///< 0 to 1, since the start
-  std::uint64_t bytes_sent = 0;       ///< since the start, headers and control included
-  std::uint64_t uplink = 0;           ///< bytes per second: from the hello, or measured since; 0: not known
-  double inner_steps_per_second = 0;  ///< without waits; 0: not known yet
+  std::uint64_t number = 0;            ///< returned in the reply
+  ViewNumber view = 0;                 ///< highest view that has begun here
+  std::uint64_t step = 0;              ///< agreed step
+  std::uint16_t contributed = 0;       ///< trainers in the round applied last
+  std::vector<ReplicaId> unreachable;  ///< members of the view that it cannot reach, not even through a relay
+  double loss = 0;                     ///< nats per token, last step
+  double tokens_per_second = 0;        ///< since the last heartbeat
+  double utilization = 0;              ///< 0 to 1, since the start
+  std::uint64_t bytes_sent = 0;        ///< since the start, headers and control included
+  std::uint64_t uplink = 0;            ///< bytes per second: from the hello, or measured since; 0: not known
+  double inner_steps_per_second = 0;   ///< without waits; 0: not known yet
   /// Last applied round and first 8 bytes of its chain hash; empty before Sealed.
   std::vector<std::pair<Round, std::uint64_t>> fragments;
   std::vector<RoundHealth> health{};        ///< at most one round of each fragment
@@ -67,7 +67,7 @@ struct Heartbeat {
   double outer_gain = 0, outer_correlation = 0;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(number, view, step, contributed, lost, loss, tokens_per_second, utilization, bytes_sent, uplink,
+    ar(number, view, step, contributed, unreachable, loss, tokens_per_second, utilization, bytes_sent, uplink,
        inner_steps_per_second, fragments, health, paths, relays, relayed, checkpoints, disk_free, audits,
        outer_gain, outer_correlation);
   }

@@ -45,9 +45,9 @@ class RunRelays {
  private:
   /// A member's last report in this view.
   struct Report {
-    std::uint64_t heard = 0;    ///< Relays::number that it has received
-    std::set<ReplicaId> apart;  ///< no connection to these
-    std::set<ReplicaId> lost;   ///< and no relay either
+    std::uint64_t heard = 0;          ///< Relays::number that it has received
+    std::set<ReplicaId> apart;        ///< no connection to these
+    std::set<ReplicaId> unreachable;  ///< and no relay either
     friend bool operator==(const Report&, const Report&) = default;
   };
   using Loads = std::map<ReplicaId, std::size_t>;  ///< number of pairs that a member relays for
