@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <memory>
 #include <thread>
 #include <utility>
 
+#include "bench/measured_exchange.h"
 #include "bench/report.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
@@ -27,12 +27,12 @@ using Clock = std::chrono::steady_clock;
 using outer_sync::ChunkId;
 using outer_sync::FragmentId;
 using outer_sync::Range;
-using outer_sync::protocol::Round;
 
 namespace {
 
-double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-double seconds_since(Clock::time_point begin) { return seconds(Clock::now() - begin); }
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 /// One flat buffer in host memory that only the outer loop reads. Initially zero on every replica.
 class FlatParameters final : public outer_sync::LocalParameters {
@@ -73,61 +73,6 @@ class Drift {
   static constexpr float scale = 1e-3F;
   std::vector<float> values_;
   std::uint64_t state_;
-};
-
-/// Forwards everything to a member, and measures what the outer loop cannot measure itself.
-class MeasuredExchange final : public outer_sync::RoundExchange {
- public:
-  MeasuredExchange(outer_sync::RoundExchange& exchange, const outer_sync::FragmentLayout& layout)
-      : exchange_(exchange), layout_(layout) {}
-
-  double waiting = 0;   ///< seconds
-  double applying = 0;  ///< seconds from taking a result until it has been applied
-  std::uint64_t late = 0;
-  std::vector<double> fragment_seconds;  ///< from first contribution to result, for each round taken
-
-  void contribute(ChunkId chunk, Round round, outer_sync::protocol::SharedBytes bytes, std::uint64_t weight,
-                  const SampleSet& samples) override {
-    begun_.try_emplace({layout_.fragment_of(chunk), round}, Clock::now());
-    exchange_.contribute(chunk, round, std::move(bytes), weight, samples);
-  }
-  outer_sync::Awaited wait(FragmentId fragment, Round round, bool can_train_on) override {
-    const auto asked = Clock::now();
-    auto found = exchange_.wait(fragment, round, can_train_on);
-    taken_ = Clock::now();
-    waiting += seconds(taken_ - asked);
-    const auto begun = begun_.find({fragment, round});
-    if (!found.result || begun == begun_.end()) return found;
-    late += found.result->came > asked ? 1 : 0;
-    fragment_seconds.push_back(seconds(found.result->came - begun->second));
-    begun_.erase(begun);
-    return found;
-  }
-  void applied(FragmentId fragment, Round round, const Digest& chain,
-               std::vector<SampleRange> samples) override {
-    exchange_.applied(fragment, round, chain, std::move(samples));
-    applying += seconds_since(taken_);
-  }
-  void audited(const outer_sync::protocol::Audit& audit) override { exchange_.audited(audit); }
-  void serve_state_from(StateSource source) override { exchange_.serve_state_from(std::move(source)); }
-  void serve() override { exchange_.serve(); }
-  [[nodiscard]] std::uint64_t agreed_step() const override { return exchange_.agreed_step(); }
-  [[nodiscard]] outer_sync::Reducer& reducer() override { return exchange_.reducer(); }
-
- private:
-  outer_sync::RoundExchange& exchange_;
-  const outer_sync::FragmentLayout& layout_;
-  std::map<std::pair<FragmentId, Round>, Clock::time_point> begun_;
-  Clock::time_point taken_{};
-};
-
-class BenchMember final : public NodeMembership {
- public:
-  BenchMember(const Experiment& experiment, const outer_sync::FragmentLayout& layout, Trace& trace)
-      : NodeMembership(experiment, layout, trace), measured(node(), layout) {}
-  [[nodiscard]] outer_sync::RoundExchange& exchange() override { return measured; }
-
-  MeasuredExchange measured;
 };
 
 class BenchReplica final : public TrainingHooks {

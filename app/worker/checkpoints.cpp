@@ -59,6 +59,7 @@ Checkpoints::Restored Checkpoints::restore(std::uint64_t step) {
                     .file = checkpoint.file};
   if (!outer_sync::protocol::ledger_fits(restored.ledger, parts_.outer.fragments()))
     throw Error(ErrorKind::data, checkpoint.file.string() + ": section ledger does not match its rounds");
+  check_stored(restored);
   parts_.say(fmt::format("resumed from {}", checkpoint.file.string()));
   say_what_changes(checkpoint);
   for (const auto& change : settings.changes) {
@@ -67,6 +68,17 @@ Checkpoints::Restored Checkpoints::restore(std::uint64_t step) {
           fmt::format("{}={} was set during the run, from the step after {} on", key, value, change.step));
   }
   return restored;
+}
+
+/// A stream continues at its old position, so its store must hold everything that was trained on.
+void Checkpoints::check_stored(const Restored& restored) const {
+  const auto& experiment = parts_.experiment;
+  const auto stored = parts_.corpus.stored_sequences(experiment.data.seq_len);
+  if (!stored || *stored >= restored.loop.sequences) return;
+  throw Error(ErrorKind::data,
+              fmt::format("{} was written after {} sequences of data.path {}, but its store {} has {}",
+                          restored.file.string(), restored.loop.sequences, experiment.data.path,
+                          stream_options(experiment, parts_.name)->store.string(), *stored));
 }
 
 /// Leaves out a pause: a resumed run continues.

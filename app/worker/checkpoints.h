@@ -34,6 +34,7 @@ class Checkpoints {
   /// Must outlive this. `say` takes human-readable lines, from any thread.
   struct Parts {
     Experiment& experiment;
+    std::string name;  ///< the replica's
     trainer::Replica& replica;
     outer_sync::OuterLoop& outer;
     outer_sync::MemberNode& node;
@@ -70,6 +71,7 @@ class Checkpoints {
  private:
   [[nodiscard]] static outer_sync::protocol::Settings settings_of(const trainer::Checkpoint& checkpoint);
   void say_what_changes(const trainer::Checkpoint& checkpoint) const;
+  void check_stored(const Restored& restored) const;
   [[nodiscard]] trainer::CheckpointWriter& writer();
   void take(trainer::Snapshot& snapshot, const LoopState& loop);
 

@@ -143,6 +143,19 @@ void Training::restore(const LoopState& state) {
   ramp_steps_ = state.ramp_steps;
 }
 
+SampleSet Training::pending_samples() const {
+  if (parts_.experiment.outer.data_parallel()) return first_of_all_tracks();
+  return parts_.participant.outer().pending_samples();
+}
+
+/// A data-parallel run has no rounds, so its ledger follows from the count of sequences.
+outer_sync::protocol::Ledger Training::ledger() const {
+  if (!parts_.experiment.outer.data_parallel()) return parts_.node.ledger();
+  outer_sync::protocol::Ledger ledger(1);
+  ledger.front().add(first_of_all_tracks().ranges());
+  return ledger;
+}
+
 SampleSet Training::first_of_all_tracks() const {
   SampleSet out;
   for (std::int64_t track = 0; track < parts_.experiment.replicas; ++track)

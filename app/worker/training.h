@@ -60,8 +60,11 @@ class Training {
 
   [[nodiscard]] LoopState state() const { return {.sequences = sequences_, .ramp_steps = ramp_steps_}; }
   void restore(const LoopState& state);
-  /// A data-parallel run has no rounds, so what was trained on follows from the count of sequences.
-  [[nodiscard]] SampleSet first_of_all_tracks() const;
+  /// Samples that this replica was trained on and that are not in a ledger. In a data-parallel run all
+  /// replicas are equally far.
+  [[nodiscard]] SampleSet pending_samples() const;
+  /// Waits for the io thread.
+  [[nodiscard]] outer_sync::protocol::Ledger ledger() const;
   [[nodiscard]] double data_wait_seconds() const;
   [[nodiscard]] double all_reduce_seconds() const { return gloo_seconds_; }
   [[nodiscard]] std::uint64_t all_reduce_bytes() const { return gloo_ ? gloo_->sent_bytes() : 0; }
@@ -80,6 +83,7 @@ class Training {
   [[nodiscard]] std::uint64_t batch() const {
     return static_cast<std::uint64_t>(parts_.experiment.inner.batch);
   }
+  [[nodiscard]] SampleSet first_of_all_tracks() const;
   [[nodiscard]] double join_ramp() const;
   void average_gradients(std::uint64_t tokens, std::span<const SampleRange> samples);
 

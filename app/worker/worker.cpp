@@ -64,6 +64,7 @@ class Worker final : public TrainingHooks {
                       .writes_checkpoints = true},
                      *this),
         checkpoints_({.experiment = config_,
+                      .name = request_.name,
                       .replica = *replica_,
                       .outer = participant_.outer(),
                       .node = node_,
@@ -119,11 +120,7 @@ class Worker final : public TrainingHooks {
   Restored restore(std::uint64_t step) override {
     auto restored = checkpoints_.restore(step);
     training_.restore(restored.loop);
-    check_stored(restored);
-    // In a data-parallel run all replicas are equally far.
-    return {std::move(restored.ledger), config_.outer.data_parallel()
-                                            ? training_.first_of_all_tracks()
-                                            : participant_.outer().pending_samples()};
+    return {std::move(restored.ledger), training_.pending_samples()};
   }
 
   void took_state(const Participant& participant, double) override {
@@ -221,21 +218,11 @@ class Worker final : public TrainingHooks {
                        megabytes(bound.state), megabytes(bound.usual), megabytes(bound.most));
   }
 
-  /// A stream continues at its old position, so its store must hold everything that was trained on.
-  void check_stored(const Checkpoints::Restored& restored) const {
-    const auto stored = setup_.corpus.stored_sequences(config_.data.seq_len);
-    if (!stored || *stored >= restored.loop.sequences) return;
-    throw Error(ErrorKind::data,
-                fmt::format("{} was written after {} sequences of data.path {}, but its store {} has {}",
-                            restored.file.string(), restored.loop.sequences, config_.data.path,
-                            stream_options(config_, request_.name)->store.string(), *stored));
-  }
-
   /// Writes ledger.json for `isthmus data ledger`. It is only informative, so a full disk does not end
   /// training.
   void keep_ledger() {
     ledger_kept_ = Clock::now();
-    const auto ledger = ledger_now();
+    const auto ledger = training_.ledger();
     if (ledger.empty()) return;
     try {
       write_ledger(folder_ / "ledger.json", participant_.outer().step(), ledger);
@@ -243,14 +230,6 @@ class Worker final : public TrainingHooks {
       say(error.what());
     }
   }
-  /// A data-parallel run has no rounds, so its ledger follows from the count of sequences.
-  outer_sync::protocol::Ledger ledger_now() {
-    if (!config_.outer.data_parallel()) return node_.ledger();
-    outer_sync::protocol::Ledger ledger(1);
-    ledger.front().add(training_.first_of_all_tracks().ranges());
-    return ledger;
-  }
-
   Stopper& stopper_;
   WorkerRequest request_;
   Experiment& config_;
