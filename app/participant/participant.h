@@ -51,6 +51,7 @@ struct ParticipantParts {
   bool writes_checkpoints = false;
 };
 
+/// It has many functions and fields because the caller's loop may stand between any two of its calls.
 class Participant {
  public:
   enum class State {
