@@ -1,5 +1,5 @@
 #pragma once
-// The member of a replica of `bench outer`: a MemberNode whose exchange with the outer loop is timed.
+// The member of `bench outer`: a MemberNode, and timings of its exchange with the outer loop.
 
 #include <chrono>
 #include <map>
