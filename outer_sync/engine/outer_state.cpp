@@ -92,7 +92,8 @@ void OuterState::local_modified(Range range) {
 
 // ---- a fragment's round ----
 
-HandOver OuterState::encode(FragmentId p, const OuterEncoding& how, const BufferPool& buffers, Leave leave) {
+HandOver OuterState::encode(FragmentId p, const OuterEncoding& how, const BufferPool& buffers,
+                            OnEncoded on_encoded) {
   const auto& fragment = layout_.fragment(p);
   const auto local = read_local(fragment);
   const auto encode_batch = [&](const ChunkBatch& batch, std::span<std::byte> out) {
@@ -103,7 +104,7 @@ HandOver OuterState::encode(FragmentId p, const OuterEncoding& how, const Buffer
                                       feedback, noise_of(layout_, batch.first, how.noise_seed, how.round),
                                       out);
   };
-  return chunks_.send(p, how.codec, buffers, std::move(leave), encode_batch);
+  return chunks_.send(p, how.codec, buffers, std::move(on_encoded), encode_batch);
 }
 
 /// The first chunk that does not decode.

@@ -37,11 +37,11 @@ class OuterState {
              std::unique_ptr<Passes> passes, const Staging& staging = {});
 
   /// Encodes a fragment's outer gradient, global minus local parameters + carried * residual, into memory
-  /// from `buffers`. `leave` receives each chunk, in order, as soon as it is encoded: on this thread before
-  /// the call returns, or on another one before HandOver::finish() returns (ChunkTransfer::send).
-  using Leave = ChunkTransfer::Leave;
+  /// from `buffers`. `on_encoded` receives each chunk, in order, as soon as it is encoded: on this thread
+  /// before the call returns, or on another one before HandOver::finish() returns (ChunkTransfer::send).
+  using OnEncoded = ChunkTransfer::OnEncoded;
   [[nodiscard]] HandOver encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
-                                Leave leave);
+                                OnEncoded on_encoded);
   /// Products of a fragment's velocity and the decoded `results`, its chunks in order; nullopt if one does
   /// not decode.
   [[nodiscard]] std::optional<quant::Products> products(FragmentId fragment, const quant::CodecSpec& codec,
