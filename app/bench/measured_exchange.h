@@ -58,7 +58,10 @@ class MeasuredExchange final : public outer_sync::RoundExchange {
   [[nodiscard]] std::shared_ptr<const outer_sync::protocol::Settings> settings() const override {
     return exchange_.settings();
   }
-  [[noreturn]] void give_up(const std::string& reason) override { exchange_.give_up(reason); }
+  [[noreturn]] void give_up(const std::string& reason) override {
+    exchange_.give_up(reason);
+    throw outer_sync::Evicted(reason);  // never reached; g++ 12 does not see that
+  }
   [[nodiscard]] outer_sync::Reducer& reducer() override { return exchange_.reducer(); }
 
  private:
