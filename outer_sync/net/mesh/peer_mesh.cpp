@@ -277,7 +277,7 @@ asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, Connection
   } catch (const Error& error) {
     if (!peer->gone) count_breach(*peer, *connection, error.what());
   } catch (const asio::system_error&) {
-    // A broken lane is dialled again; `lost` reports a peer that stays away.
+    // A broken lane is dialled again; `unreachable` lists a peer that stays away.
   } catch (const std::exception& error) {
     if (!peer->gone) stranger_line_(lost_connection(*peer, *connection, error.what()));
   }

@@ -12,17 +12,17 @@
 
 namespace isthmus::quant {
 
-// `lloyd3` in blocks of 32 has 3.5 bits: first see whether a block size does what you want. To add a codec:
-//   1. An enumerator at the end, since round logs store its number; its name in `codec_names`; its bits in
-//      `code_bits` (codec.cpp). `codec_kinds` then names it.
+// A block size may do: `lloyd3` with outer.codec_block 32 has 3.5 bits. To add a codec:
+//   1. An enumerator at the end (logs store its number), its name, `codec_kinds`; its bits in `code_bits`
+//      (codec.cpp), and a measured block in `default_spec`.
 //   2. For levels times a scale: the levels in formats.h, a line in `encode` and `decode_tiles`
 //      (passes-inl.h) and in the same switches of cuda/kernels-inl.h. For codes that do not fill bytes evenly
 //      see what formats.h, blocks-inl.h and cuda/block_kernels-inl.h do where `bits` is 3.
 //   3. Another layout also needs its encoder and decoder there, and its size and checks in codec.cpp
 //      (`encoded_size`, `valid`, `unit_of`, `joins`).
-//   4. In `default_spec` a default block, as measured.
-//   5. tests/quant: `all_kinds` (codec_support.h, cuda_runners.h), the layout (codec_layout_test.cpp), the
-//      digests (pinned_digests.py); KINDS in tests/fuzz/write_corpus.py.
+//   4. `known_digest` in app/model/selftest_codecs.cpp; the codecs that plan tries in app/plan/json.cpp.
+//   5. tests/quant: lists in codec_support.h, cuda_runners.h and lossless_test.cpp, codec_layout_test.cpp,
+//      pinned_digests.py; KINDS in tests/fuzz/write_corpus.py.
 //   6. docs/numerics.md and docs/config.md.
 // The keys outer.codec and outer.warmup_codec, and the tests of properties, read `codec_names`.
 

@@ -17,11 +17,11 @@ struct OuterConfig;
 //   1. an enumerator here, at the end, and an entry at the end of the table in config/outer_method.cpp, with
 //      the settings that it fixes. The key, its documentation and `isthmus plan` read that table;
 //   2. its formulas in docs/numerics.md, `isthmus config > docs/config.md`, and a test that compares a run
-//      with the formulas, such as tests/outer_sync/method_sparse_test.cpp (algorithm2.h has the steps).
+//      with the formulas, such as tests/outer_sync/method_sparse_test.cpp; tests/app/methods_test.cpp.
 // If it needs another formula for the outer step, also:
-//   3. a field of OuterStep (quant/passes.h), set by `rule_at` below;
+//   3. a field of OuterStep (quant/passes.h), set by `rule_at` below, and its key in config/config.cpp;
 //   4. the arithmetic, once for CPUs and GPUs: `outer_direction` in quant/arithmetic-inl.h, and where it is
-//      called (`Apply` in passes-inl.h, `ApplyTo` in cuda/kernels-inl.h); tests/quant/apply_test.cpp;
+//      called (`apply` in passes-inl.h, `ApplyTo` in cuda/kernels-inl.h); tests/quant/apply_test.cpp;
 //   5. the field in a log's records, for the replay: `RecordRule` in log/records.h. That changes the file
 //      format, so raise the version of the header (log/log_header.h);
 //   6. `figures_of` (engine/step_figures.h), if gain and correlation are computed differently, and
