@@ -199,6 +199,7 @@ void make_measurable(Experiment& experiment, std::int64_t steps) {
   experiment.run.steps = steps > 0 ? steps : filling + 2 * experiment.outer.sync_every.parts.back().value;
   experiment.outer.steps = experiment.run.steps;
   experiment.run.stop_after = 0;
+  experiment.run.eval_every = experiment.run.checkpoint_every = 0;
   if (experiment.run.steps > filling) return;
   throw Error(ErrorKind::config,
               fmt::format("--steps is {}; expected more than {}, the steps that fill the pipeline and "

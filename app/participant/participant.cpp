@@ -59,10 +59,11 @@ void Participant::enter(State state) {
   state_ = state;
   if (stopper_ != nullptr) {
     if (state == State::training) stopper_->in_run();
-    if (state == State::taking_state) stopper_->joining();
     if (state == State::closed) stopper_->ending();
   }
   tell([this](ParticipantObserver& observer) { observer.entered(*this); });
+  // Only now: until the hooks have ended their threads, a signal asks this replica to leave.
+  if (stopper_ != nullptr && state == State::taking_state) stopper_->joining();
 }
 
 template <class Tell>
@@ -166,9 +167,19 @@ void Participant::made(const InnerStep& step) {
 }
 
 std::optional<outer_sync::SavedOuterLoop> Participant::save() {
-  if (state_ != State::training) return guarded([&] { return outer_.save(); });
   std::optional<outer_sync::SavedOuterLoop> saved;
-  step_guarded([&] { saved = outer_.save(); });
+  if (state_ == State::taking_state) return saved;
+  if (state_ == State::training) {
+    step_guarded([&] { saved = outer_.save(); });
+    return saved;
+  }
+  guarded([&] {
+    try {
+      saved = outer_.save();
+    } catch (const Evicted& why) {
+      hooks_.say(why.what());
+    }
+  });
   return saved;
 }
 
@@ -205,7 +216,7 @@ void Participant::take_state() {
   member_->catch_up(outer_);
   ++states_taken_;
   begins_ = true;
-  wants_ = {};
+  wants_ = regularly_wants();
   const double took = time_since(begin);
   hooks_.say(fmt::format("takes part from step {}, {:.1f} s after it was admitted", outer_.step(), took));
   tell([&](ParticipantObserver& observer) { observer.took_state(*this, took); });
@@ -215,6 +226,7 @@ void Participant::take_state() {
 void Participant::lose_state(const std::string& why) {
   hooks_.say(why);
   drained_.reset();
+  leave_by_.reset();
   left_ = false;
   enter(State::taking_state);
 }
@@ -337,8 +349,12 @@ void Participant::at_agreed_step() {
 
 Participant::Wants Participant::regularly_wants() const {
   const auto step = outer_.step();
-  const auto run = run_config_at(config_.run, outer_.settings(), step);
-  return {.evaluation = falls_on(run.eval_every, step), .checkpoint = falls_on(run.checkpoint_every, step)};
+  auto eval_every = config_.run.eval_every, checkpoint_every = config_.run.checkpoint_every;
+  if (!outer_.settings().changes.empty()) {
+    const auto run = run_config_at(config_.run, outer_.settings(), step);
+    eval_every = run.eval_every, checkpoint_every = run.checkpoint_every;
+  }
+  return {.evaluation = falls_on(eval_every, step), .checkpoint = falls_on(checkpoint_every, step)};
 }
 
 /// Once per step, even if a stop falls on a step that is due anyway: the coordinator counts the reports.

@@ -85,7 +85,8 @@ class Participant {
   /// Call after each inner step: sends and applies what is due, reports, and makes the agreed steps that it
   /// completes, each with its evaluation and checkpoint. Does nothing if this replica was evicted meanwhile.
   void made(const InnerStep& step);
-  /// The outer loop's part of a checkpoint; nullopt if rounds do not commit at present.
+  /// The outer loop's part of a checkpoint; nullopt if rounds do not commit at present, or
+  /// this replica was evicted.
   [[nodiscard]] std::optional<outer_sync::SavedOuterLoop> save();
   /// Ends this replica's part, once: reports the end of the run and waits for the others, or leaves the run;
   /// `why`: of a program that ends earlier. Throws Error(divergence) if the replicas disagree.

@@ -14,7 +14,7 @@ namespace isthmus::app {
 
 void Participant::request_leave(const std::string& why) {
   const std::lock_guard lock(requests_);
-  if (!request_) request_ = why;
+  if (!request_) request_ = why.empty() ? "asked to by its program" : why;
 }
 
 std::optional<std::string> Participant::request_to_leave() const {

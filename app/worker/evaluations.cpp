@@ -18,6 +18,7 @@ void Evaluations::evaluate(std::uint64_t step) {
   if (setup.heldout.sequences() == 0) return;
   const data::DeviceTimeline::Scope scope(parts_.timeline, "evaluate");
   const auto rank = parts_.node.status().rank();
+  if (rank.of == 0) return;  // evicted a moment ago: it has no share
   const auto sum = setup.evaluate(parts_.participant.outer().global_parameters(), rank.index, rank.of);
   parts_.participant.report_evaluation({.step = step,
                                         .sum_nats = sum.nats,

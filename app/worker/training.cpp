@@ -39,7 +39,8 @@ void Training::join_gloo() {
 
 void Training::begin() {
   const auto now = parts_.node.status();
-  own_.emplace(now.view->members.at(now.self).slot, sequences_);
+  // Without a view this replica was evicted a moment ago, and notices it before its first step.
+  own_.emplace(now.in_view() ? now.view->members.at(now.self).slot : 0, sequences_);
   auto& source = parts_.experiment.data.is_stream() ? static_cast<data::SampleSource&>(*own_) : samples_;
   loader_.emplace(parts_.setup.corpus, loader_options(parts_.experiment), source,
                   *parts_.setup.hardware.memory, parts_.trace);

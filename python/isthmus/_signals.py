@@ -23,6 +23,7 @@ class LeaveOnSigterm:
     def __init__(self) -> None:
         self._leave: Optional[Callable[[str], None]] = None
         self._newest: Optional[float] = None
+        self._restored = False
         try:
             self._before = signal.signal(signal.SIGTERM, self._on_signal)
         except ValueError as error:
@@ -34,12 +35,16 @@ class LeaveOnSigterm:
 
     def restore(self) -> None:
         """Restores the handler from before, unless the program has set another one since."""
-        self._leave = None
+        self._leave, self._restored = None, True
         if signal.getsignal(signal.SIGTERM) == self._on_signal:
-            with contextlib.suppress(ValueError):  # not the main thread
+            with contextlib.suppress(ValueError):  # not the main thread: the next signal restores it
                 signal.signal(signal.SIGTERM, signal.SIG_DFL if self._before is None else self._before)
 
     def _on_signal(self, number: int, _: Optional[FrameType]) -> None:
+        if self._restored:
+            self.restore()
+            signal.raise_signal(number)
+            return
         if self._leave is None:
             raise SystemExit(128 + number)
         before, self._newest = self._newest, time.monotonic()

@@ -246,6 +246,35 @@ TEST_F(ParticipantTest, EvictedAndAskedToLeaveItCopiesNoState) {
   EXPECT_THAT(run_->left, ElementsAre("the machine is needed"));
 }
 
+TEST_F(ParticipantTest, EvictedItHasNothingToSaveUntilTheStateIsHereAgain) {
+  auto& participant = make();
+  participant.join({});
+  train_until_in_flight();
+  run_->others_are_at = 8;
+  run_->others.commits = [](auto, auto) -> bool { throw outer_sync::Evicted("the others have gone on"); };
+  EXPECT_FALSE(participant.save());
+  EXPECT_EQ(participant.state(), State::taking_state);
+  EXPECT_FALSE(participant.save()) << "asked again before the next step";
+  EXPECT_EQ(participant.failure(), "");
+
+  run_->others.commits = [](auto, auto) { return true; };
+  ASSERT_TRUE(participant.next());
+  EXPECT_EQ(participant.outer().step(), 8U);
+  EXPECT_TRUE(participant.wants_evaluation()) << "of the step at which it came back";
+  EXPECT_TRUE(participant.save());
+  participant.close();
+}
+
+TEST_F(ParticipantTest, ARequestToLeaveWithoutAReasonHasOne) {
+  auto& participant = make();
+  participant.join({});
+  participant.request_leave("");
+  EXPECT_FALSE(participant.next());
+  EXPECT_EQ(participant.leaves(), "asked to by its program");
+  participant.close();
+  EXPECT_THAT(run_->left, ElementsAre("asked to by its program"));
+}
+
 TEST_F(ParticipantTest, ANewcomerCopiesTheState) {
   auto& participant = make();
   run_->admission.how = Admission::How::joins;
