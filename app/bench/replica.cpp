@@ -167,7 +167,7 @@ class BenchReplica final : public TrainingHooks {
   /// A benchmark has no checkpoints.
   [[nodiscard]] Restored restore(std::uint64_t /*step*/) override { return {}; }
 
-  [[nodiscard]] std::string summary(MemberReport report) override {
+  [[nodiscard]] std::string summary(const MemberReport& report) override {
     const auto& network = config_.network;
     const auto took = std::span(exchange_.fragment_seconds).subspan(begin_.taken, measured_.taken);
     OuterBenchMember member;

@@ -94,7 +94,7 @@ class TrainingHooks : public ParticipantObserver {
   /// This replica is about to report its end, or to leave: waits for what must be on disk by then.
   virtual void before_the_end() {}
   /// The final report for the coordinator, given what the participant knows.
-  [[nodiscard]] virtual std::string summary(MemberReport report) { return to_json(report).dump(); }
+  [[nodiscard]] virtual std::string summary(const MemberReport& report) { return to_json(report).dump(); }
 };
 
 }  // namespace isthmus::app

@@ -107,7 +107,7 @@ void Participant::report_end() {
   report.tokens = tokens_;
   report.train_seconds = train_seconds_;
   report.compute_seconds = compute_seconds_;
-  const auto problem = member_->done(hooks_.summary(std::move(report)), *final_hash_);
+  const auto problem = member_->done(hooks_.summary(report), *final_hash_);
   if (!problem.empty()) throw Error(ErrorKind::divergence, problem);
 }
 

@@ -170,7 +170,8 @@ class Worker final : public TrainingHooks {
     if (!saved_ && participant_.drained()) say("its last checkpoint is not on disk");
   }
 
-  std::string summary(MemberReport report) override {
+  std::string summary(const MemberReport& known) override {
+    auto report = known;
     report.sample = evaluations_.sample();
     report.warmup_wait_seconds += training_.all_reduce_seconds();
     report.data_wait_seconds = training_.data_wait_seconds();

@@ -223,7 +223,8 @@ void Replica::close(const std::string& why) {
   if (reports) say("done: global hash " + participant_.final_hash()->hex());
 }
 
-std::string Replica::summary(app::MemberReport report) {
+std::string Replica::summary(const app::MemberReport& known) {
+  auto report = known;
   report.tokens += tokens_before_;
   report.precision = precision_;
   report.device = device_;

@@ -128,7 +128,7 @@ class Replica final : private app::TrainingHooks {
   void say(const std::string& text) override;
   [[nodiscard]] Restored restore(std::uint64_t step) override;
   void joined() override;
-  [[nodiscard]] std::string summary(app::MemberReport report) override;
+  [[nodiscard]] std::string summary(const app::MemberReport& known) override;
 
   [[nodiscard]] outer_sync::protocol::Hello hello(const std::optional<Bytes>& resume);
   bool await_turn();
