@@ -21,7 +21,7 @@ import isthmus  # noqa: E402
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        run = conftest.Run(pathlib.Path(folder), sys.argv[1], "")
+        run = conftest.Run(pathlib.Path(folder), sys.argv[1], "", None)  # no workers: no nursery
         outer = {"sync_every": 6000, "num_fragments": 1, "sync_delay": 1, "min_replicas": 1}
         run.write_config(run={"steps": 5500, "trace_steps": 0}, replicas=1, outer=outer)
         run.start_coordinator()
