@@ -13,6 +13,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
 #include "isthmus/base/say.h"
+#include "isthmus/base/time.h"
 #include "isthmus/outer_sync/engine/memory.h"
 #include "isthmus/outer_sync/engine/outer_loop.h"
 #include "participant/participant.h"
@@ -29,10 +30,6 @@ using outer_sync::FragmentId;
 using outer_sync::Range;
 
 namespace {
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 /// One flat buffer in host memory that only the outer loop reads. Initially zero on every replica.
 class FlatParameters final : public outer_sync::LocalParameters {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "isthmus/base/error.h"
+#include "isthmus/base/time.h"
 #include "run/experiment/live_settings.h"
 
 namespace isthmus::app {
@@ -15,13 +16,6 @@ using outer_sync::Admission;
 using outer_sync::Evicted;
 
 namespace {
-
-double duration_of(std::chrono::steady_clock::duration time) {
-  return std::chrono::duration<double>(time).count();
-}
-double time_since(std::chrono::steady_clock::time_point begin) {
-  return duration_of(std::chrono::steady_clock::now() - begin);
-}
 
 bool falls_on(std::int64_t every, std::uint64_t step) {
   return every > 0 && step % static_cast<std::uint64_t>(every) == 0;
@@ -217,7 +211,7 @@ void Participant::take_state() {
   ++states_taken_;
   begins_ = true;
   wants_ = regularly_wants();
-  const double took = time_since(begin);
+  const double took = seconds_since(begin);
   hooks_.say(fmt::format("takes part from step {}, {:.1f} s after it was admitted", outer_.step(), took));
   tell([&](ParticipantObserver& observer) { observer.took_state(*this, took); });
 }
@@ -278,10 +272,10 @@ Participant::Turn Participant::turn(const outer_sync::NodeStatus& now) {
 void Participant::count(const InnerStep& step) {
   if (state_ != State::training) return;  // it was evicted while it averaged gradients: the step is void
   const bool was_due = is_due();
-  const double own = time_since(began_) - (waited() - waited_before_);
+  const double own = seconds_since(began_) - (waited() - waited_before_);
   const auto before = outer_.step();
   outer_.after_step(step.tokens, step.samples);
-  const double took = time_since(began_);
+  const double took = seconds_since(began_);
   tokens_ += step.tokens;
   train_seconds_ += took;
   compute_seconds_ += step.compute_seconds.value_or(own);
@@ -329,7 +323,7 @@ void Participant::report(const InnerStep& step, double took, bool was_due) {
 bool Participant::make_agreed_step() {
   const auto begin = Clock::now();
   const bool made = outer_.next_step();
-  train_seconds_ += time_since(begin);
+  train_seconds_ += seconds_since(begin);
   return made;
 }
 
@@ -400,7 +394,7 @@ void Participant::finish() {
   if (!stopped_ && has_gone_on()) {
     const auto begin = Clock::now();
     outer_.finish();
-    train_seconds_ += time_since(begin);
+    train_seconds_ += seconds_since(begin);
   }
   outer_.complete_step();
   final_hash_ = outer_.global_hash();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "isthmus/base/time.h"
 #include "isthmus/outer_sync/core/address.h"
 #include "isthmus/trainer/schedule.h"
 #include "run/process/free_port.h"
@@ -14,10 +15,6 @@ namespace isthmus::app {
 namespace {
 
 using StepClock = std::chrono::steady_clock;
-
-double elapsed_since(StepClock::time_point begin) {
-  return std::chrono::duration<double>(StepClock::now() - begin).count();
-}
 
 }  // namespace
 
@@ -76,14 +73,14 @@ InnerStep Training::step() {
                                             "{\"step\":" + std::to_string(step) + "}");
     const auto begin = StepClock::now();
     loss = parts_.replica.forward_backward(batch);
-    compute += elapsed_since(begin);
+    compute += seconds_since(begin);
   }
   if (outer.synchronous()) average_gradients(made.tokens, batch.samples);
   {
     const data::DeviceTimeline::Scope scope(parts_.timeline, "inner_step");
     const auto begin = StepClock::now();
     made.grad_norm = parts_.replica.inner_step(*made.lr);
-    compute += elapsed_since(begin);
+    compute += seconds_since(begin);
   }
   if (const auto spike = loss_watch_.add(loss)) {
     ++loss_spikes_;
@@ -123,7 +120,7 @@ void Training::average_gradients(std::uint64_t tokens, std::span<const SampleRan
   const auto begin = StepClock::now();
   const Trace::Scope scope(parts_.trace, Trace::Row::train, "all_reduce");
   gloo_->mean(gradients);
-  gloo_seconds_ += elapsed_since(begin);
+  gloo_seconds_ += seconds_since(begin);
 }
 
 // ---- state ----
