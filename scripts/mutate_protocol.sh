@@ -17,14 +17,14 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 libraries=(build/release/quant/libisthmus_quant.a build/release/base/libisthmus_base.a)
 [ -f "${libraries[0]}" ] || { echo "build the release preset first: scripts/setup.sh --tests release" >&2 && exit 2; }
-options=(-std=c++20 -Iouter_sync/include -Iouter_sync -Ibase/include -Iquant/include -Itests/simulation)
+options=(-std=c++20 -Iouter_sync/include -Iouter_sync -Ibase/include -Iquant/include -Itests/simulation -Itests/outer_sync/protocol)
 compiler=(g++)
 ! command -v ccache >/dev/null || compiler=(ccache g++)
 
 core=(outer_sync/protocol/*.cpp outer_sync/protocol/coordinator/{,*/}*.cpp outer_sync/core/{address,layout}.cpp)
 simulator=("${core[@]}" tests/simulation/*.cpp)
-units=(tests/outer_sync/protocol_{coordinator,ending,giving_up,going_back,join,newcomers,records,restart,resume,sealing,survivors,view_plan}_test.cpp)
-tests=("${core[@]}" tests/outer_sync/cluster.cpp "${units[@]}")
+units=(tests/outer_sync/coordinator/{coordinator,ending,giving_up,going_back,join,newcomers,records,restart,resume,sealing,survivors,view_plan}_test.cpp)
+tests=("${core[@]}" tests/outer_sync/protocol/cluster.cpp "${units[@]}")
 
 # build FOLDER PROGRAM SOURCE...: compiles the changed sources in FOLDER, and reuses the other objects.
 build() {
@@ -183,7 +183,7 @@ mutate "a member that lags is evicted" "$coordinator" 's/if \(is<phase::Running>
 mutate "a member that lacks peers is left out" "$coordinator" 's/if \(!worst\) return;/return;/'
 mutate "a third member relays" $relays 's/if \(best && least <= cost\) continue;/continue;/'
 mutate "rounds wait for a newcomer that misses views" "$coordinator" 's/missed->second < tries/true/'
-mutate "the last to leave does not end a cut-off run" "$coordinator" 's/ && !somebody_may_return\(\)//'
+mutate "the last to leave does not end a cut-off run" "$coordinator" 's/ && !lost_trainer_may_return\(\)//'
 mutate "newcomers are admitted when donors appear" "$coordinator" 's/(void Coordinator::admit_waiting\(\) \{)/$1 return;/'
 mutate "a lost state: newcomers are not survivors" "$coordinator" 's/if \(const auto missing = missing_survivors\(\*options_\.last, roster_, losses_\.left, options_\.least\);\s+!missing\.empty\(\)\)/if (const std::string missing; false)/'
 mutate "a lost state: the run returns to checkpoints" "$coordinator" 's/if \(state_is_lost\(\)\) go_back_to_checkpoints\(\);//g'

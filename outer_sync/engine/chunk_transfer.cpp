@@ -123,42 +123,42 @@ HandOver ChunkTransfer::send(FragmentId p, const quant::CodecSpec& codec, const 
     return {};
   }
   if (handed_over_.valid()) handed_over_.wait();
-  leaving_.clear();
+  encoded_.clear();
   passes_.after_model();
   for (const auto& batch : batches) {
     const auto bytes = quant::encoded_size(codec, batch.range.size);
-    if (leaving_.size() == outgoing_.slots.size()) {
-      hand_over(leaving_.front(), codec, buffers, on_encoded);
-      leaving_.pop_front();
+    if (encoded_.size() == outgoing_.slots.size()) {
+      hand_over(encoded_.front(), codec, buffers, on_encoded);
+      encoded_.pop_front();
     }
     auto& slot = next_slot(outgoing_);
     assert(bytes <= slot.device.size());
     auto encoded = encode(batch, slot.device.first(bytes));
     passes_.copy(slot.device.data(), slot.host.data(), bytes);
     slot.busy = passes_.mark();
-    leaving_.push_back({batch, &slot, std::move(encoded)});
+    encoded_.push_back({batch, &slot, std::move(encoded)});
   }
   // The next inner step changes the local parameters, so it must wait for the encoding.
   passes_.before_model();
   // On another thread: packing and copying chunks takes longer than the passes, and training must not wait.
   handed_over_ = std::async(std::launch::async, [this, codec, &buffers, on_encoded = std::move(on_encoded)] {
-                   for (const auto& each : leaving_) hand_over(each, codec, buffers, on_encoded);
+                   for (const auto& each : encoded_) hand_over(each, codec, buffers, on_encoded);
                  }).share();
   return HandOver(handed_over_);
 }
 
-void ChunkTransfer::hand_over(const Leaving& leaving, const quant::CodecSpec& codec,
+void ChunkTransfer::hand_over(const EncodedBatch& from, const quant::CodecSpec& codec,
                               const BufferPool& buffers, const OnEncoded& on_encoded) const {
-  const auto& batch = leaving.batch;
-  leaving.slot->busy->wait();
-  const auto bad = leaving.encoded->wait();
+  const auto& batch = from.batch;
+  from.slot->busy->wait();
+  const auto bad = from.encoded->wait();
   for (auto k = batch.first; k < batch.last; ++k) {
     const auto& chunk = layout_.chunk(k);
     const auto offset = chunk.begin - batch.range.begin;
     const Place place(codec, batch.range.size, offset, chunk.size);
     auto bytes = buffers.take(place.scales_size + place.codes_size);
-    std::memcpy(bytes->data(), leaving.slot->host.data() + place.scales, place.scales_size);
-    std::memcpy(bytes->data() + place.scales_size, leaving.slot->host.data() + place.codes, place.codes_size);
+    std::memcpy(bytes->data(), from.slot->host.data() + place.scales, place.scales_size);
+    std::memcpy(bytes->data() + place.scales_size, from.slot->host.data() + place.codes, place.codes_size);
     const bool is_bad = bad && *bad >= offset && *bad < offset + chunk.size;
     on_encoded({k, is_bad ? std::optional(*bad - offset) : std::nullopt, std::move(bytes)});
   }

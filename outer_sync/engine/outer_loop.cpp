@@ -96,7 +96,7 @@ void OuterLoop::average_gradients(std::span<float> gradients, std::uint64_t toke
 // ---- the schedule ----
 
 void OuterLoop::after_step(std::uint64_t tokens, std::span<const SampleRange> samples) {
-  for (auto& flight : in_flight_.all()) flight.leaving.check();
+  for (auto& flight : in_flight_.all()) flight.hand_over.check();
   exchange_.serve();
   live_.take(step());
   begin_log();
@@ -107,7 +107,7 @@ void OuterLoop::after_step(std::uint64_t tokens, std::span<const SampleRange> sa
   }
   unsent_.add(tokens, samples);
   go_where_others_are();
-  if (clock_.stands_still() && !keep_up(Waiting::stall)) {
+  if (clock_.stands_still() && !send_and_apply_due(Waiting::stall)) {
     ++stats_.uncommitted_steps;
     return clock_.count_local_step();
   }
@@ -126,13 +126,13 @@ bool OuterLoop::next_step() {
   if (!clock_.has_step()) return false;
   live_.take(step());
   clock_.make_step();
-  clock_.set_still(!keep_up(Waiting::stall));
+  clock_.set_still(!send_and_apply_due(Waiting::stall));
   return true;
 }
 
 /// Sends and applies what is due at this step, in fragment order. False if a result is missing. A replica
 /// that was away may have to work through several rounds of a fragment.
-bool OuterLoop::keep_up(Waiting why) {
+bool OuterLoop::send_and_apply_due(Waiting why) {
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) send_what_is_due(p);
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
     while (in_flight_.is_due(p, schedule(), step())) {
@@ -146,11 +146,11 @@ bool OuterLoop::keep_up(Waiting why) {
 /// A fragment's rounds follow one another: the next one is sent when the last one is applied.
 void OuterLoop::send_what_is_due(FragmentId p) {
   const auto next = fragments_[p].round + 1;
-  if (in_flight_.oldest(p) == nullptr && next <= schedule().rounds_sent(p, step())) send(p, next);
+  if (in_flight_.oldest(p) == nullptr && next <= schedule().rounds_sent(p, step())) begin_round(p, next);
 }
 
 bool OuterLoop::complete_step() {
-  if (clock_.stands_still() && clock_.rounds_commit()) clock_.set_still(!keep_up(Waiting::save));
+  if (clock_.stands_still() && clock_.rounds_commit()) clock_.set_still(!send_and_apply_due(Waiting::save));
   return !clock_.stands_still();
 }
 
@@ -160,7 +160,7 @@ bool OuterLoop::may_train() {
   exchange_.serve();
   live_.take(step());
   go_where_others_are();
-  clock_.set_still(!keep_up(Waiting::at_limit));
+  clock_.set_still(!send_and_apply_due(Waiting::at_limit));
   return !clock_.stands_still();
 }
 
@@ -176,7 +176,7 @@ void OuterLoop::finish() {
   begin_log();
   // Overdue rounds first. (There may be several, each sent when the one before it is applied.) A
   // data-parallel run has no rounds, although its schedule counts one per step.
-  if (step() > schedule().warmup_steps()) static_cast<void>(keep_up(Waiting::finish));
+  if (step() > schedule().warmup_steps()) static_cast<void>(send_and_apply_due(Waiting::finish));
   apply_all_in_flight();
   if (step() > schedule().warmup_steps() && live_.base().final_sync) sync_once_more();
   apply_all_in_flight();
@@ -195,8 +195,8 @@ void OuterLoop::sync_once_more() {
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
     const auto last = schedule().rounds_sent(p, step()) + 1;
     if (fragments_[p].round >= last) continue;  // a replica that joined at the very end may have it
-    auto& flight = send(p, last);
-    flight.leaving.finish();
+    auto& flight = begin_round(p, last);
+    flight.hand_over.finish();
     flight.is_last = true;
     flight.own.clear();
   }
@@ -204,7 +204,7 @@ void OuterLoop::sync_once_more() {
 
 // ---- one fragment ----
 
-InFlight& OuterLoop::send(FragmentId p, protocol::Round round) {
+InFlight& OuterLoop::begin_round(FragmentId p, protocol::Round round) {
   const Trace::Scope scope(trace_, Trace::Row::outer, "encode", round_args(p, round));
   if (gradient_observer_) {
     const auto& fragment = layout_.fragment(p);
@@ -215,16 +215,16 @@ InFlight& OuterLoop::send(FragmentId p, protocol::Round round) {
   flight.weight = unsent_.take_tokens(p);
   flight.samples = unsent_.take_samples(p);
   if (is_audited(p, round)) flight.spread = state_->spread(p);
-  flight.leaving = state_->encode(p,
-                                  {.codec = codecs_.of(round),
-                                   .round = round,
-                                   .carried = live_.carried_into(p, round),
-                                   .noise_seed = noise_seed_},
-                                  exchange_.buffers(),
-                                  // Sent at once: the next chunk is encoded while this one travels.
-                                  [this, &flight, step = step()](EncodedChunk encoded) {
-                                    contribute(flight, flight.weight, step, std::move(encoded));
-                                  });
+  flight.hand_over = state_->encode(p,
+                                    {.codec = codecs_.of(round),
+                                     .round = round,
+                                     .carried = live_.carried_into(p, round),
+                                     .noise_seed = noise_seed_},
+                                    exchange_.buffers(),
+                                    // Sent at once: the next chunk is encoded while this one travels.
+                                    [this, &flight, step = step()](EncodedChunk encoded) {
+                                      contribute(flight, flight.weight, step, std::move(encoded));
+                                    });
   return flight;
 }
 
@@ -273,7 +273,7 @@ bool OuterLoop::apply(FragmentId p, Waiting why) {
 
 /// For a replica that copies the state of others: chunks still being handed over must not be sent after that.
 void OuterLoop::finish_hand_overs() {
-  for (auto& flight : in_flight_.all()) flight.leaving = {};
+  for (auto& flight : in_flight_.all()) flight.hand_over = {};
 }
 
 /// Makes sure that each contribution reaches the other replicas exactly once. Let x be the contribution, u
@@ -332,7 +332,7 @@ bool OuterLoop::fetch(InFlight& flight, Waiting why) {
   std::optional<Trace::Scope> scope;
   if (why != Waiting::at_limit)  // these waits would fill the trace
     scope.emplace(trace_, Trace::Row::train, "outer_wait", round_args(flight.fragment, flight.round));
-  flight.leaving.finish();
+  flight.hand_over.finish();
   const bool must = why == Waiting::warmup || why == Waiting::finish;
   // The carry merge keeps the steps made while a view forms.
   const bool can_train_on = why == Waiting::stall && carries() && clock_.may_train_on(schedule());

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "../outer_sync/log_support.h"
+#include "../outer_sync/log/log_support.h"
 #include "site.h"
 
 namespace isthmus {

@@ -15,9 +15,9 @@ constexpr int smoothing = 8;     ///< as TCP smooths its round-trip time (RFC 62
 
 }  // namespace
 
-void Outbox::wait(const Place& place, Frame frame, const Receipt& receipt) {
-  waits_.emplace(receipt, place);
-  waiting_.emplace(place, Waiting{std::move(frame), receipt});
+void Outbox::enqueue(const Place& place, Frame frame, const Receipt& receipt) {
+  places_.emplace(receipt, place);
+  queue_.emplace(place, Queued{std::move(frame), receipt});
 }
 
 void Outbox::count(const Receipt& receipt, std::size_t bytes) {
@@ -38,26 +38,26 @@ std::size_t Outbox::bytes_relayed(protocol::ReplicaId beyond) const {
 }
 
 void Outbox::put(Frame frame, std::uint64_t order, const Receipt& receipt) {
-  if (waits_.contains(receipt)) return;
+  if (places_.contains(receipt)) return;
   if (const auto sent = under_way_.find(receipt); sent != under_way_.end()) {
     discount(receipt, size_of(sent->second.frame));
     under_way_.erase(sent);
   }
   count(receipt, size_of(frame));
-  wait({order, ++number_}, std::move(frame), receipt);
+  enqueue({order, ++number_}, std::move(frame), receipt);
 }
 
 std::optional<Frame> Outbox::take(std::size_t lane, Time now) {
-  if (waiting_.empty()) return std::nullopt;
-  auto first = waiting_.extract(waiting_.begin());
+  if (queue_.empty()) return std::nullopt;
+  auto first = queue_.extract(queue_.begin());
   auto& [frame, receipt] = first.mapped();
-  waits_.erase(receipt);
+  places_.erase(receipt);
   under_way_.insert_or_assign(receipt, UnderWay{frame, first.key(), lane, now});
   return std::move(frame);
 }
 
 std::optional<Frame> Outbox::take_overdue(std::size_t lane, Time now) {
-  if (!waiting_.empty() || under_way_.empty()) return std::nullopt;
+  if (!queue_.empty() || under_way_.empty()) return std::nullopt;
   const auto oldest = oldest_unheard();
   if (oldest[lane] != Time::max()) return std::nullopt;
   const auto overdue = [&](const UnderWay& sent) {
@@ -77,12 +77,12 @@ std::optional<Frame> Outbox::take_overdue(std::size_t lane, Time now) {
 
 void Outbox::acknowledged(const Receipt& receipt, Time now, std::optional<std::size_t> by) {
   if (by) lanes_[*by] = {.heard = now};
-  if (const auto waits = waits_.find(receipt);
-      waits != waits_.end()) {  // the frame had arrived before its lane was lost
-    const auto place = waiting_.find(waits->second);
+  if (const auto waits = places_.find(receipt);
+      waits != places_.end()) {  // the frame had arrived before its lane was lost
+    const auto place = queue_.find(waits->second);
     discount(receipt, size_of(place->second.frame));
-    waiting_.erase(place);
-    waits_.erase(waits);
+    queue_.erase(place);
+    places_.erase(waits);
   }
   const auto sent = under_way_.find(receipt);
   if (sent == under_way_.end()) return;
@@ -95,7 +95,7 @@ void Outbox::acknowledged(const Receipt& receipt, Time now, std::optional<std::s
 void Outbox::lane_lost(std::size_t lane) {
   for (auto sent = under_way_.begin(); sent != under_way_.end();) {
     if (sent->second.lane == lane) {
-      wait(sent->second.place, std::move(sent->second.frame), sent->first);
+      enqueue(sent->second.place, std::move(sent->second.frame), sent->first);
       sent = under_way_.erase(sent);
     } else {
       ++sent;
@@ -106,10 +106,10 @@ void Outbox::lane_lost(std::size_t lane) {
 
 template <class Drop>
 void Outbox::drop_if(Drop drop) {
-  std::erase_if(waiting_, [&](const auto& entry) {
+  std::erase_if(queue_, [&](const auto& entry) {
     const auto& [frame, receipt] = entry.second;
     if (!drop(receipt)) return false;
-    waits_.erase(receipt);
+    places_.erase(receipt);
     discount(receipt, size_of(frame));
     return true;
   });
@@ -129,8 +129,8 @@ void Outbox::forget_relayed(protocol::ReplicaId beyond) {
 }
 
 void Outbox::clear() {
-  waiting_.clear();
-  waits_.clear();
+  queue_.clear();
+  places_.clear();
   under_way_.clear();
   relayed_.clear();
   bytes_ = 0;

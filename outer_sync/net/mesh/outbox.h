@@ -14,9 +14,9 @@
 namespace isthmus::outer_sync::transport {
 
 /// The first free lane takes the frame that is due first. The frame stays in flight until it is acknowledged,
-/// and is queued again if its lane is lost. Every round may take the same number of steps, so the round that
-/// began first is due first: `order` numbers rounds by their beginning, so an urgent fragment never waits
-/// behind a less urgent one. Frames of equal order leave in the order of `put`.
+/// and is queued again if its lane is lost. `order` numbers rounds by their beginning. All rounds may take
+/// the same number of steps, so the round that began first is due first, and its frames leave first. Frames
+/// of equal order leave in the order of `put`.
 class Outbox {
  public:
   using Time = std::chrono::steady_clock::duration;
@@ -51,7 +51,7 @@ class Outbox {
   void forget_relayed(protocol::ReplicaId beyond);
   void clear();
 
-  [[nodiscard]] bool empty() const { return waiting_.empty(); }
+  [[nodiscard]] bool empty() const { return queue_.empty(); }
   /// Bytes queued and in flight, headers included.
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
   /// The part of them with this `beyond` in the receipt.
@@ -64,7 +64,7 @@ class Outbox {
  private:
   /// (order, number): the order in which frames leave.
   using Place = std::pair<std::uint64_t, std::uint64_t>;
-  struct Waiting {
+  struct Queued {
     Frame frame;
     Receipt receipt;
   };
@@ -82,14 +82,14 @@ class Outbox {
   [[nodiscard]] std::vector<Time> oldest_unheard() const;
   template <class Drop>
   void drop_if(Drop drop);
-  void wait(const Place& place, Frame frame, const Receipt& receipt);
+  void enqueue(const Place& place, Frame frame, const Receipt& receipt);
   void count(const Receipt& receipt, std::size_t bytes);
   void discount(const Receipt& receipt, std::size_t bytes);
   [[nodiscard]] Time stall_limit() const;
 
   std::vector<Lane> lanes_;
-  std::map<Place, Waiting> waiting_;
-  std::map<Receipt, Place> waits_;  ///< place of each queued frame
+  std::map<Place, Queued> queue_;
+  std::map<Receipt, Place> places_;  ///< place of each queued frame
   std::map<Receipt, UnderWay> under_way_;
   std::uint64_t number_ = 0;
   std::size_t bytes_ = 0;

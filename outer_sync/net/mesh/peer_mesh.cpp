@@ -85,7 +85,7 @@ void PeerMesh::set_peers(const std::vector<PeerInfo>& peers) {
     peer->retire();
     static_cast<void>(ways_.close(id));
     for (const auto& [other, stays] : peers_) stays->outbox.forget_relayed(id);
-    ways_lost(id);
+    paths_lost_with(id);
   }
   for (const auto& peer : fresh) {
     if (!peer->address) continue;
@@ -135,10 +135,10 @@ void PeerMesh::dispatch(ReplicaId peer, std::uint64_t order, Frame frame, Outbox
 }
 
 void PeerMesh::acknowledge(ReplicaId peer, protocol::ViewNumber view, const protocol::ChunkKey& key) {
-  if (!peers_.contains(peer) || !hearing_.lane) return;
+  if (!peers_.contains(peer) || !handling_.lane) return;
   auto ack = ack_frame(view, key);
-  hearing_.lane->send(hearing_.origin == peer ? relayed_frame(self_.id, peer, std::move(ack))
-                                              : std::move(ack));
+  handling_.lane->send(handling_.origin == peer ? relayed_frame(self_.id, peer, std::move(ack))
+                                                : std::move(ack));
 }
 
 void PeerMesh::view_begun(protocol::ViewNumber view) {
@@ -183,7 +183,7 @@ void PeerMesh::feed(const PeerPtr& peer) {
 void PeerMesh::send_on_lane(Peer& peer, std::size_t lane, Frame frame, Connection::Clock::time_point now) {
   const auto bytes = size_of(frame);
   if (peer.pacer) peer.pacer->take(bytes, now);
-  const auto hold = peer.link.send(bytes, now);
+  const auto hold = peer.link.put(bytes, now);
   if (peer.far) peer.see_what_left(lane, now);
   peer.lanes[lane].connection->send(std::move(frame), hold);
 }
@@ -223,14 +223,6 @@ void PeerMesh::tick() {
   hail_all();
 }
 
-void PeerMesh::cut_stalled(Peer& peer) {
-  for (const auto lane : peer.outbox.stalled(clock_.now())) {
-    handler_.on_message("lane " + std::to_string(lane) + " to " + peer.info.name +
-                        " delivers nothing while others do: redialling it");
-    if (peer.lanes[lane].connection) peer.lanes[lane].connection->close();
-  }
-}
-
 std::vector<protocol::PathReport> PeerMesh::paths() const {
   const auto microseconds = [](RateFollower::Time time) {
     const auto count = std::chrono::duration_cast<std::chrono::microseconds>(time).count();
@@ -245,15 +237,6 @@ std::vector<protocol::PathReport> PeerMesh::paths() const {
   return paths;
 }
 
-std::vector<ReplicaId> PeerMesh::unreachable(AwakeClock::Clock::duration limit) {
-  const auto now = clock_.now();
-  std::vector<ReplicaId> peers;
-  for (const auto& [id, peer] : peers_) {
-    if (!up(id) && now - peer->last_up > limit) peers.push_back(id);
-  }
-  return peers;
-}
-
 // ---- receiving ----
 
 asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, ConnectionPtr connection) {
@@ -262,9 +245,9 @@ asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, Connection
     while (!peer->gone) {
       auto frame = co_await connection->receive(self_.frame_limit, &*self_.chunks);
       if (peer->gone) break;
-      hearing_.lane = connection;
+      handling_.lane = connection;
       take(*peer, std::move(frame));
-      hearing_.lane = nullptr;
+      handling_.lane = nullptr;
       if (connection->queued_bytes() > max_queued(*peer))
         throw Error(ErrorKind::network, "it asks for more answers than it reads");
     }
@@ -281,64 +264,10 @@ asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, Connection
   } catch (const std::exception& error) {
     if (!peer->gone) stranger_line_(lost_connection(*peer, *connection, error.what()));
   }
-  hearing_.lane = nullptr;
-  hearing_.origin.reset();
+  handling_.lane = nullptr;
+  handling_.origin.reset();
   connection->close();
   if (peer->lanes[lane].connection == connection) lane_down(peer, lane);
-}
-
-/// The connection's number, equal at both ends.
-std::uint64_t PeerMesh::number_of(const Peer& peer, const Lane& lane) const {
-  const bool by_higher = lane.dialled_here == (self_.id > peer.info.id);
-  return 2 * (lane.dialled_here ? lane.dialled : lane.accepted) + (by_higher ? 1 : 0);
-}
-
-void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPtr& connection) {
-  auto& place = peer->lanes[lane].connection;
-  const bool first = !peer->up();
-  if (place) {  // the peer has noticed before us that the old one is dead
-    place->close();
-    peer->outbox.lane_lost(lane);
-    ways_lost(peer->info.id);
-  }
-  place = connection;
-  peer->lanes[lane].rate = peer->lanes[lane].delivered = peer->lanes[lane].max_unsent = 0;
-  peer->lanes[lane].number = number_of(*peer, peer->lanes[lane]);
-  peer->arrivals.begun(lane, peer->lanes[lane].number);
-  peer->far = !connection->is_loopback();
-  connection->when_ready([this, weak = std::weak_ptr(peer)] {
-    if (const auto fed = weak.lock()) feed(fed);
-  });
-  if (first) {
-    const auto id = peer->info.id;
-    // Frames in flight through a relay may be lost with it, so they count as not sent.
-    if (const auto relay = ways_.relay_to(id); relay && ways_.open(id)) {
-      if (const auto at = peers_.find(*relay); at != peers_.end()) at->second->outbox.forget_relayed(id);
-      handler_.on_peer_down(id);
-    }
-    handler_.on_peer_up(id);
-  }
-  feed(peer);
-}
-
-void PeerMesh::lane_down(const PeerPtr& peer, std::size_t lane) {
-  peer->lanes[lane].connection = nullptr;
-  peer->arrivals.begun(lane, 0);
-  peer->lanes[lane].down_since = Connection::Clock::now();
-  peer->lanes[lane].turn.cancel();
-  peer->outbox.lane_lost(lane);
-  if (peer->gone) return;
-  if (peer->up()) {
-    ways_lost(peer->info.id);  // a relay_lost from it may have been lost with that lane
-    return feed(peer);
-  }
-  const auto id = peer->info.id;
-  peer->outbox.clear();
-  peer->last_up = clock_.now();
-  static_cast<void>(ways_.close(id));  // reopen a relayed path, so that lost frames are repeated
-  ways_lost(id);
-  say_lost_to_origins(id);
-  if (!peer->gone) handler_.on_peer_down(id);
 }
 
 void PeerMesh::take(Peer& peer, Connection::Received frame) {
@@ -348,7 +277,7 @@ void PeerMesh::take(Peer& peer, Connection::Received frame) {
   const auto from = peer.info.id;
   if (frame.type == FrameType::begun) {
     const auto view = from_bytes<protocol::ViewNumber>(*frame.body);
-    hearing_.lane->send(begun_heard_frame(view));
+    handling_.lane->send(begun_heard_frame(view));
     return handler_.on_begun(from, view);
   }
   if (frame.type == FrameType::begun_heard)
@@ -367,7 +296,7 @@ void PeerMesh::take(Peer& peer, Connection::Received frame) {
 
 /// Acknowledgements come back on the lane on which the chunk was sent.
 void PeerMesh::acknowledged(Peer& peer, const Outbox::Receipt& receipt) {
-  const auto lane = std::ranges::find(peer.lanes, hearing_.lane, &Lane::connection);
+  const auto lane = std::ranges::find(peer.lanes, handling_.lane, &Lane::connection);
   const auto index = static_cast<std::size_t>(lane - peer.lanes.begin());
   peer.outbox.acknowledged(receipt, clock_.now(),
                            lane == peer.lanes.end() ? std::nullopt : std::optional(index));

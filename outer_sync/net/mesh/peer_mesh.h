@@ -118,8 +118,8 @@ class PeerMesh {
   void handle_relayed(Peer& relay, Connection::Received frame);
   void handle_hail(Peer& relay, protocol::ReplicaId from, const Hail& hail);
   void hail_all();
-  void way_lost(protocol::ReplicaId peer);
-  void ways_lost(protocol::ReplicaId relay);
+  void relayed_path_lost(protocol::ReplicaId peer);
+  void paths_lost_with(protocol::ReplicaId relay);
   void say_lost_to_origins(protocol::ReplicaId peer);
   void send_at_once(Peer& peer, Frame frame);
   [[nodiscard]] std::size_t max_queued(const Peer& peer) const;
@@ -165,10 +165,10 @@ class PeerMesh {
   /// The frame being handled: the lane that delivered it, and its origin if it was relayed. An
   /// acknowledgement goes back on the lane of its chunk, so that a member that has lost one knows that the
   /// other may be lost.
-  struct Hearing {
+  struct Handling {
     ConnectionPtr lane;
     std::optional<protocol::ReplicaId> origin;
-  } hearing_;
+  } handling_;
   /// Certificate names of the fetchers being served; empty names without TLS. Shared, since their coroutines
   /// may outlive this.
   std::shared_ptr<std::multiset<std::string>> fetchers_ = std::make_shared<std::multiset<std::string>>();

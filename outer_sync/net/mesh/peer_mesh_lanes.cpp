@@ -1,4 +1,4 @@
-// The part of PeerMesh that sets up lanes: accepted and dialled connections.
+// The part of PeerMesh that sets up lanes (accepted and dialled connections) and notices that they are lost.
 
 #include <algorithm>
 #include <asio/redirect_error.hpp>
@@ -60,6 +60,79 @@ void check_place(const Learners& fetchers, const Connection& connection, std::si
 /// Whether this end of the pair dials first. Its connection wins if both dial at once.
 bool PeerMesh::comes_first(const Peer& peer) const {
   return std::tie(self_.name, self_.id) < std::tie(peer.info.name, peer.info.id);
+}
+
+// ---- lanes that come up, and are lost ----
+
+/// The connection's number, equal at both ends.
+std::uint64_t PeerMesh::number_of(const Peer& peer, const Lane& lane) const {
+  const bool by_higher = lane.dialled_here == (self_.id > peer.info.id);
+  return 2 * (lane.dialled_here ? lane.dialled : lane.accepted) + (by_higher ? 1 : 0);
+}
+
+void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPtr& connection) {
+  auto& place = peer->lanes[lane].connection;
+  const bool first = !peer->up();
+  if (place) {  // the peer has noticed before us that the old one is dead
+    place->close();
+    peer->outbox.lane_lost(lane);
+    paths_lost_with(peer->info.id);
+  }
+  place = connection;
+  peer->lanes[lane].rate = peer->lanes[lane].delivered = peer->lanes[lane].max_unsent = 0;
+  peer->lanes[lane].number = number_of(*peer, peer->lanes[lane]);
+  peer->arrivals.begun(lane, peer->lanes[lane].number);
+  peer->far = !connection->is_loopback();
+  connection->when_ready([this, weak = std::weak_ptr(peer)] {
+    if (const auto fed = weak.lock()) feed(fed);
+  });
+  if (first) {
+    const auto id = peer->info.id;
+    // Frames in flight through a relay may be lost with it, so they count as not sent.
+    if (const auto relay = ways_.relay_to(id); relay && ways_.open(id)) {
+      if (const auto at = peers_.find(*relay); at != peers_.end()) at->second->outbox.forget_relayed(id);
+      handler_.on_peer_down(id);
+    }
+    handler_.on_peer_up(id);
+  }
+  feed(peer);
+}
+
+void PeerMesh::lane_down(const PeerPtr& peer, std::size_t lane) {
+  peer->lanes[lane].connection = nullptr;
+  peer->arrivals.begun(lane, 0);
+  peer->lanes[lane].down_since = Connection::Clock::now();
+  peer->lanes[lane].turn.cancel();
+  peer->outbox.lane_lost(lane);
+  if (peer->gone) return;
+  if (peer->up()) {
+    paths_lost_with(peer->info.id);  // a relay_lost from it may have been lost with that lane
+    return feed(peer);
+  }
+  const auto id = peer->info.id;
+  peer->outbox.clear();
+  peer->last_up = clock_.now();
+  static_cast<void>(ways_.close(id));  // reopen a relayed path, so that lost frames are repeated
+  paths_lost_with(id);
+  say_lost_to_origins(id);
+  if (!peer->gone) handler_.on_peer_down(id);
+}
+
+void PeerMesh::cut_stalled(Peer& peer) {
+  for (const auto lane : peer.outbox.stalled(clock_.now())) {
+    handler_.on_message("lane " + std::to_string(lane) + " to " + peer.info.name +
+                        " delivers nothing while others do: redialling it");
+    if (peer.lanes[lane].connection) peer.lanes[lane].connection->close();
+  }
+}
+
+std::vector<ReplicaId> PeerMesh::unreachable(AwakeClock::Clock::duration limit) {
+  const auto now = clock_.now();
+  std::vector<ReplicaId> peers;
+  for (const auto& [id, peer] : peers_) {
+    if (!up(id) && now - peer->last_up > limit) peers.push_back(id);
+  }
+  return peers;
 }
 
 // ---- accepted connections ----

@@ -107,9 +107,9 @@ void PeerMesh::keep_for(const PeerPtr& target, Connection::Received frame) {
   const bool too_much = target && target->outbox.bytes_relayed(from) >= link_.max_queued;
   if (too_much) target->outbox.forget_relayed(from);
   if (!target || too_much)
-    return hearing_.lane->send(relayed_frame(to, from, {FrameType::relay_lost, {}, nullptr}));
+    return handling_.lane->send(relayed_frame(to, from, {FrameType::relay_lost, {}, nullptr}));
   const auto taken = is_chunk ? header_of(receipt.view, *receipt.key) : header_of(receipt.view, {.kind = {}});
-  hearing_.lane->send(
+  handling_.lane->send(
       relayed_frame(to, from, {FrameType::relay_taken, bytes_of(taken), nullptr}, frame.relay->session));
   if (receipt.view < view_) return;  // the view is over for the other end too, which would not acknowledge it
   put(target, is_chunk ? handler_.order_of(*receipt.key) : 0, relayed_frame(from, to, frame_of(frame)),
@@ -130,24 +130,24 @@ void PeerMesh::handle_relayed(Peer& relay, Connection::Received frame) {
       return acknowledged(relay, receipt);
     }
     case FrameType::relay_lost:
-      return way_lost(from);
+      return relayed_path_lost(from);
     case FrameType::hail:
       return handle_hail(relay, from, from_bytes<Hail>(*frame.body));
     case FrameType::ack:
       return handler_.on_ack(from, frame.head.view, key_of(frame.head));
     case FrameType::begun: {
       const auto view = from_bytes<protocol::ViewNumber>(*frame.body);
-      hearing_.lane->send(relayed_frame(self_.id, from, begun_heard_frame(view)));
+      handling_.lane->send(relayed_frame(self_.id, from, begun_heard_frame(view)));
       return handler_.on_begun(from, view);
     }
     case FrameType::chunk: {
       const auto sender = origin->second;
-      hearing_.origin = from;
+      handling_.origin = from;
       const auto problem = handler_.on_chunk(from, std::move(frame));
-      hearing_.origin.reset();
+      handling_.origin.reset();
       if (!problem) return;
-      count_breach(*sender, *hearing_.lane, *problem);
-      return way_lost(from);
+      count_breach(*sender, *handling_.lane, *problem);
+      return relayed_path_lost(from);
     }
     default:
       throw Error(ErrorKind::network, "a frame that may not be relayed");
@@ -159,7 +159,7 @@ void PeerMesh::handle_hail(Peer& relay, ReplicaId from, const Hail& hail) {
   const bool was_open = ways_.open(from);
   const auto heard = ways_.heard(from, hail);
   if (hail.asks)
-    hearing_.lane->send(
+    handling_.lane->send(
         relayed_frame(self_.id, from, {FrameType::hail, to_bytes(ways_.hail(from)), nullptr}));
   if (heard == RelayWays::Heard::before || peer->up()) return;
   relay.outbox.forget_relayed(from);
@@ -168,7 +168,7 @@ void PeerMesh::handle_hail(Peer& relay, ReplicaId from, const Hail& hail) {
 }
 
 /// The relayed path to that peer is lost.
-void PeerMesh::way_lost(ReplicaId id) {
+void PeerMesh::relayed_path_lost(ReplicaId id) {
   const auto relay = ways_.relay_to(id);
   if (!ways_.close(id)) return;
   if (const auto at = peers_.find(*relay); at != peers_.end()) at->second->outbox.forget_relayed(id);
@@ -179,8 +179,8 @@ void PeerMesh::way_lost(ReplicaId id) {
 }
 
 /// The relay is lost, with the frames that it held.
-void PeerMesh::ways_lost(ReplicaId relay) {
-  for (const auto id : ways_.peers_by(relay)) way_lost(id);
+void PeerMesh::paths_lost_with(ReplicaId relay) {
+  for (const auto id : ways_.peers_by(relay)) relayed_path_lost(id);
 }
 
 /// Reports to the origins that frames relayed to `peer` from here are lost.

@@ -30,7 +30,7 @@ class EmulatedLink {
     return has_rate() ? pacer_.next(now) : now;
   }
   /// Puts a frame on the link; returns its delay in addition to half the round trip.
-  [[nodiscard]] Clock::duration send(std::size_t bytes, Clock::time_point now) {
+  [[nodiscard]] Clock::duration put(std::size_t bytes, Clock::time_point now) {
     const auto leaves = has_rate() ? (pacer_.take(bytes, now), pacer_.next(now)) : now;
     double seconds = link_.jitter.seconds * chance();
     const auto packets = std::ceil(static_cast<double>(bytes) / payload_of_a_packet);

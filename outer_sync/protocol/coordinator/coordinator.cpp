@@ -5,8 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "protocol/coordinator/forming/survivors.h"
-
 namespace isthmus::outer_sync::protocol {
 namespace {
 
@@ -154,75 +152,6 @@ Bounds Coordinator::bounds() const {
   return {.steps = options_.steps, .layout = layout_ && !gathers() ? &*layout_ : nullptr};
 }
 
-// ---- losses ----
-
-void Coordinator::closed(ConnectionId connection) {
-  out_.closed(connection);
-  if (steering_.closed(connection) || observers_.closed(connection, out_)) return;
-  const auto name = roster_.name_of(connection);
-  if (name.empty() || is<phase::Over>()) return;
-  lose({name}, "is lost: its connection closed");
-}
-
-/// The member may come back, but is left out of views for a while, each time for longer. `name` is passed by
-/// value: it may be the member's key.
-// NOLINTNEXTLINE(performance-unnecessary-value-param)
-void Coordinator::drop_for(std::string name, const std::string& problem) {
-  const auto why = "broke the protocol: " + problem;
-  out_.send(roster_.members().at(name).connection, Refused{name + " " + why});
-  roster_.bar(name, options_.detect_timeout);
-  lose({name}, why + "; dropped");
-}
-
-/// The replica comes back as a newcomer under another incarnation, because its contributions so far belong to
-/// a replica that is gone. `name` is passed by value: it may be the member's key.
-// NOLINTNEXTLINE(performance-unnecessary-value-param)
-void Coordinator::evict(std::string name, const std::string& reason) {
-  out_.say(name + " must copy the state from others: " + reason);
-  out_.send(roster_.members().at(name).connection, Evicted{reason});
-  remove(name);
-}
-
-void Coordinator::remove(const std::string& name) {
-  out_.close(roster_.members().at(name).connection);
-  roster_.remove(name);
-}
-
-void Coordinator::lose(const std::vector<std::string>& names, const std::string& how, bool left) {
-  const bool all_were_here = trainers() == first_view_.planned;
-  bool mattered = false, trained = false;
-  std::string lost;
-  for (const auto& name : names) {
-    const auto& member = roster_.members().at(name);
-    const bool trains_here = trains(member);
-    mattered = mattered || member.role != Role::joining;
-    trained = trained || trains_here;
-    if (trains_here && left) losses_.left.insert(id_of(member.hello.member));
-    remove(name);
-    if (trains_here && !left) losses_.at[name] = now_;
-    out_.say(name + " " + how + (gathers() && trains_here ? "; its place is free again" : ""));
-    append(lost, name + " " + how, "; ");
-  }
-  if (auto* gathering = std::get_if<phase::Gathering>(&phase_)) {
-    if (trained && all_were_here) *gathering = {.since = now_};                // the others wait again
-    if (first_view_.goes_back_to && trainers() == 0) gathering->since = now_;  // replicas may be restarting
-    return begin_first_view_if_sealed();  // the others may have waited only for this one
-  }
-  out_.add(MembersChanged{});
-  if (trained) losses_.last = lost;
-  if (trained && trainers() == 0 && left && !somebody_may_return() && !all_may_return())
-    return end(Ended::How::failed, lost);
-  if (mattered) change_view(lost);
-  settle_stop();
-}
-
-/// A coordinator that stood still finds all connections closed, and the members come back.
-bool Coordinator::somebody_may_return() {
-  std::erase_if(losses_.at,
-                [this](const auto& entry) { return now_ - entry.second > options_.join_timeout; });
-  return !losses_.at.empty();
-}
-
 // ---- time ----
 
 void Coordinator::tick(Time now) {
@@ -234,19 +163,9 @@ void Coordinator::tick(Time now) {
   seal_first_view_if_all_are_here();
   order_checkpoint_if_due();
   observers_.drop_silent(now_, options_.detect_timeout, out_);
-  std::vector<std::string> silent;
-  for (const auto& [name, member] : roster_.members()) {
-    if (now_ - member.heard > options_.detect_timeout) silent.push_back(name);
-  }
-  if (!silent.empty()) return lose(silent, "is lost: silent for longer than network.detect_timeout");
-  if (const auto* changing = std::get_if<phase::Changing>(&phase_)) {
-    if (may_begin_view()) return begin_view();
-    for (const auto& [name, member] : roster_.members()) {
-      if (roster_.able(member) && !member.answered) silent.push_back(name);
-    }
-    if (!silent.empty() && now_ - changing->since > options_.detect_timeout)
-      return lose(silent, "did not answer within network.detect_timeout");
-  }
+  if (lose_silent()) return;
+  if (is<phase::Changing>() && may_begin_view()) return begin_view();
+  if (lose_unanswered()) return;
   if (must_end_without_state()) return end_without_state();
   note_survivors();
   repeat_warmup_if_stuck();
@@ -259,7 +178,7 @@ void Coordinator::tick(Time now) {
     return change_view("not all members of the last view are here");
   }
   if (const auto name = roster_.take_bar_over()) return change_view(*name + " may try again");
-  look_whether_nobody_is_here();
+  end_if_trainers_stay_away();
 }
 
 /// Once all replicas are here, they may load for as long as they send heartbeats.
@@ -268,7 +187,7 @@ void Coordinator::check_join_timeout() {
   if (gathering == nullptr || trainers() >= first_view_.planned ||
       now_ - gathering->since <= options_.join_timeout)
     return;
-  if (trainers() == 0 && all_may_return()) return say_that_nobody_is_here();
+  if (trainers() == 0 && all_may_return()) return say_that_no_trainer_is_here();
   if (!first_view_.goes_back_to || trainers() == 0)
     return end(Ended::How::failed, "only " + std::to_string(trainers()) + " of " +
                                        std::to_string(first_view_.planned) +
@@ -276,25 +195,6 @@ void Coordinator::check_join_timeout() {
   // A replica planned for the first view has died meanwhile and has not come back.
   first_view_.planned = std::max(trainers(), options_.min_replicas());
   gathering->since = now_;
-}
-
-void Coordinator::look_whether_nobody_is_here() {
-  if (trainers() > 0) losses_.said_that_nobody_is_here = false;
-  if (trainers() > 0 || gathers()) return losses_.nobody_since.reset();
-  if (!losses_.nobody_since) losses_.nobody_since = now_;
-  if (now_ - *losses_.nobody_since <= options_.join_timeout) return;
-  if (!all_may_return())
-    return end(Ended::How::failed, "no replica has been here for network.join_timeout" +
-                                       (losses_.last.empty() ? "" : " (" + losses_.last + ")") +
-                                       "; resume from the last checkpoint");
-  say_that_nobody_is_here();
-}
-
-void Coordinator::say_that_nobody_is_here() {
-  if (!std::exchange(losses_.said_that_nobody_is_here, true))
-    out_.say(
-        "no replica has been here for network.join_timeout: waiting, since they may be training without the "
-        "coordinator; `isthmus ctl stop` ends the run");
 }
 
 void Coordinator::broadcast(const ControlMessage& message) {

@@ -61,9 +61,9 @@ void Coordinator::request_stop(const std::string& reason) {
 
 /// No member with the run's state is here or will come: no step to stop at can be agreed.
 bool Coordinator::must_end_without_state() {
-  const bool nobody_has_it = roster_.count([](const MemberStatus& member) { return begun(member) > 0; }) == 0;
-  return ending_.stopping && is<phase::Suspended>() && nobody_has_it && !expects_more() &&
-         !somebody_may_return();
+  const bool none_has_it = roster_.count([](const MemberStatus& member) { return begun(member) > 0; }) == 0;
+  return ending_.stopping && is<phase::Suspended>() && none_has_it && !expects_more() &&
+         !lost_trainer_may_return();
 }
 
 /// The run is stopped, and no member with its state will come. If all trainers have left, reports their

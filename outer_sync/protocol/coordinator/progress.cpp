@@ -1,4 +1,4 @@
-// Handles the reports of members in training: chains, audits, health, links, lag and evaluations.
+// Handles the reports of members in training: chains, audits, health, evaluations, checkpoints.
 
 #include <algorithm>
 #include <cmath>
@@ -26,37 +26,11 @@ double median_speed(const Roster& roster) {
 }
 
 /// Some members are about to enter a view.
-bool somebody_joins(const Roster& roster) {
+bool a_member_joins(const Roster& roster) {
   using Role = MemberStatus::Role;
   return roster.count([](const MemberStatus& member) {
     return member.role == Role::ready || (member.role == Role::joining && member.admitted);
   }) > 0;
-}
-
-struct WorstConnected {
-  std::string name, lacks;
-};
-/// The member that lacks most peers, of equals a reducer, then the later one by name; and the first peer that
-/// it lacks.
-std::optional<WorstConnected> worst_connected(const std::vector<RunRelays::Pair>& helpless,
-                                              const Roster& roster) {
-  std::map<ReplicaId, std::string> ids;
-  for (const auto& [name, member] : roster.members()) {
-    if (member.role == MemberStatus::Role::member) ids[id_of(member.hello.member)] = name;
-  }
-  std::map<std::string, std::set<std::string>> lacks;
-  for (const auto& [a, b] : helpless) {
-    const auto one = ids.find(a), other = ids.find(b);
-    if (one == ids.end() || other == ids.end()) continue;
-    lacks[one->second].insert(other->second);
-    lacks[other->second].insert(one->second);
-  }
-  if (lacks.empty()) return std::nullopt;
-  const auto worst = std::ranges::max_element(lacks, {}, [&](const auto& entry) {
-    const auto& [lacking, peers] = entry;
-    return std::tuple(peers.size(), !trains(roster.members().at(lacking)), lacking);
-  });
-  return WorstConnected{worst->first, *worst->second.begin()};
 }
 
 }  // namespace
@@ -118,7 +92,7 @@ HeartbeatReply Coordinator::reply_to(const MemberStatus& member, std::uint64_t n
     }
     // While a view with a newcomer forms, the others continue; results that it will need are kept as long as
     // possible.
-    if (somebody_joins(roster_)) reply.lowest.assign(layout_->fragment_count(), 0);
+    if (a_member_joins(roster_)) reply.lowest.assign(layout_->fragment_count(), 0);
   }
   // The rounds that a newcomer must reach before it is ready; the others may be waiting for it.
   if (is<phase::Suspended>() || newcomers_.are_waited_for(roster_, now_)) reply.newest = newest_of_donors();
@@ -190,25 +164,6 @@ bool Coordinator::all_have_the_same_state(const MemberStatus& member, const std:
   return false;
 }
 
-/// Two members that reach the coordinator but not each other need a relay. If no member can relay for a pair,
-/// the two cannot be in one view. One is left out, and may come back.
-void Coordinator::check_links(const MemberStatus& member) {
-  if (member.heartbeat.view == number_) reports_.relays.add(id_of(member.hello.member), member.heartbeat);
-  const auto helpless = reports_.relays.settle(now_, options_.detect_timeout);
-  reports_.tell_relays(roster_, out_);
-  const auto worst = worst_connected(helpless, roster_);
-  if (!worst) return;
-  const auto& own = members().at(worst->name).hello.member;
-  const auto& other = members().at(worst->lacks).hello.member;
-  roster_.bar(worst->name, options_.detect_timeout);
-  lose(
-      {worst->name},
-      "is left out: there is no connection between " +
-          (can_be_dialled(own) ? own.address : "it (it opens no port)") + " and " + other.name +
-          (can_be_dialled(other) ? " at " + other.address : " (it opens no port)") +
-          ", and no other member reaches both; make sure that each address is reachable from the other side");
-}
-
 void Coordinator::Reports::tell_relays(const Roster& roster, ActionQueue& out) {
   if (const auto news = relays.take_news()) {
     for (const auto& [name, member] : roster.members()) {
@@ -238,26 +193,6 @@ std::uint64_t Coordinator::common_checkpoint() const {
     if (member.role == Role::member && trains(member)) lists.push_back(member.heartbeat.checkpoints);
   }
   return newest_in_all(std::move(lists)).step;
-}
-
-/// With a quorum the others need not wait for a member that has fallen behind, and they do not keep the
-/// results that it lacks for ever. The others' reports may be many rounds newer than this one. So the member
-/// is evicted only if, for as long as a report can be in transit, it has not come near the rounds that the
-/// others had at the beginning of that time.
-void Coordinator::check_lag(const std::string& name, const std::vector<Round>& newest) {
-  auto* member = roster_.find(name);
-  if (member == nullptr || member->heartbeat.view != number_) return;
-  const auto rounds = rounds_of(*member);
-  for (FragmentId p = 0; p < member->to_reach.size(); ++p) {
-    const auto goal = member->to_reach[p];
-    if (goal <= Member::max_lag || rounds[p] >= goal - Member::max_lag) continue;
-    if (now_ - member->lags_since <= options_.detect_timeout) return;
-    evict(name, "it is at round " + std::to_string(rounds[p]) + " of fragment " + std::to_string(p) +
-                    ", the others are at " + std::to_string(newest[p]));
-    return change_view(name + " lags");
-  }
-  member->to_reach = newest;
-  member->lags_since = now_;
 }
 
 /// An evaluation is complete when all trainers of the view have reported; at the end, when all that are done

@@ -155,7 +155,7 @@ void Heartbeats::judge_commits() {
 
 /// Training continues without the coordinator; starting, resuming and finishing a run need it.
 bool Heartbeats::has_waited_in_vain(bool done) {
-  const bool waits = !rounds_.in_a_view() || done || is_stuck() || (reduces_ && rounds_.nobody_is_up());
+  const bool waits = !rounds_.in_a_view() || done || is_stuck() || (reduces_ && rounds_.no_peer_is_up());
   return down_since_ && waits && clock_.now() - *down_since_ > to_duration(network_.join_timeout);
 }
 

@@ -36,7 +36,7 @@ void Rounds::go_on() {
   act();
 }
 
-bool Rounds::nobody_is_up() const {
+bool Rounds::no_peer_is_up() const {
   return std::ranges::none_of(ids_, [this](ReplicaId id) { return mesh_.up(id); });
 }
 

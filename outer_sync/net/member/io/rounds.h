@@ -53,7 +53,7 @@ class Rounds final : public PeerMesh::Handler {
   void go_on();
   [[nodiscard]] bool in_a_view() const { return !ids_.empty(); }
   /// Whether no peer of the view can be reached.
-  [[nodiscard]] bool nobody_is_up() const;
+  [[nodiscard]] bool no_peer_is_up() const;
 
   // ---- from the trainer ----
 

@@ -132,7 +132,7 @@ class ChunkTransfer {
     std::size_t next = 0;
   };
   /// An encoded batch on its way to the host.
-  struct Leaving {
+  struct EncodedBatch {
     ChunkBatch batch;
     Slot* slot;
     Mark encoded;
@@ -141,7 +141,7 @@ class ChunkTransfer {
   [[nodiscard]] Slots make_slots(std::size_t count, std::size_t bytes) const;
   [[nodiscard]] static Slot& next_slot(Slots& slots);
   [[nodiscard]] bool in_host_memory() const { return outgoing_.slots.empty(); }
-  void hand_over(const Leaving& leaving, const quant::CodecSpec& codec, const BufferPool& buffers,
+  void hand_over(const EncodedBatch& from, const quant::CodecSpec& codec, const BufferPool& buffers,
                  const OnEncoded& on_encoded) const;
 
   const FragmentLayout& layout_;
@@ -149,7 +149,7 @@ class ChunkTransfer {
   const Staging staging_;
   Slots outgoing_, incoming_;
   Slot* loaded_ = nullptr;
-  std::deque<Leaving> leaving_;           ///< owned by the other thread during a hand-over
+  std::deque<EncodedBatch> encoded_;      ///< owned by the other thread during a hand-over
   std::shared_future<void> handed_over_;  ///< end of the last hand-over; invalid before the first
 };
 

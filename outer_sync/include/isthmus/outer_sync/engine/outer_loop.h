@@ -194,9 +194,9 @@ class OuterLoop {
 
   [[nodiscard]] bool carries() const { return live_.base().carries(); }
   void go_where_others_are();
-  [[nodiscard]] bool keep_up(Waiting why);
+  [[nodiscard]] bool send_and_apply_due(Waiting why);
   void send_what_is_due(FragmentId p);
-  InFlight& send(FragmentId p, protocol::Round round);
+  InFlight& begin_round(FragmentId p, protocol::Round round);
   void contribute(InFlight& flight, std::uint64_t weight, std::uint64_t step, EncodedChunk encoded);
   [[nodiscard]] bool apply(FragmentId p, Waiting why);
   [[nodiscard]] bool fetch(InFlight& flight, Waiting why);

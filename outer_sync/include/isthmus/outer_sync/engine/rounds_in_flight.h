@@ -29,7 +29,7 @@ struct InFlight {
   std::uint64_t weight = 0;  ///< tokens behind the contribution; 0 in the warm-up, which keeps no count
   SampleSet samples = {};    ///< sequences behind it
   std::optional<double> spread = {};  ///< before encoding, if the round is audited
-  HandOver leaving = {};              ///< declared last: until it is done, another thread writes `own`
+  HandOver hand_over = {};            ///< declared last: until it is done, another thread writes `own`
 };
 
 /// In the order of sending.

@@ -109,18 +109,24 @@ class Coordinator {
   void on_message(const std::string& name, const ControlMessage& message);
   [[nodiscard]] Bounds bounds() const;
   void check_join_timeout();
-  void look_whether_nobody_is_here();
-  void say_that_nobody_is_here();
-  [[nodiscard]] bool somebody_may_return();
+  void broadcast(const ControlMessage& message);
+  void send_to_trainers(const ControlMessage& message);
+
+  // When a member counts as lost, and what follows (lost_members.cpp).
+  [[nodiscard]] bool lose_silent();
+  [[nodiscard]] bool lose_unanswered();
+  void check_links(const MemberStatus& member);
+  void check_lag(const std::string& name, const std::vector<Round>& newest);
+  /// Handles the loss of members, followed by one view change: while others still join, their places are free
+  /// again. `said_goodbye`: they will not come back by themselves.
+  void lose(const std::vector<std::string>& names, const std::string& how, bool said_goodbye = false);
   // Names are passed by value where the caller's reference would be erased with the member.
   void drop_for(std::string name, const std::string& problem);
   void evict(std::string name, const std::string& reason);
   void remove(const std::string& name);
-  /// Handles the loss of members, followed by one view change: while others still join, their places are free
-  /// again. `left`: they said goodbye, and will not come back by themselves.
-  void lose(const std::vector<std::string>& names, const std::string& how, bool left = false);
-  void broadcast(const ControlMessage& message);
-  void send_to_trainers(const ControlMessage& message);
+  [[nodiscard]] bool lost_trainer_may_return();
+  void end_if_trainers_stay_away();
+  void say_that_no_trainer_is_here();
 
   // Commands, and checkpoints of all trainers at one step (orders.cpp).
   void carry_out(const Steering::Order& order, ConnectionId from);
@@ -176,8 +182,6 @@ class Coordinator {
   [[nodiscard]] HeartbeatReply reply_to(const MemberStatus& member, std::uint64_t number) const;
   [[nodiscard]] bool check_reports(MemberStatus& member);
   [[nodiscard]] bool all_have_the_same_state(const MemberStatus& member, const std::vector<Audit>& audits);
-  void check_links(const MemberStatus& member);
-  void check_lag(const std::string& name, const std::vector<Round>& newest);
   void settle_evaluations(bool all_done = false);
 
   // The end (ending.cpp).
@@ -214,8 +218,8 @@ class Coordinator {
     std::map<std::string, Time> at;  ///< lost trainers that have not come back
     std::string last;                ///< the trainers lost last, and how
     std::set<ReplicaId> left;        ///< trainers of the last view that said goodbye
-    std::optional<Time> nobody_since{};
-    bool said_that_nobody_is_here = false;
+    std::optional<Time> no_trainer_since{};
+    bool said_that_no_trainer_is_here = false;
   };
   struct Newcomers {
     std::map<std::string, std::size_t> missed;  ///< by name: times ready since its last view

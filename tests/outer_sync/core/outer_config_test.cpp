@@ -59,7 +59,7 @@ TEST(OuterConfig, SparseIsThePapersSetting) {
   EXPECT_TRUE(config.error_feedback);
   EXPECT_EQ(config.feedback_decay, 0.95);
   EXPECT_EQ(config.optimizer.lr, 1);
-  EXPECT_EQ(config.optimizer.momentum, 0);
+  EXPECT_EQ(config.outer_momentum(), 0);
   EXPECT_THAT(complaint([] { (void)read("{method: sparse, chunk_elements: 1024}"); }),
               HasSubstr("outer.chunk_elements is 1024; expected a multiple of 4096"));
 }
@@ -79,6 +79,31 @@ TEST(OuterConfig, TheFirstAndTheLastPartOfARunOnlyAverage) {
   EXPECT_FALSE(config.averages_at(1));
   EXPECT_FALSE(config.averages_at(200));
   EXPECT_FALSE(config.averages_at(230)) << "the round of the final sync";
+}
+
+TEST(OuterConfig, TheLengthOfARunChoosesTheOuterStep) {
+  auto config = read("{}");
+  EXPECT_EQ(config.outer_momentum(), 0.9) << "a run of unknown length counts as long";
+  EXPECT_EQ(config.average_first(), 0.1);
+  struct Expected {
+    std::int64_t steps;
+    double momentum, average_first;
+  };
+  for (const auto& expected : {Expected{50, 0, 0.5}, Expected{400, 0.6, 0.25}, Expected{1600, 0.8, 0.1},
+                               Expected{6400, 0.9, 0.1}, Expected{1'000'000, 0.9, 0.1}}) {
+    config.steps = expected.steps;
+    EXPECT_EQ(config.outer_momentum(), expected.momentum) << expected.steps;
+    EXPECT_EQ(config.average_first(), expected.average_first) << expected.steps;
+    EXPECT_EQ(rule_at(config, static_cast<std::uint64_t>(expected.steps / 2 + 1)).momentum,
+              static_cast<float>(expected.momentum));
+  }
+  config = read("optimizer: {momentum: 0.3, average_first: 0}");
+  config.steps = 400;
+  EXPECT_EQ(config.outer_momentum(), 0.3);
+  EXPECT_EQ(config.average_first(), 0);
+  EXPECT_THAT(
+      complaint([] { (void)read("optimizer: {momentum: automatic}"); }),
+      HasSubstr("optimizer.momentum is automatic (a.yaml:1); expected auto, or a number from 0 to 0.9999"));
 }
 
 TEST(OuterConfig, WhatHasAMergeOfItsOwnKeepsIt) {

@@ -26,7 +26,7 @@ Algorithm2 reference(const OuterConfig& config, const FragmentLayout& layout, st
                  .delay = config.sync_delay,
                  .alpha = static_cast<float>(config.merge_alpha),
                  .lr = static_cast<float>(config.optimizer.lr),
-                 .momentum = static_cast<float>(config.optimizer.momentum),
+                 .momentum = static_cast<float>(config.outer_momentum()),
                  .nesterov = config.optimizer.nesterov,
                  .carry = config.carries(),
                  .fragment_of = std::vector<std::int64_t>(layout.buffer_size(), -1),

@@ -3,7 +3,7 @@
 #include <limits>
 #include <string>
 
-#include "protocol_member_support.h"
+#include "member_support.h"
 
 namespace isthmus::outer_sync::protocol {
 namespace {

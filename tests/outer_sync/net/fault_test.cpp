@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 constexpr double patient_detection = 5;
 
 /// Options of a run without a step limit that is not elastic, so its first loss ends it. (Elastic runs:
-/// transport_life_test.cpp.)
+/// life_test.cpp.)
 NetworkRun::Options endless(std::size_t members, double detect_timeout = 30) {
   NetworkRun::Options options;
   options.members = members;

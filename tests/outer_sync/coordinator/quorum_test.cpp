@@ -7,7 +7,7 @@
 
 #include "cluster.h"
 #include "coordinator_support.h"
-#include "protocol_member_support.h"
+#include "member_support.h"
 
 namespace isthmus::outer_sync::protocol {
 namespace {

@@ -140,7 +140,7 @@ TEST(Strangers, ACrowdThatSaysNothingKeepsNobodyOut) {
   EXPECT_LT(took.count(), 9) << "members had to wait until the silent strangers were disconnected";
 }
 
-// ---- what a stranger may cost a coordinator (for members see transport_mesh_test.cpp) ----
+// ---- what a stranger may cost a coordinator (for members see mesh_test.cpp) ----
 
 TEST(Strangers, OfACoordinatorMaySay64KiBAndNoMore) {
   const auto answer_to = [](std::uint32_t length, const Bytes& words, const std::string& answer) {

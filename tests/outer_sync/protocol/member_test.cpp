@@ -1,6 +1,6 @@
 // One member's state machine: a normal round, repeats and acknowledgements, starting from a checkpoint.
 
-#include "protocol_member_support.h"
+#include "member_support.h"
 
 namespace isthmus::outer_sync::protocol {
 namespace {

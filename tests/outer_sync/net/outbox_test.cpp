@@ -253,9 +253,9 @@ TEST(EmulatedLink, CarriesNoMoreThanItsRate) {
   EmulatedLink link(config, 1);
   const auto start = EmulatedLink::Clock::time_point(1h);
   EXPECT_EQ(link.free_at(start), start);
-  EXPECT_EQ(link.send(100'000, start), 100ms) << "until its last byte has left";
+  EXPECT_EQ(link.put(100'000, start), 100ms) << "until its last byte has left";
   EXPECT_EQ(link.free_at(start), start + 100ms);
-  EXPECT_EQ(link.send(50'000, start + 100ms), 50ms);
+  EXPECT_EQ(link.put(50'000, start + 100ms), 50ms);
   EXPECT_EQ(link.free_at(start + 1s), start + 1s) << "a pause must not save up sending time";
 }
 
@@ -270,7 +270,7 @@ TEST(EmulatedLink, JitterAndLossComeAsOftenAsTheyAreAskedFor) {
   double jitter = 0;
   constexpr int frames = 20'000;
   for (int i = 0; i < frames; ++i) {
-    const auto took = std::chrono::duration<double>(link.send(2000, now)).count();  // two packets
+    const auto took = std::chrono::duration<double>(link.put(2000, now)).count();  // two packets
     const bool again = took >= 0.1;
     lost += again ? 1 : 0;
     jitter += took - (again ? 0.1 : 0);

@@ -17,7 +17,7 @@ namespace {
 /// The reader's output and exit status.
 std::pair<std::string, int> read_with_python(const std::filesystem::path& file) {
   const auto command = std::string(python_program) + " -B '" + source_folder +
-                       "/tests/outer_sync/read_safetensors.py' '" + file.string() + "' 2>&1";
+                       "/tests/outer_sync/log/read_safetensors.py' '" + file.string() + "' 2>&1";
   auto* pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) return {"cannot start " + command, -1};
   std::string output;
