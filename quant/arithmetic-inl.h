@@ -134,6 +134,38 @@ struct Even : T {
   }
 };
 
+template <CodecKind kind>
+struct Floats {};
+struct Topk {};
+
+/// Calls `visit` with the format of a codec: Floats, Even or Table over its levels, or Topk.
+template <class Visit>
+auto with_format(CodecKind kind, const Visit& visit) {
+  switch (kind) {
+    case CodecKind::fp32:
+      return visit(Floats<CodecKind::fp32>());
+    case CodecKind::bf16:
+      return visit(Floats<CodecKind::bf16>());
+    case CodecKind::int8:
+      return visit(Even<Int8>());
+    case CodecKind::int4:
+      return visit(Even<Int4>());
+    case CodecKind::e3m0:
+      return visit(Table<E3m0>());
+    case CodecKind::lloyd4:
+      return visit(Table<Lloyd4>());
+    case CodecKind::lloyd3:
+      return visit(Table<Lloyd3>());
+    case CodecKind::lloyd2:
+      return visit(Table<Lloyd2>());
+    case CodecKind::sign:
+      return visit(Table<Sign>());
+    case CodecKind::topk:
+      break;
+  }
+  return visit(Topk());
+}
+
 /// The code of one value and the level that it decodes to.
 template <class T, bool stochastic, class O>
 ISTHMUS_LANES Coded<O> code_of(typename O::F x, typename O::F inverse_scale, typename O::U element,

@@ -19,8 +19,8 @@
 namespace isthmus::quant {
 namespace {
 
-template <std::size_t n>
-std::size_t index_of(const std::string_view (&names)[n], std::string_view name, const char* what) {
+template <class Names>
+std::size_t index_of(const Names& names, std::string_view name, const char* what) {
   const auto* found = std::find(std::begin(names), std::end(names), name);
   if (found != std::end(names)) return static_cast<std::size_t>(found - std::begin(names));
   std::string message = "unknown " + std::string(what) + " \"" + std::string(name) + "\", expected one of";
@@ -28,13 +28,7 @@ std::size_t index_of(const std::string_view (&names)[n], std::string_view name, 
   throw Error(ErrorKind::config, message);
 }
 
-/// Bits of a code; 0 for topk.
-int code_bits(CodecKind kind) {
-  constexpr int bits[] = {32, 16, 8, 4, 4, 4, 3, 2, 1, 0};
-  static_assert(std::size(bits) == codec_kinds);
-  return bits[static_cast<std::size_t>(kind)];
-}
-bool has_blocks(CodecKind kind) { return code_bits(kind) >= 1 && code_bits(kind) <= 8; }
+bool has_blocks(CodecKind kind) { return codec_of(kind).layout == CodecLayout::blocks; }
 
 std::size_t blocks_of(const CodecSpec& spec, std::size_t elements) {
   return (elements + spec.block - 1) / spec.block;
@@ -42,7 +36,7 @@ std::size_t blocks_of(const CodecSpec& spec, std::size_t elements) {
 
 }  // namespace
 
-std::string_view to_string(CodecKind kind) { return codec_names[static_cast<std::size_t>(kind)]; }
+std::string_view to_string(CodecKind kind) { return codec_of(kind).name; }
 CodecKind codec_kind(std::string_view name) {
   return static_cast<CodecKind>(index_of(codec_names, name, "codec"));
 }
@@ -51,12 +45,7 @@ ScaleFormat scale_format(std::string_view name) {
   return static_cast<ScaleFormat>(index_of(scale_names, name, "scale format"));
 }
 
-CodecSpec default_spec(CodecKind kind) {
-  CodecSpec spec{.kind = kind};
-  const bool longer = kind == CodecKind::int8 || kind == CodecKind::lloyd2 || kind == CodecKind::sign;
-  if (longer) spec.block = 128;
-  return spec;
-}
+CodecSpec default_spec(CodecKind kind) { return {.kind = kind, .block = codec_of(kind).block}; }
 
 std::string problem_of(const CodecSpec& spec) {
   if (!std::has_single_bit(spec.block) || spec.block < smallest_block || spec.block > largest_block) {
@@ -77,7 +66,7 @@ std::uint32_t unit_of(const CodecSpec& spec) {
 }
 
 bool joins(const CodecSpec& spec, std::size_t elements) {
-  const auto group = has_blocks(spec.kind) ? group_rows(code_bits(spec.kind)) * row : 1;
+  const auto group = has_blocks(spec.kind) ? group_rows(codec_of(spec.kind).bits) * row : 1;
   return elements % unit_of(spec) == 0 && elements % group == 0;
 }
 
@@ -92,7 +81,7 @@ std::size_t encoded_size(const CodecSpec& spec, std::size_t elements) {
     return elements / piece * piece_bytes(spec.top_k) +
            (last == 0 ? 0 : piece_bytes(kept_of(spec.top_k, last)));
   }
-  const auto bits = code_bits(spec.kind);
+  const auto bits = codec_of(spec.kind).bits;
   if (!has_blocks(spec.kind)) return elements * static_cast<std::size_t>(bits) / 8;
   const auto group = group_rows(bits) * row;
   return scale_part(spec, elements) + (elements + group - 1) / group * group_bytes(bits);

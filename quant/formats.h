@@ -79,7 +79,7 @@ struct Sign {
   static constexpr float levels[] = {1};
 };
 /// topk's levels, fitted likewise to the 64 largest of 4096 Gaussian values, divided by the largest.
-struct Largest {
+struct TopkLevels {
   static constexpr int bits = 2;
   static constexpr float unit = 1;
   static constexpr float levels[] = {340 / 512.F, 424 / 512.F};

@@ -1,7 +1,7 @@
 // The passes on a CPU, for any number of lanes up to a row. A tile of values stays in the first-level cache
 // while each step of the format is one loop over it. Included like arithmetic-inl.h, and after it. Lanes are
 // the instruction set's operations; ScalarLanes handles the tails. The formats are in the headers below;
-// here are the switches over them, and the use of decoded tiles.
+// here is the choice among them, and the use of decoded tiles.
 //
 // No include guard, on purpose.
 
@@ -14,59 +14,50 @@
 
 // ---- all formats ----
 
+std::size_t encode_as(Floats<CodecKind::fp32> /*format*/, const CodecSpec& /*spec*/, const Encoding& e) {
+  return encode_fp32(e);
+}
+std::size_t encode_as(Floats<CodecKind::bf16> /*format*/, const CodecSpec& spec, const Encoding& e) {
+  return spec.rounding == Rounding::stochastic ? encode_bf16<true>(e) : encode_bf16<false>(e);
+}
+std::size_t encode_as(Topk /*format*/, const CodecSpec& spec, const Encoding& e) {
+  return spec.rounding == Rounding::stochastic ? encode_topk<true>(spec, e) : encode_topk<false>(spec, e);
+}
+template <class T>
+std::size_t encode_as(T /*format*/, const CodecSpec& spec, const Encoding& e) {
+  return encode_blocks<T>(spec, e);
+}
+
 std::size_t encode(const CodecSpec& spec, const Encoding& e) {
-  const bool drawn = spec.rounding == Rounding::stochastic;
-  switch (spec.kind) {
-    case CodecKind::fp32:
-      return encode_fp32(e);
-    case CodecKind::bf16:
-      return drawn ? encode_bf16<true>(e) : encode_bf16<false>(e);
-    case CodecKind::int8:
-      return encode_blocks<Even<Int8>>(spec, e);
-    case CodecKind::int4:
-      return encode_blocks<Even<Int4>>(spec, e);
-    case CodecKind::e3m0:
-      return encode_blocks<Table<E3m0>>(spec, e);
-    case CodecKind::lloyd4:
-      return encode_blocks<Table<Lloyd4>>(spec, e);
-    case CodecKind::lloyd3:
-      return encode_blocks<Table<Lloyd3>>(spec, e);
-    case CodecKind::lloyd2:
-      return encode_blocks<Table<Lloyd2>>(spec, e);
-    case CodecKind::sign:
-      return encode_blocks<Table<Sign>>(spec, e);
-    case CodecKind::topk:
-      return drawn ? encode_topk<true>(spec, e) : encode_topk<false>(spec, e);
-  }
-  return 0;
+  return with_format(spec.kind, [&](auto format) { return encode_as(format, spec, e); });
+}
+
+template <class Use>
+void decode_as(Floats<CodecKind::fp32> /*format*/, const CodecSpec& /*spec*/, const std::byte* in,
+               std::size_t elements, const Use& use) {
+  decode_fp32(in, elements, use);
+}
+template <class Use>
+void decode_as(Floats<CodecKind::bf16> /*format*/, const CodecSpec& /*spec*/, const std::byte* in,
+               std::size_t elements, const Use& use) {
+  decode_bf16(in, elements, use);
+}
+template <class Use>
+void decode_as(Topk /*format*/, const CodecSpec& spec, const std::byte* in, std::size_t elements,
+               const Use& use) {
+  decode_topk(spec, in, elements, use);
+}
+template <class T, class Use>
+void decode_as(T /*format*/, const CodecSpec& spec, const std::byte* in, std::size_t elements,
+               const Use& use) {
+  decode_blocks<T>(spec, in, elements, use);
 }
 
 /// Decodes tile by tile; use(first element, number of elements, values) gets each tile while it is in the
 /// cache.
 template <class Use>
 void decode_tiles(const CodecSpec& spec, const std::byte* in, std::size_t elements, const Use& use) {
-  switch (spec.kind) {
-    case CodecKind::fp32:
-      return decode_fp32(in, elements, use);
-    case CodecKind::bf16:
-      return decode_bf16(in, elements, use);
-    case CodecKind::int8:
-      return decode_blocks<Even<Int8>>(spec, in, elements, use);
-    case CodecKind::int4:
-      return decode_blocks<Even<Int4>>(spec, in, elements, use);
-    case CodecKind::e3m0:
-      return decode_blocks<Table<E3m0>>(spec, in, elements, use);
-    case CodecKind::lloyd4:
-      return decode_blocks<Table<Lloyd4>>(spec, in, elements, use);
-    case CodecKind::lloyd3:
-      return decode_blocks<Table<Lloyd3>>(spec, in, elements, use);
-    case CodecKind::lloyd2:
-      return decode_blocks<Table<Lloyd2>>(spec, in, elements, use);
-    case CodecKind::sign:
-      return decode_blocks<Table<Sign>>(spec, in, elements, use);
-    case CodecKind::topk:
-      return decode_topk(spec, in, elements, use);
-  }
+  with_format(spec.kind, [&](auto format) { decode_as(format, spec, in, elements, use); });
 }
 
 struct Copy {

@@ -101,7 +101,7 @@ void load_positions(const std::byte* in, std::size_t k, std::uint16_t* positions
 template <bool stochastic>
 std::size_t encode_topk(const CodecSpec& spec, const Encoding& e) {
   using O = ScalarLanes;
-  using T = Table<Largest>;
+  using T = Table<TopkLevels>;
   Tile tile;
   Chooser chooser;
   std::byte* out = e.out;
@@ -137,7 +137,7 @@ std::size_t encode_topk(const CodecSpec& spec, const Encoding& e) {
 template <class Use>
 void decode_topk(const CodecSpec& spec, const std::byte* in, std::size_t elements, const Use& use) {
   using O = ScalarLanes;
-  using T = Table<Largest>;
+  using T = Table<TopkLevels>;
   Tile tile;
   std::uint16_t positions[piece];
   for (std::size_t begin = 0; begin < elements; begin += piece) {

@@ -84,9 +84,27 @@ struct ApplyTo {
 // ---- launches ----
 // launch(kernel, arguments...) runs a kernel; the caller decides on how many thread blocks.
 
+template <class Launch>
+void launch_encode_as(Floats<CodecKind::fp32> /*format*/, const CodecSpec& /*spec*/, const Encoding& e,
+                      unsigned long long* first_bad, const Launch& launch) {
+  launch(encode_floats_kernel<CodecKind::fp32, false>, e, first_bad);
+}
+template <class Launch>
+void launch_encode_as(Floats<CodecKind::bf16> /*format*/, const CodecSpec& spec, const Encoding& e,
+                      unsigned long long* first_bad, const Launch& launch) {
+  const bool drawn = spec.rounding == Rounding::stochastic;
+  launch(drawn ? encode_floats_kernel<CodecKind::bf16, true> : encode_floats_kernel<CodecKind::bf16, false>,
+         e, first_bad);
+}
+template <class Launch>
+void launch_encode_as(Topk /*format*/, const CodecSpec& spec, const Encoding& e,
+                      unsigned long long* first_bad, const Launch& launch) {
+  const bool drawn = spec.rounding == Rounding::stochastic;
+  launch(drawn ? encode_topk_kernel<true> : encode_topk_kernel<false>, spec, e, first_bad);
+}
 template <class T, class Launch>
-void launch_encode_blocks(const CodecSpec& spec, const Encoding& e, unsigned long long* first_bad,
-                          const Launch& launch) {
+void launch_encode_as(T /*format*/, const CodecSpec& spec, const Encoding& e, unsigned long long* first_bad,
+                      const Launch& launch) {
   constexpr bool is_sign = T::bits == 1;
   if (spec.rounding == Rounding::stochastic)
     return launch(encode_blocks_kernel<T, true, false>, spec, e, first_bad);
@@ -96,57 +114,28 @@ void launch_encode_blocks(const CodecSpec& spec, const Encoding& e, unsigned lon
 template <class Launch>
 void launch_encode(const CodecSpec& spec, const Encoding& e, unsigned long long* first_bad,
                    const Launch& launch) {
-  const bool drawn = spec.rounding == Rounding::stochastic;
-  switch (spec.kind) {
-    case CodecKind::fp32:
-      return launch(encode_floats_kernel<CodecKind::fp32, false>, e, first_bad);
-    case CodecKind::bf16:
-      return launch(
-          drawn ? encode_floats_kernel<CodecKind::bf16, true> : encode_floats_kernel<CodecKind::bf16, false>,
-          e, first_bad);
-    case CodecKind::int8:
-      return launch_encode_blocks<Even<Int8>>(spec, e, first_bad, launch);
-    case CodecKind::int4:
-      return launch_encode_blocks<Even<Int4>>(spec, e, first_bad, launch);
-    case CodecKind::e3m0:
-      return launch_encode_blocks<Table<E3m0>>(spec, e, first_bad, launch);
-    case CodecKind::lloyd4:
-      return launch_encode_blocks<Table<Lloyd4>>(spec, e, first_bad, launch);
-    case CodecKind::lloyd3:
-      return launch_encode_blocks<Table<Lloyd3>>(spec, e, first_bad, launch);
-    case CodecKind::lloyd2:
-      return launch_encode_blocks<Table<Lloyd2>>(spec, e, first_bad, launch);
-    case CodecKind::sign:
-      return launch_encode_blocks<Table<Sign>>(spec, e, first_bad, launch);
-    case CodecKind::topk:
-      return launch(drawn ? encode_topk_kernel<true> : encode_topk_kernel<false>, spec, e, first_bad);
-  }
+  with_format(spec.kind, [&](auto format) { launch_encode_as(format, spec, e, first_bad, launch); });
+}
+
+template <CodecKind kind, class Use, class Launch>
+void launch_decode_as(Floats<kind> /*format*/, const CodecSpec& /*spec*/, const std::byte* in,
+                      std::size_t elements, const Use& use, const Launch& launch) {
+  launch(decode_floats_kernel<kind, Use>, in, elements, use);
+}
+template <class Use, class Launch>
+void launch_decode_as(Topk /*format*/, const CodecSpec& spec, const std::byte* in, std::size_t elements,
+                      const Use& use, const Launch& launch) {
+  launch(decode_topk_kernel<Use>, spec, in, elements, use);
+}
+template <class T, class Use, class Launch>
+void launch_decode_as(T /*format*/, const CodecSpec& spec, const std::byte* in, std::size_t elements,
+                      const Use& use, const Launch& launch) {
+  launch(decode_blocks_kernel<T, Use>, spec, in, elements, use);
 }
 
 /// `use`: CopyTo, AddTo or ApplyTo.
 template <class Use, class Launch>
 void launch_decode(const CodecSpec& spec, const std::byte* in, std::size_t elements, const Use& use,
                    const Launch& launch) {
-  switch (spec.kind) {
-    case CodecKind::fp32:
-      return launch(decode_floats_kernel<CodecKind::fp32, Use>, in, elements, use);
-    case CodecKind::bf16:
-      return launch(decode_floats_kernel<CodecKind::bf16, Use>, in, elements, use);
-    case CodecKind::int8:
-      return launch(decode_blocks_kernel<Even<Int8>, Use>, spec, in, elements, use);
-    case CodecKind::int4:
-      return launch(decode_blocks_kernel<Even<Int4>, Use>, spec, in, elements, use);
-    case CodecKind::e3m0:
-      return launch(decode_blocks_kernel<Table<E3m0>, Use>, spec, in, elements, use);
-    case CodecKind::lloyd4:
-      return launch(decode_blocks_kernel<Table<Lloyd4>, Use>, spec, in, elements, use);
-    case CodecKind::lloyd3:
-      return launch(decode_blocks_kernel<Table<Lloyd3>, Use>, spec, in, elements, use);
-    case CodecKind::lloyd2:
-      return launch(decode_blocks_kernel<Table<Lloyd2>, Use>, spec, in, elements, use);
-    case CodecKind::sign:
-      return launch(decode_blocks_kernel<Table<Sign>, Use>, spec, in, elements, use);
-    case CodecKind::topk:
-      return launch(decode_topk_kernel<Use>, spec, in, elements, use);
-  }
+  with_format(spec.kind, [&](auto format) { launch_decode_as(format, spec, in, elements, use, launch); });
 }

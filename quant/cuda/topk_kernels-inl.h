@@ -131,8 +131,8 @@ __global__ void __launch_bounds__(threads)
         if ((own & 1) != 0 || (own != 0 && equals_before < room)) {
           const auto rank = (before[u] & 0xffff) + smaller(equals_before, room);
           const auto at = offset_of(u) + k;
-          const auto got = code_of<Table<Largest>, stochastic, O>(v[u][k], scale.inverse,
-                                                                  element_index(e, begin + at), e.noise.key);
+          const auto got = code_of<Table<TopkLevels>, stochastic, O>(
+              v[u][k], scale.inverse, element_index(e, begin + at), e.noise.key);
           chosen[rank] = static_cast<std::uint16_t>(at | got.code << position_bits);
           v[u][k] = O::sub(v[u][k], O::mul(got.level, scale.value));
         }
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(threads)
                                 static_cast<std::uint32_t>(positions[i * 3 / 2 + 1]) << 8;
       const auto code = static_cast<std::uint32_t>(codes[i / 4]) >> (2 * (i % 4)) & 3;
       tile[i % 2 == 0 ? two & position_mask : two >> 4] =
-          ScalarLanes::mul(Table<Largest>::value<ScalarLanes>(code), scale);
+          ScalarLanes::mul(Table<TopkLevels>::value<ScalarLanes>(code), scale);
     }
     __syncthreads();
     load(tile, tile_size, x);

@@ -127,8 +127,7 @@ TEST(CodecLayout, ScaleFormats) {
 }
 
 TEST(CodecLayout, AllZeroBlocksAreZeros) {
-  for (const auto kind : {CodecKind::int8, CodecKind::int4, CodecKind::e3m0, CodecKind::lloyd4,
-                          CodecKind::lloyd3, CodecKind::lloyd2, CodecKind::sign}) {
+  for (const auto kind : block_kinds) {
     const CodecSpec spec{.kind = kind, .block = 16};
     EXPECT_EQ(encoded(spec, Values(17, 0.0F)), buffer(spec, 17)) << spec;
   }

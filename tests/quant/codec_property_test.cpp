@@ -12,9 +12,9 @@
 namespace isthmus::quant {
 namespace {
 
-template <class T, std::size_t n>
-T any_of(const T (&choices)[n]) {
-  return *rc::gen::elementOf(std::vector<T>(std::begin(choices), std::end(choices)));
+template <class Choices>
+auto any_of(const Choices& choices) {
+  return *rc::gen::elementOf(std::vector(std::begin(choices), std::end(choices)));
 }
 
 /// Any format without the narrow scales, which refuse most values.

@@ -1,13 +1,17 @@
 #pragma once
 // Helpers shared by the codec tests: inputs, and a simple reader of encoded bytes written after codec.h.
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <ostream>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -23,17 +27,19 @@ inline constexpr auto largest = std::numeric_limits<float>::max();
 using Values = std::vector<float>;
 using Encoded = std::vector<std::byte>;
 
-inline constexpr CodecKind all_kinds[] = {
-    CodecKind::fp32,   CodecKind::bf16,   CodecKind::int8,   CodecKind::int4, CodecKind::e3m0,
-    CodecKind::lloyd4, CodecKind::lloyd3, CodecKind::lloyd2, CodecKind::sign, CodecKind::topk};
-static_assert(std::size(all_kinds) == codec_kinds);
-inline constexpr CodecKind block_kinds[] = {CodecKind::int8,   CodecKind::int4,   CodecKind::e3m0,
-                                            CodecKind::lloyd4, CodecKind::lloyd3, CodecKind::lloyd2,
-                                            CodecKind::sign};
+inline constexpr auto all_kinds = [] {
+  std::array<CodecKind, codec_kinds> kinds;
+  std::ranges::transform(codecs, kinds.begin(), &Codec::kind);
+  return kinds;
+}();
+inline bool has_blocks(CodecKind kind) { return codec_of(kind).layout == CodecLayout::blocks; }
+inline const auto block_kinds = [] {
+  std::vector<CodecKind> kinds;
+  std::ranges::copy_if(all_kinds, std::back_inserter(kinds), has_blocks);
+  return kinds;
+}();
 inline constexpr ScaleFormat all_scales[] = {ScaleFormat::bf16, ScaleFormat::e5m3, ScaleFormat::e8m0};
 inline constexpr Rounding all_roundings[] = {Rounding::nearest, Rounding::stochastic};
-
-inline bool has_blocks(CodecKind kind) { return kind >= CodecKind::int8 && kind <= CodecKind::sign; }
 
 inline std::string text_of(const CodecSpec& spec) {
   return std::string(to_string(spec.kind)) + " block " + std::to_string(spec.block) + " scale " +
@@ -65,15 +71,17 @@ inline float bf16_value(std::uint32_t bits) { return std::bit_cast<float>(bits <
 
 // ---- bytes of the block formats ----
 
-inline int bits_of(CodecKind kind) {
-  constexpr int bits[] = {32, 16, 8, 4, 4, 4, 3, 2, 1, 2};
-  return bits[static_cast<std::size_t>(kind)];
-}
-
 /// Levels from the smallest up.
 inline Values levels_of(CodecKind kind) {
   const auto table = [](const auto& levels) { return Values(std::begin(levels), std::end(levels)); };
+  Values even(kind == CodecKind::int8 ? 128 : 8);
+  std::iota(even.begin(), even.end(), 0.0F);
   switch (kind) {
+    case CodecKind::fp32:  // floats have no levels: any values
+    case CodecKind::bf16:
+    case CodecKind::int8:
+    case CodecKind::int4:
+      return even;
     case CodecKind::e3m0:
       return table(E3m0::levels);
     case CodecKind::lloyd4:
@@ -85,13 +93,9 @@ inline Values levels_of(CodecKind kind) {
     case CodecKind::sign:
       return table(Sign::levels);
     case CodecKind::topk:
-      return table(Largest::levels);
-    default: {
-      Values levels(kind == CodecKind::int8 ? 128 : 8);
-      for (std::size_t i = 0; i < levels.size(); ++i) levels[i] = static_cast<float>(i);
-      return levels;
-    }
+      return table(TopkLevels::levels);
   }
+  throw std::logic_error("a codec without known levels");
 }
 inline float unit_level(CodecKind kind) {
   if (kind == CodecKind::int8) return 127;
@@ -111,7 +115,7 @@ inline float scale_of(const CodecSpec& spec, const Encoded& encoded, std::size_t
 
 /// The code of element i of n.
 inline std::uint32_t code_at(const CodecSpec& spec, const Encoded& encoded, std::size_t n, std::size_t i) {
-  const auto bits = static_cast<std::size_t>(bits_of(spec.kind));
+  const auto bits = static_cast<std::size_t>(codec_of(spec.kind).bits);
   const auto byte = [&](std::size_t at) { return static_cast<std::uint32_t>(encoded[at]); };
   const std::size_t in_group = bits == 3 ? 128 : 128 / bits;
   const auto group = blocks_of(spec, n) * scale_bytes(spec.scale) + i / in_group * (bits == 3 ? 48 : 16);
@@ -122,8 +126,8 @@ inline std::uint32_t code_at(const CodecSpec& spec, const Encoded& encoded, std:
 }
 
 inline float value_of(CodecKind kind, std::uint32_t code, float scale) {
-  const auto sign = code >> (bits_of(kind) - 1);
-  const auto level = levels_of(kind)[code & ((1U << (bits_of(kind) - 1)) - 1)];
+  const auto sign = code >> (codec_of(kind).bits - 1);
+  const auto level = levels_of(kind)[code & ((1U << (codec_of(kind).bits - 1)) - 1)];
   return std::copysign(level, sign != 0 ? -1.0F : 1.0F) * scale;
 }
 

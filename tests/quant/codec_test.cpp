@@ -311,8 +311,8 @@ TEST(Codec, TopkDecodersRefusePositionsThatNoEncoderWrites) {
   expect_refused(spec, bad_scale, n, "a negative scale");
   Values y(n);
   ASSERT_TRUE(decode(spec, two_kept(3, 400), y));
-  EXPECT_EQ(y[3], Largest::levels[0]);
-  EXPECT_EQ(y[400], Largest::levels[1]);
+  EXPECT_EQ(y[3], TopkLevels::levels[0]);
+  EXPECT_EQ(y[400], TopkLevels::levels[1]);
   EXPECT_EQ(std::count(y.begin(), y.end(), 0.0F), static_cast<std::ptrdiff_t>(n) - 2);
 }
 
@@ -327,7 +327,7 @@ TEST(Codec, TopkKeepsTheFirstOfEqualOnes) {
   ASSERT_TRUE(decode(spec, bytes, y));
   for (std::size_t i = 0; i < y.size(); ++i)
     EXPECT_EQ(y[i] != 0, i == 0 || i == 1 || i == 700 || i == 900) << i;
-  EXPECT_EQ(y[700], -Largest::levels[1]);
+  EXPECT_EQ(y[700], -TopkLevels::levels[1]);
 }
 
 TEST(Codec, DecodersRefuseTheWrongNumberOfBytes) {

@@ -229,26 +229,23 @@ inline bool same_bits(const Applied& a, const Applied& b) {
   return same_bits(a.theta, b.theta) && same_bits(a.velocity, b.velocity) && same_bits(a.local, b.local);
 }
 
-inline constexpr CodecKind kinds[] = {
-    CodecKind::fp32,   CodecKind::bf16,   CodecKind::int8,   CodecKind::int4, CodecKind::e3m0,
-    CodecKind::lloyd4, CodecKind::lloyd3, CodecKind::lloyd2, CodecKind::sign, CodecKind::topk};
-static_assert(std::size(kinds) == codec_kinds);
 inline constexpr Rounding roundings[] = {Rounding::nearest, Rounding::stochastic};
 inline constexpr ScaleFormat scales[] = {ScaleFormat::bf16, ScaleFormat::e5m3, ScaleFormat::e8m0};
 inline constexpr std::size_t lengths[] = {0, 1, 3, 15, 16, 17, 129, 500, 4095, 4096, 4097, 20000};
 
 inline std::vector<CodecSpec> all_specs() {
   std::vector<CodecSpec> specs;
-  for (const auto kind : kinds) {
+  for (const auto& [kind, name, layout, bits, default_block] : codecs) {
     for (const auto rounding : roundings) {
-      const bool blocks = kind != CodecKind::fp32 && kind != CodecKind::bf16 && kind != CodecKind::topk;
+      const bool blocks = layout == CodecLayout::blocks;
       for (const auto scale : scales) {
         for (std::uint32_t block = smallest_block; block <= largest_block; block *= 2)
           if (blocks) specs.push_back({kind, block, scale, block == 64 ? 0.9F : 1, rounding});
       }
       for (const std::uint32_t top_k : {64U, 1U, 7U, 1000U, 4096U})
-        if (kind == CodecKind::topk) specs.push_back({.kind = kind, .rounding = rounding, .top_k = top_k});
-      if (!blocks && kind != CodecKind::topk) specs.push_back({.kind = kind, .rounding = rounding});
+        if (layout == CodecLayout::pieces)
+          specs.push_back({.kind = kind, .rounding = rounding, .top_k = top_k});
+      if (layout == CodecLayout::floats) specs.push_back({.kind = kind, .rounding = rounding});
     }
   }
   return specs;

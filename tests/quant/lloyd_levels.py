@@ -75,7 +75,7 @@ def main():
     show("lloyd4", lloyd(blocks, [(i + 0.5) / 8 for i in range(7)] + [1.0], True))
     show("lloyd3", lloyd(blocks, [(i + 0.5) / 4 for i in range(4)], False))
     show("lloyd2", lloyd(blocks, [0.25, 0.75], False))
-    show("Largest", lloyd(gaussian_pieces(draw, 10_000), [0.65, 0.85], False))
+    show("TopkLevels", lloyd(gaussian_pieces(draw, 10_000), [0.65, 0.85], False))
 
 
 if __name__ == "__main__":

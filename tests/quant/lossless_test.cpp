@@ -77,16 +77,12 @@ Bytes words(std::initializer_list<std::uint8_t> list) {
   return bytes;
 }
 
-constexpr CodecKind all_kinds[] = {CodecKind::fp32, CodecKind::bf16,   CodecKind::int8,   CodecKind::int4,
-                                   CodecKind::e3m0, CodecKind::lloyd4, CodecKind::lloyd3, CodecKind::lloyd2,
-                                   CodecKind::sign, CodecKind::topk};
-
 TEST(Lossless, WhatIsPackedComesBackByteForByte) {
   Packer packer;  // one for all, as in a run
   Unpacker unpacker;
-  for (const auto kind : all_kinds) {
+  for (const auto& [kind, name, layout, bits, block] : codecs) {
     for (const std::size_t n : {std::size_t{1}, std::size_t{100}, std::size_t{4096}, std::size_t{65536}}) {
-      SCOPED_TRACE(std::string(to_string(kind)) + ", elements: " + std::to_string(n));
+      SCOPED_TRACE(std::string(name) + ", elements: " + std::to_string(n));
       const auto spec = default_spec(kind);
       const auto bytes = encoded(spec, values(n));
       Bytes out(bytes.size());

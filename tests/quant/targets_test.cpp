@@ -415,7 +415,7 @@ TEST(LevelTables, ThresholdsAreExact) {
   expect_thresholds_are_exact<Lloyd4>();
   expect_thresholds_are_exact<Lloyd3>();
   expect_thresholds_are_exact<Lloyd2>();
-  expect_thresholds_are_exact<Largest>();
+  expect_thresholds_are_exact<TopkLevels>();
 }
 
 }  // namespace

@@ -4,27 +4,26 @@
 // and no fused multiply-add. docs/numerics.md describes the formats and the measurements behind the defaults.
 // The passes that use the codecs are in passes.h.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <string>
 #include <string_view>
 
 namespace isthmus::quant {
 
-// A block size may do: `lloyd3` with outer.codec_block 32 has 3.5 bits. To add a codec:
-//   1. An enumerator at the end (logs store its number), its name, `codec_kinds`; its bits in `code_bits`
-//      (codec.cpp), and a measured block in `default_spec`.
-//   2. For levels times a scale: the levels in formats.h, a line in `encode` and `decode_tiles`
-//      (passes-inl.h) and in the same switches of cuda/kernels-inl.h. For codes that do not fill bytes evenly
-//      see what formats.h, blocks-inl.h and cuda/block_kernels-inl.h do where `bits` is 3.
-//   3. Another layout also needs its encoder and decoder there, and its size and checks in codec.cpp
-//      (`encoded_size`, `valid`, `unit_of`, `joins`).
-//   4. `known_digest` in app/model/selftest_codecs.cpp; the codecs that plan tries in app/plan/json.cpp.
-//   5. tests/quant: lists in codec_support.h, cuda_runners.h and lossless_test.cpp, codec_layout_test.cpp,
-//      pinned_digests.py; KINDS in tests/fuzz/write_corpus.py.
-//   6. docs/numerics.md and docs/config.md.
-// The keys outer.codec and outer.warmup_codec, and the tests of properties, read `codec_names`.
+// Another block size of a codec may be enough: `lloyd3` with outer.codec_block 32 has 3.5 bits. To add one:
+//   1. An enumerator at the end (logs store its number), `codec_kinds`, and a row of `codecs`. The keys
+//      outer.codec and outer.warmup_codec, `isthmus plan`, `isthmus selftest` and most tests read that table.
+//   2. For levels times a scale: the levels in formats.h, and a line of `with_format` (arithmetic-inl.h), for
+//      CPUs and GPUs. For codes that do not fill bytes evenly see what formats.h, blocks-inl.h and
+//      cuda/block_kernels-inl.h do where `bits` is 3.
+//   3. Another layout also needs `encode_as` and `decode_as` (passes-inl.h), kernels and their launches
+//      (cuda/kernels-inl.h), and its size and checks in codec.cpp (`encoded_size`, `valid`, `unit_of`,
+//      `joins`).
+//   4. Known results: `known_digest` in app/model/selftest_codecs.cpp; tests/quant/codec_layout_test.cpp and
+//      pinned_digests.py; KINDS and BITS in tests/fuzz/write_corpus.py.
+//   5. docs/numerics.md and docs/config.md.
 
 /// Layouts (little-endian; n elements). The block formats, from int8 to sign, are ceil(n/block) scales, then
 /// codes. A block's scale is its largest magnitude times `clip`, divided by 127 (int8), 7 (int4) or 1, in the
@@ -52,10 +51,45 @@ enum class CodecKind : std::uint8_t {
 };
 /// Number of kinds.
 inline constexpr std::size_t codec_kinds = static_cast<std::size_t>(CodecKind::topk) + 1;
+
+enum class CodecLayout : std::uint8_t {
+  floats,  ///< one float for each element
+  blocks,  ///< scales, then codes
+  pieces,  ///< the largest elements of each piece
+};
+struct Codec {
+  CodecKind kind;
+  std::string_view name;
+  CodecLayout layout;
+  int bits;             ///< of a code
+  std::uint32_t block;  ///< the default: a measured one, for blocks
+};
 /// In the order of the enumerators.
-inline constexpr std::string_view codec_names[] = {"fp32",   "bf16",   "int8",   "int4", "e3m0",
-                                                   "lloyd4", "lloyd3", "lloyd2", "sign", "topk"};
-static_assert(std::size(codec_names) == codec_kinds);
+inline constexpr std::array<Codec, codec_kinds> codecs = {{
+    {CodecKind::fp32, "fp32", CodecLayout::floats, 32, 64},
+    {CodecKind::bf16, "bf16", CodecLayout::floats, 16, 64},
+    {CodecKind::int8, "int8", CodecLayout::blocks, 8, 128},
+    {CodecKind::int4, "int4", CodecLayout::blocks, 4, 64},
+    {CodecKind::e3m0, "e3m0", CodecLayout::blocks, 4, 64},
+    {CodecKind::lloyd4, "lloyd4", CodecLayout::blocks, 4, 64},
+    {CodecKind::lloyd3, "lloyd3", CodecLayout::blocks, 3, 64},
+    {CodecKind::lloyd2, "lloyd2", CodecLayout::blocks, 2, 128},
+    {CodecKind::sign, "sign", CodecLayout::blocks, 1, 128},
+    {CodecKind::topk, "topk", CodecLayout::pieces, 2, 64},
+}};
+[[nodiscard]] constexpr const Codec& codec_of(CodecKind kind) {
+  return codecs[static_cast<std::size_t>(kind)];  // NOLINT(cppcoreguidelines-pro-bounds-constant-array-index)
+}
+inline constexpr auto codec_names = [] {
+  std::array<std::string_view, codec_kinds> names;
+  for (std::size_t i = 0; i < codec_kinds; ++i) names[i] = codecs[i].name;
+  return names;
+}();
+static_assert([] {
+  for (std::size_t i = 0; i < codec_kinds; ++i)
+    if (static_cast<std::size_t>(codecs[i].kind) != i) return false;
+  return true;
+}());
 [[nodiscard]] std::string_view to_string(CodecKind kind);
 /// Throws Error(config) for any other name.
 [[nodiscard]] CodecKind codec_kind(std::string_view name);
