@@ -130,7 +130,7 @@ int run_compare(const CompareRequest& request) {
   const auto report = write_report(comparison);
   output.print(report);
   if (!request.json)
-    fmt::print("\n{}\n{}\n", report_table(report), (comparison.folder / "report.html").string());
+    fmt::print("\n{}\n{}\n", terminal_report(report), (comparison.folder / "report.html").string());
   std::fflush(stdout);
   if (status == 130) say_error("stopped; run the same command again to continue");
   if (status != 0 || !request.certify || report["certificate"]["passed"].get<bool>()) return status;

@@ -162,7 +162,7 @@ TEST_F(Certificate, StandsInThePageAndOnTheTerminal) {
   comparison.gates[0].name = "<b>parity</b>";
   static_cast<void>(verdict({1.001, 1.109, 1.199}, 0.4));
   const auto json = report();
-  const auto text = app::report_table(json), page = app::report_page(json);
+  const auto text = app::terminal_report(json), page = app::report_page(json);
   EXPECT_THAT(
       text, AllOf(HasSubstr("certificate: 0 of 1 gate passed"),
                   HasSubstr("<b>parity</b>: not shown, needs 2 more seeds"),

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "command.h"
-#include "compare/report/cells.h"
+#include "compare/report/columns.h"
 #include "recorded.h"
 
 namespace isthmus {
@@ -162,12 +162,12 @@ TEST_F(Page, ABrowserDrawsTheFiguresOfTheReport) {
   EXPECT_NEAR(intervals[0][1],
               100 * (difference["relative"].get<double>() + difference["noise"].get<double>()), 1e-9);
   for (std::size_t i = 0; i < report["arms"].size(); ++i) {
-    const auto cells = app::cells_of(report["arms"][i]);
     EXPECT_EQ(seen["verdicts"][i], report["arms"][i]["verdict"]);
     EXPECT_EQ(seen["rows"][i][0], report["arms"][i]["name"]);
-    EXPECT_EQ(seen["rows"][i][1], cells.loss);
-    EXPECT_EQ(seen["rows"][i][2], cells.difference);
-    EXPECT_EQ(seen["rows"][i][3], cells.bytes);
+    const auto columns = app::columns();
+    ASSERT_EQ(seen["rows"][i].size(), 1 + columns.size());
+    for (std::size_t c = 0; c < columns.size(); ++c)
+      EXPECT_EQ(seen["rows"][i][1 + c], columns[c].cell(report["arms"][i])) << columns[c].key;
   }
   EXPECT_EQ(seen["abouts"][0], hostile);
   EXPECT_FALSE(seen["wide"]) << "the page itself must not scroll sideways";

@@ -131,7 +131,7 @@ TEST_F(Report, FitsATerminalAndASpreadsheet) {
   folder.finish_arm(comparison, 0, {1.0, 1.1, 1.2}, 1'120'000);
   folder.finish_arm(comparison, 1, {1.001, 1.109, 1.199}, 10'000);
   const auto json = report();
-  std::istringstream table(app::report_table(json));
+  std::istringstream table(app::terminal_report(json));
   for (std::string line; std::getline(table, line);) {
     const auto columns = std::ranges::count_if(line, [](char c) { return (c & 0xc0) != 0x80; });
     EXPECT_LE(columns, 80) << line;
@@ -157,7 +157,7 @@ TEST_F(Report, OuterStepsAreMeansOfTheRuns) {
   EXPECT_TRUE(json["arms"][0]["outer_gain"].is_null());
   EXPECT_EQ(json["arms"][1]["outer_gain"], 3);
   EXPECT_EQ(json["arms"][1]["runs"][0]["outer_gain"], 2);
-  EXPECT_THAT(app::report_table(json), HasSubstr("outer steps: near gain 3.00, correlation -0.25\n"));
+  EXPECT_THAT(app::terminal_report(json), HasSubstr("outer steps: near gain 3.00, correlation -0.25\n"));
   EXPECT_THAT(app::runs_csv(json), HasSubstr(",2.0,-0.25\n"));
 }
 

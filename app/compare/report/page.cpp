@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "compare/report/assets.h"
-#include "compare/report/cells.h"
 #include "compare/report/certificate.h"
+#include "compare/report/columns.h"
 #include "compare/statistics/statistics.h"
 #include "compare/statistics/words.h"
 #include "isthmus/base/progress.h"
@@ -90,24 +90,21 @@ std::string table(const std::string& id, const std::string& caption, const std::
 }
 
 std::string arms_table(const ordered_json& report) {
+  std::vector<std::string> head = {"arm"};
+  for (const auto& column : columns()) head.emplace_back(column.heading);
   std::string rows;
   for (std::size_t i = 0; i < report["arms"].size(); ++i) {
     const auto& arm = report["arms"][i];
-    const auto c = cells_of(arm);
-    rows += row({swatch(report, i) + text_of(arm["name"]), c.loss, c.difference, c.bytes, c.fewer, c.bits,
-                 c.utilization, c.stalls, c.seconds, c.gain, c.correlation, c.target});
+    std::vector<std::string> cells = {swatch(report, i) + text_of(arm["name"])};
+    for (const auto& column : columns()) cells.push_back(column.cell(arm));
+    rows += row(cells);
   }
-  const auto target = report["target_loss"].is_number()
-                          ? fmt::format("time to a loss of {}", loss_words(report["target_loss"]))
-                          : "time to a loss";
-  return table("arms",
-               fmt::format("Final loss in nats per token, with {:.0f} % intervals over seeds; means of the "
-                           "seeds",
-                           100 * report["confidence"].get<double>()),
-               {"arm", "final loss", "difference", "sent by a replica", "fewer bytes",
-                "bits per parameter and step", "utilisation", "stalled", "training time",
-                "gain of outer steps", "correlation of outer steps", target},
-               rows);
+  auto caption =
+      fmt::format("Final loss in nats per token, with {:.0f} % intervals over seeds; means of the seeds",
+                  100 * report["confidence"].get<double>());
+  if (report["target_loss"].is_number())
+    caption += fmt::format("; the target is a loss of {}", loss_words(report["target_loss"]));
+  return table("arms", caption, head, rows);
 }
 
 std::string runs_table(const ordered_json& report) {

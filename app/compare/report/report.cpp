@@ -8,6 +8,7 @@
 #include <set>
 
 #include "compare/report/certificate.h"
+#include "compare/report/columns.h"
 #include "compare/statistics/statistics.h"
 #include "compare/statistics/words.h"
 
@@ -21,10 +22,6 @@ constexpr std::size_t max_shown_points = 2000;  ///< of one curve
 constexpr double default_target = 1.05;         ///< times the baseline's final loss
 
 ordered_json json_of(std::optional<double> value) { return value ? ordered_json(*value) : ordered_json(); }
-
-std::optional<double> at_end(const RunRecord& run, std::optional<double> CurvePoint::*what) {
-  return run.curve.empty() ? std::nullopt : run.curve.back().*what;
-}
 
 /// The mean; nullopt if a value is missing.
 std::optional<double> mean(const std::vector<std::optional<double>>& values) {
@@ -178,19 +175,16 @@ class Reporter {
     for (const auto& fault : arm.faults) json["faults"].push_back(fault.text);
     json["final_loss"] = final_json(index);
     json["tokens"] = mean_of(runs, [](const RunRecord& r) { return std::optional(r.tokens()); });
-    json["seconds"] = mean_of(runs, [](const RunRecord& r) { return at_end(r, &CurvePoint::seconds); });
-    json["bytes"] = mean_of(runs, [](const RunRecord& r) { return at_end(r, &CurvePoint::bytes); });
-    json["fewer_bytes"] = nullptr;
-    json["bits_per_parameter_per_step"] = mean_of(runs, [](const RunRecord& r) { return r.bits; });
-    json["compute_utilization"] = mean_of(runs, [](const RunRecord& r) { return r.utilization; });
-    json["stall_seconds"] = mean_of(runs, [](const RunRecord& r) { return r.stall_seconds; });
-    json["outer_gain"] = mean_of(runs, [](const RunRecord& r) { return r.outer_gain; });
-    json["outer_correlation"] = mean_of(runs, [](const RunRecord& r) { return r.outer_correlation; });
-    json["seconds_to_target"] = mean_of(runs, [this](const RunRecord& r) { return to_target(r); });
+    const auto target_loss = target();
+    for (const auto& column : columns()) {
+      if (column.key == "final_loss") continue;  // above
+      json[column.key] = nullptr;
+      if (column.of_run != nullptr)
+        json[column.key] = mean_of(runs, [&](const RunRecord& r) { return column.of_run(r, target_loss); });
+    }
     json["ended"] = ordered_json::array();
     for (const auto& run : runs)
       if (!run.is_whole()) json["ended"].push_back(run.ended_line());
-    json["difference"] = nullptr;
     json["verdict"] = "";
     json["band"] = band_json(runs);
     json["runs"] = ordered_json::array();
@@ -215,21 +209,11 @@ class Reporter {
     json["tokens"] = run.tokens();
     json["steps"] = run.seed ? ordered_json(run.steps) : ordered_json();
     json["parameters"] = run.seed ? ordered_json(run.parameters) : ordered_json();
-    json["seconds"] = json_of(at_end(run, &CurvePoint::seconds));
-    json["bytes"] = json_of(at_end(run, &CurvePoint::bytes));
-    json["bits_per_parameter_per_step"] = json_of(run.bits);
-    json["compute_utilization"] = json_of(run.utilization);
-    json["stall_seconds"] = json_of(run.stall_seconds);
-    json["outer_gain"] = json_of(run.outer_gain);
-    json["outer_correlation"] = json_of(run.outer_correlation);
-    json["seconds_to_target"] = json_of(to_target(run));
+    const auto target_loss = target();
+    for (const auto& column : columns())
+      if (column.of_run != nullptr) json[column.key] = json_of(column.of_run(run, target_loss));
     json["curve"] = curve_json(run.curve);
     return json;
-  }
-
-  [[nodiscard]] std::optional<double> to_target(const RunRecord& run) const {
-    const auto loss = target();
-    return loss ? first_at(run.curve, *loss, &CurvePoint::seconds) : std::nullopt;
   }
 
   [[nodiscard]] const RunPlan* plan_of(std::size_t arm) const {

@@ -20,7 +20,7 @@ struct Records {
 [[nodiscard]] nlohmann::ordered_json report_json(const Comparison& comparison, const Records& records);
 
 /// At most 80 columns wide.
-[[nodiscard]] std::string report_table(const nlohmann::ordered_json& report);
+[[nodiscard]] std::string terminal_report(const nlohmann::ordered_json& report);
 /// One line for each run.
 [[nodiscard]] std::string runs_csv(const nlohmann::ordered_json& report);
 /// One line for each evaluation of each run.

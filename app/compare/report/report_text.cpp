@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "compare/report/cells.h"
 #include "compare/report/certificate.h"
+#include "compare/report/columns.h"
 #include "compare/report/report.h"
 #include "compare/statistics/statistics.h"
 #include "compare/statistics/words.h"
@@ -114,27 +114,18 @@ std::string certificate_text(const ordered_json& certificate) {
 
 }  // namespace
 
-std::string report_table(const ordered_json& report) {
+std::string terminal_report(const ordered_json& report) {
   std::string text;
-  const auto row = [&](const std::string& name, const ArmCells& c) {
-    auto line = padded(name.substr(0, 18), 18) + " " + padded(c.loss, 15) + " " + padded(c.difference, 15) +
-                " " + padded(c.bytes, 8) + " " + padded(c.bits, 6) + " " + padded(c.utilization, 5) + " " +
-                c.target;
+  const auto row = [&](const std::string& name, const auto& cell_of) {
+    auto line = padded(name.substr(0, 18), 18);
+    for (const auto& column : columns())
+      if (column.terminal.width > 0) line += " " + padded(cell_of(column), column.terminal.width);
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
   };
-  row("arm", {.loss = "loss",
-              .difference = "difference",
-              .bytes = "sent",
-              .fewer = {},
-              .bits = "bits",
-              .utilization = "util",
-              .stalls = {},
-              .seconds = {},
-              .gain = {},
-              .correlation = {},
-              .target = "target"});
-  for (const auto& arm : report["arms"]) row(arm["name"], cells_of(arm));
+  row("arm", [](const Column& column) { return std::string(column.terminal.heading); });
+  for (const auto& arm : report["arms"])
+    row(arm["name"], [&](const Column& column) { return column.cell(arm); });
   text += "\n";
   for (const auto& arm : report["arms"])
     text += wrapped(arm["name"].get<std::string>() + ": " + arm["verdict"].get<std::string>(),
@@ -152,28 +143,17 @@ std::string report_table(const ordered_json& report) {
 }
 
 std::string runs_csv(const ordered_json& report) {
-  constexpr const char* columns[] = {"seed",
-                                     "source",
-                                     "ended",
-                                     "final_loss",
-                                     "tokens",
-                                     "steps",
-                                     "parameters",
-                                     "seconds",
-                                     "bytes",
-                                     "bits_per_parameter_per_step",
-                                     "compute_utilization",
-                                     "stall_seconds",
-                                     "seconds_to_target",
-                                     "outer_gain",
-                                     "outer_correlation"};
+  std::vector<std::string_view> keys = {"seed",   "source", "ended",     "final_loss",
+                                        "tokens", "steps",  "parameters"};
+  for (const auto& column : columns())
+    if (column.of_run != nullptr) keys.push_back(column.key);
   std::string text = "arm";
-  for (const auto* column : columns) text.append(1, ',').append(column);
+  for (const auto key : keys) text.append(1, ',').append(key);
   text += "\n";
   for (const auto& arm : report["arms"]) {
     for (const auto& run : arm["runs"]) {
       text += csv_text(arm["name"]);
-      for (const auto* column : columns) text.append(1, ',').append(csv_value(run.at(column)));
+      for (const auto key : keys) text.append(1, ',').append(csv_value(run.at(key)));
       text += "\n";
     }
   }
