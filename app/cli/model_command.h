@@ -1,5 +1,5 @@
 #pragma once
-// The verbs for trained models (`export`, `eval`, `sample`), and those that check the trainer itself.
+// The verbs for trained models (`export`, `eval`, `sample`), and for checks of the trainer itself.
 
 #include <functional>
 
@@ -8,7 +8,7 @@
 #include "model/export.h"
 #include "model/sample.h"
 #include "model/selftest.h"
-#include "worker/ranks.h"
+#include "worker/setup/ranks.h"
 
 namespace isthmus::app {
 

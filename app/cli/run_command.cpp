@@ -7,7 +7,7 @@
 #include "isthmus/base/error.h"
 #include "plan/choose.h"
 #include "run/process/process.h"
-#include "worker/reducer.h"
+#include "worker/followers/reducer.h"
 
 namespace isthmus::app {
 

@@ -15,7 +15,7 @@
 #include "isthmus/outer_sync/tls/newcomer.h"
 #include "run/experiment/identity.h"
 #include "run/output/json_output.h"
-#include "worker/reducer.h"
+#include "worker/followers/reducer.h"
 
 namespace isthmus::app {
 

@@ -5,7 +5,7 @@
 #include "isthmus/base/error.h"
 #include "model/trained_model.h"
 #include "run/output/json_output.h"
-#include "worker/model_setup.h"
+#include "worker/setup/model_setup.h"
 
 namespace isthmus::app {
 

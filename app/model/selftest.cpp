@@ -15,8 +15,8 @@
 #include "model/selftest_checks.h"
 #include "run/output/json_output.h"
 #include "run/process/machine.h"
-#include "worker/model_setup.h"
-#include "worker/ranks.h"
+#include "worker/setup/model_setup.h"
+#include "worker/setup/ranks.h"
 
 namespace isthmus::app {
 namespace {

@@ -11,7 +11,7 @@
 #include "isthmus/trainer/replica.h"
 #include "model/selftest_checks.h"
 #include "run/process/machine.h"
-#include "worker/model_setup.h"
+#include "worker/setup/model_setup.h"
 
 namespace isthmus::app {
 namespace {

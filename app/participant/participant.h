@@ -11,7 +11,8 @@
 //   participant.close();
 //
 // run() is this loop around TrainingHooks::train_step. Used by one thread, except where noted. Observers and
-// reducers do not use it, since they make no steps: app/worker/follower.h, app/worker/reducer.h.
+// reducers do not use it, since they make no steps: app/worker/followers/follower.h,
+// app/worker/followers/reducer.h.
 
 #include <chrono>
 #include <cstdint>

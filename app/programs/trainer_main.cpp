@@ -4,7 +4,7 @@
 #include "cli/verbs.h"
 #include "isthmus/trainer/device.h"
 #include "trainer_library.h"
-#include "worker/step_probe.h"
+#include "worker/setup/step_probe.h"
 
 using namespace isthmus;
 using namespace isthmus::app;

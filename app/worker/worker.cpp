@@ -19,13 +19,13 @@
 #include "run/process/machine.h"
 #include "run/process/run_folder.h"
 #include "run/process/stopper.h"
-#include "worker/checkpoints.h"
-#include "worker/console.h"
-#include "worker/evaluations.h"
-#include "worker/model_setup.h"
-#include "worker/outer_gradient_recorder.h"
-#include "worker/ranks.h"
-#include "worker/training.h"
+#include "worker/setup/model_setup.h"
+#include "worker/setup/ranks.h"
+#include "worker/training/checkpoints.h"
+#include "worker/training/console.h"
+#include "worker/training/evaluations.h"
+#include "worker/training/outer_gradient_recorder.h"
+#include "worker/training/training.h"
 
 namespace isthmus::app {
 

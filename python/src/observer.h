@@ -11,7 +11,7 @@
 #include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/log/log_header.h"
 #include "run/experiment/experiment.h"
-#include "worker/follower.h"
+#include "worker/followers/follower.h"
 
 namespace isthmus::python {
 

@@ -111,8 +111,9 @@ COMPARE = {
     "report": ["statistics", "arms", "runs"],
     "": ["arms", "runs", "report"],
 }
+WORKER = {"setup": [], "training": ["setup"], "followers": ["setup"], "": ["setup", "training", "followers"]}
 FOLDERS = {"outer_sync": OUTER_SYNC, "data": DATA, "trainer": TRAINER, "app": APP, "app/coordinator": COORDINATOR,
-           "app/launch": LAUNCH, "app/compare": COMPARE}
+           "app/launch": LAUNCH, "app/compare": COMPARE, "app/worker": WORKER}
 # A public header belongs to the inner folder in its path, or else to the folder of its source. These have neither.
 PLACES = {
     "data": {"device.h": "device", "document_format.h": "text", "sample_source.h": "order"},

@@ -1,4 +1,4 @@
-#include "worker/evaluations.h"
+#include "worker/training/evaluations.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "worker/model_setup.h"
+#include "worker/setup/model_setup.h"
 
 #include <algorithm>
 #include <vector>

@@ -10,7 +10,7 @@
 #include "isthmus/outer_sync/net/member/member_node.h"
 #include "isthmus/trainer/replica.h"
 #include "participant/participant.h"
-#include "worker/model_setup.h"
+#include "worker/setup/model_setup.h"
 
 namespace isthmus::app {
 

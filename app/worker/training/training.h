@@ -18,8 +18,8 @@
 #include "isthmus/trainer/loss_watch.h"
 #include "isthmus/trainer/replica.h"
 #include "participant/participant.h"
-#include "worker/checkpoints.h"
-#include "worker/model_setup.h"
+#include "worker/setup/model_setup.h"
+#include "worker/training/checkpoints.h"
 
 namespace isthmus::app {
 

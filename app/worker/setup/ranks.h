@@ -15,7 +15,7 @@
 #include "isthmus/trainer/site_replica.h"
 #include "run/experiment/experiment.h"
 #include "run/process/process.h"
-#include "worker/worker.h"
+#include "worker/setup/request.h"
 
 namespace isthmus::app {
 

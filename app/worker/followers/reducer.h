@@ -2,7 +2,7 @@
 // `isthmus worker --reduce-only`: a member that owns chunks and reduces them. It has no model and no data,
 // and stores nothing on disk. No app/participant: it has no outer loop and no steps, only one blocking call.
 
-#include "worker/worker.h"
+#include "worker/setup/request.h"
 
 namespace isthmus::app {
 

@@ -1,4 +1,4 @@
-#include "worker/console.h"
+#include "worker/training/console.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "worker/checkpoints.h"
+#include "worker/training/checkpoints.h"
 
 #include <fmt/format.h>
 

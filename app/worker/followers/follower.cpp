@@ -1,4 +1,4 @@
-#include "worker/follower.h"
+#include "worker/followers/follower.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "worker/step_probe.h"
+#include "worker/setup/step_probe.h"
 
 #include <algorithm>
 #include <chrono>
@@ -6,7 +6,7 @@
 
 #include "isthmus/data/random_batch.h"
 #include "isthmus/trainer/replica.h"
-#include "worker/model_setup.h"
+#include "worker/setup/model_setup.h"
 
 namespace isthmus::app {
 

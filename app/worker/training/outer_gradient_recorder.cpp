@@ -1,4 +1,4 @@
-#include "worker/outer_gradient_recorder.h"
+#include "worker/training/outer_gradient_recorder.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "worker/training.h"
+#include "worker/training/training.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "worker/ranks.h"
+#include "worker/setup/ranks.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -16,7 +16,7 @@
 
 #include "isthmus/base/archive.h"
 #include "isthmus/base/error.h"
-#include "worker/model_setup.h"
+#include "worker/setup/model_setup.h"
 
 namespace isthmus::app {
 

@@ -1,4 +1,4 @@
-#include "worker/observe.h"
+#include "worker/followers/observe.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -12,8 +12,8 @@
 #include "run/output/json_output.h"
 #include "run/process/run_folder.h"
 #include "run/process/signals.h"
-#include "worker/follower.h"
-#include "worker/model_setup.h"
+#include "worker/followers/follower.h"
+#include "worker/setup/model_setup.h"
 
 namespace isthmus::app {
 namespace {

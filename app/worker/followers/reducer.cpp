@@ -1,4 +1,4 @@
-#include "worker/reducer.h"
+#include "worker/followers/reducer.h"
 
 #include <fmt/format.h>
 
