@@ -19,6 +19,7 @@ namespace {
 std::string type_words(const bool*) { return "true or false"; }
 std::string type_words(const std::int64_t*) { return "integer"; }
 std::string type_words(const double*) { return "number"; }
+std::string type_words(const NumberOrAuto*) { return "number"; }
 std::string type_words(const std::string*) { return "text"; }
 std::string type_words(const Duration*) { return "duration like 400ms, 5s, 2min or 1h"; }
 std::string type_words(const Size*) { return "size in bytes like 64MB or 20GB"; }
@@ -53,7 +54,8 @@ std::string expected_words(const Key& key) {
   auto words = range_words(key);
   if (std::holds_alternative<Stepped*>(key.value))
     words += ", or several from a step on like {0: 5, 200: 20}";
-  if (std::holds_alternative<Rate*>(key.value)) words = "auto, or a " + words;
+  if (std::holds_alternative<Rate*>(key.value) || std::holds_alternative<NumberOrAuto*>(key.value))
+    words = "auto, or a " + words;
   return words;
 }
 
@@ -81,6 +83,7 @@ bool in_range(const Key& key, double value) { return value >= key.min && value <
 bool allowed(const Key&, bool) { return true; }
 bool allowed(const Key& key, std::int64_t value) { return in_range(key, static_cast<double>(value)); }
 bool allowed(const Key& key, double value) { return in_range(key, value); }
+bool allowed(const Key& key, NumberOrAuto value) { return !value.number || in_range(key, *value.number); }
 bool allowed(const Key& key, Duration value) { return in_range(key, value.seconds); }
 bool allowed(const Key& key, Size value) { return in_range(key, static_cast<double>(value.bytes)); }
 bool allowed(const Key& key, Rate value) {
@@ -239,8 +242,8 @@ std::string yaml_value(const Item& item) {
 
 /// In the order of ValueRef.
 Kind kind_of(const ValueRef& value) {
-  constexpr std::array kinds{Kind::flag, Kind::integer, Kind::number,  Kind::text, Kind::duration,
-                             Kind::size, Kind::rate,    Kind::stepped, Kind::list};
+  constexpr std::array kinds{Kind::flag,     Kind::integer, Kind::number, Kind::number_or_auto, Kind::text,
+                             Kind::duration, Kind::size,    Kind::rate,   Kind::stepped,        Kind::list};
   static_assert(kinds.size() == std::variant_size_v<ValueRef>);
   return kinds.at(value.index());
 }

@@ -130,6 +130,7 @@ std::string text_of(Size value) {
   }
   return std::to_string(value.bytes);
 }
+std::string text_of(NumberOrAuto value) { return value.number ? text_of(*value.number) : "auto"; }
 /// In the largest unit that gives at least 1; either every unit reads back to the same value or none does.
 std::string text_of(Rate value) {
   if (value.bits_per_second == 0) return "auto";
@@ -191,6 +192,11 @@ bool parse(std::string_view text, Size& value) {
   if (value.bytes > std::numeric_limits<std::int64_t>::max() / scale) return false;
   value.bytes *= scale;
   return true;
+}
+
+bool parse(std::string_view text, NumberOrAuto& value) {
+  if (text == "auto") return true;
+  return parse(text, value.number.emplace());
 }
 
 bool parse(std::string_view text, Rate& value) {

@@ -35,6 +35,7 @@ std::string joined(const Items& items, const ToText& to_text) {
 [[nodiscard]] std::string text_of(bool value);
 [[nodiscard]] std::string text_of(std::int64_t value);
 [[nodiscard]] std::string text_of(double value);
+[[nodiscard]] std::string text_of(NumberOrAuto value);
 [[nodiscard]] std::string text_of(const std::string& value);
 [[nodiscard]] std::string text_of(const std::vector<std::int64_t>& value);
 [[nodiscard]] std::string text_of(Duration value);
@@ -46,6 +47,7 @@ std::string joined(const Items& items, const ToText& to_text) {
 [[nodiscard]] bool parse(std::string_view text, bool& value);
 [[nodiscard]] bool parse(std::string_view text, std::int64_t& value);
 [[nodiscard]] bool parse(std::string_view text, double& value);
+[[nodiscard]] bool parse(std::string_view text, NumberOrAuto& value);
 [[nodiscard]] bool parse(std::string_view text, std::string& value);
 [[nodiscard]] bool parse(std::string_view text, Duration& value);
 [[nodiscard]] bool parse(std::string_view text, Size& value);

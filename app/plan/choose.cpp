@@ -48,9 +48,11 @@ ChosenSettings choose(const outer_sync::OuterConfig& outer, double utilization, 
   chosen.outer.resolve();
   chosen.reason = fmt::format(
       "outer.auto: sync_every {}, num_fragments {}, sync_delay {}, codec {}: {:.2f} % of the time computing, "
-      "with steps of {:.4g} s and {}",
+      "with steps of {:.4g} s and {}; outer momentum {:.2g}, the first {:.2g} of the run averages{}",
       outer_sync::plan::last_sync_every(chosen.outer), chosen.outer.num_fragments, chosen.outer.sync_delay,
-      chosen.outer.codec, 100 * best->prediction.utilization, measured.step_seconds, measured.links.source);
+      chosen.outer.codec, 100 * best->prediction.utilization, measured.step_seconds, measured.links.source,
+      chosen.outer.outer_momentum(), chosen.outer.average_first(),
+      chosen.outer.optimizer.momentum.number ? "" : fmt::format(" (by its {} steps)", chosen.outer.steps));
   return chosen;
 }
 

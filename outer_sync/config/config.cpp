@@ -1,6 +1,7 @@
 #include "isthmus/outer_sync/config/config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include "isthmus/base/error.h"
@@ -24,10 +25,14 @@ const std::vector<std::string_view> topologies(std::begin(protocol::topology_nam
 
 void OuterOptimizerConfig::serialize(config::Archive& ar) {
   ar({"lr", &lr, Scope::live, "outer learning rate", 0, 10});
-  ar({"momentum", &momentum, Scope::live, "outer momentum mu", 0, 0.9999});
+  ar({"momentum", &momentum, Scope::live,
+      "outer momentum mu; auto: by the length of the run, 1 - 8 / sqrt(run.steps), from 0 to 0.9", 0,
+      0.9999});
   ar({"nesterov", &nesterov, Scope::agreed, "Nesterov form: step along g + mu v instead of v"});
   ar({"average_first", &average_first, Scope::agreed,
-      "first part of run.steps in which rounds only average: lr 1, momentum 0", 0, 1});
+      "first part of run.steps in which rounds only average: lr 1, momentum 0; auto: 100 steps, at least a "
+      "tenth of the run and at most half of it",
+      0, 1});
   ar({"average_last", &average_last, Scope::agreed, "last part of run.steps in which rounds only average", 0,
       1});
 }
@@ -149,10 +154,21 @@ void OuterConfig::take_replicas(std::int64_t number) {
   }
 }
 
+double OuterConfig::outer_momentum() const {
+  constexpr double longest = 0.9;  // the papers' value
+  if (optimizer.momentum.number) return *optimizer.momentum.number;
+  return steps > 0 ? std::clamp(1 - 8 / std::sqrt(static_cast<double>(steps)), 0.0, longest) : longest;
+}
+
+double OuterConfig::average_first() const {
+  if (optimizer.average_first.number) return *optimizer.average_first.number;
+  return steps > 0 ? std::clamp(100 / static_cast<double>(steps), 0.1, 0.5) : 0.1;
+}
+
 bool OuterConfig::averages_at(std::uint64_t step) const {
   const auto at = static_cast<double>(step), end = static_cast<double>(steps);
   if (end <= 0) return false;
-  return at <= optimizer.average_first * end ||
+  return at <= average_first() * end ||
          (optimizer.average_last > 0 && at > (1 - optimizer.average_last) * end);
 }
 

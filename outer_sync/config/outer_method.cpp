@@ -79,7 +79,7 @@ std::vector<std::string_view> method_names() {
 quant::OuterStep rule_at(const OuterConfig& config, std::uint64_t step) {
   const bool averages = config.averages_at(step);
   return {.lr = averages ? 1 : static_cast<float>(config.optimizer.lr),
-          .momentum = averages ? 0 : static_cast<float>(config.optimizer.momentum),
+          .momentum = averages ? 0 : static_cast<float>(config.outer_momentum()),
           .nesterov = config.optimizer.nesterov,
           .merge = config.carries() ? quant::Merge::carry : quant::Merge::mix,
           .alpha = static_cast<float>(config.merge_alpha)};

@@ -4,7 +4,6 @@
 //
 // Input: a byte that selects the run (see `Case`), then messages (coordinator_talk.h).
 
-#include <array>
 #include <cmath>
 
 #include "coordinator/records/round_timeline.h"
@@ -22,9 +21,9 @@ constexpr std::uint64_t steps = 1000;
 
 struct Case {
   explicit Case(unsigned choice) {
-    constexpr std::array methods = {Method::streaming_diloco, Method::diloco, Method::local_sgd,
-                                    Method::sparse};
-    outer.method = methods.at(choice % methods.size());
+    const auto methods = method_names();
+    outer.method = method_of(methods[choice % methods.size()]);
+    if (outer.data_parallel()) outer.method = Method::streaming_diloco;  // it has no outer loop
     outer.num_fragments = 2;
     outer.sync_every = 30;
     outer.sync_delay = 5;

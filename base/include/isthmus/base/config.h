@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -57,6 +58,14 @@ struct Rate {
   friend bool operator==(const Rate&, const Rate&) = default;
 };
 
+/// A number, or "auto": chosen by the program from other settings.
+struct NumberOrAuto {
+  std::optional<double> number;
+  NumberOrAuto() = default;                      ///< auto
+  NumberOrAuto(double value) : number(value) {}  // NOLINT: a number stands for itself
+  friend bool operator==(const NumberOrAuto&, const NumberOrAuto&) = default;
+};
+
 /// A whole number that can change with the step. Written "30", or "{0: 5, 200: 20}": 5, and 20 after step
 /// 200.
 struct Stepped {
@@ -71,8 +80,8 @@ struct Stepped {
   friend bool operator==(const Stepped&, const Stepped&) = default;
 };
 
-using ValueRef = std::variant<bool*, std::int64_t*, double*, std::string*, Duration*, Size*, Rate*, Stepped*,
-                              std::vector<std::int64_t>*>;
+using ValueRef = std::variant<bool*, std::int64_t*, double*, NumberOrAuto*, std::string*, Duration*, Size*,
+                              Rate*, Stepped*, std::vector<std::int64_t>*>;
 
 inline constexpr double unbounded = std::numeric_limits<double>::infinity();
 
@@ -82,7 +91,7 @@ struct Key {
   Scope scope;
   std::string_view doc;  ///< one line, with the unit
   /// Inclusive range for numbers (durations in seconds, sizes in bytes, rates in bits per second, each
-  /// element of a list). A rate can always be "auto".
+  /// element of a list). A Rate and a NumberOrAuto can always be "auto".
   double min = -unbounded;
   double max = unbounded;
   /// For strings: the allowed values, in the order shown to users; empty allows any.
@@ -164,7 +173,7 @@ class Reader : public Archive {
 };
 
 /// The type of a key's value.
-enum class Kind { flag, integer, number, text, duration, size, rate, stepped, list };
+enum class Kind { flag, integer, number, number_or_auto, text, duration, size, rate, stepped, list };
 
 /// One key as text. `value` is canonical: the shortest form that reads back to the same value.
 struct Item {

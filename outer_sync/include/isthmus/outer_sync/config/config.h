@@ -16,9 +16,10 @@ namespace isthmus::outer_sync {
 
 struct OuterOptimizerConfig {
   double lr = 0.7;
-  double momentum = 0.8;
+  config::NumberOrAuto momentum{};
   bool nesterov = true;
-  double average_first = 0.1, average_last = 0.1;  ///< fractions of run.steps
+  config::NumberOrAuto average_first{};  ///< fraction of run.steps, like the next one
+  double average_last = 0.1;
   void serialize(config::Archive& ar);
 };
 
@@ -65,6 +66,9 @@ struct OuterConfig {
   void resolve();
   /// Sets `replicas`. Throws Error(config) if min_replicas or quorum does not fit this number.
   void take_replicas(std::int64_t number);
+  /// The settings, or what auto stands for (docs/numerics.md): by `steps`; without that, for a long run.
+  [[nodiscard]] double outer_momentum() const;
+  [[nodiscard]] double average_first() const;
   /// Whether a round sent at this step only averages: learning rate 1 and no momentum.
   [[nodiscard]] bool averages_at(std::uint64_t step) const;
   /// Human-readable warnings about settings that are allowed but unusual, one per line.

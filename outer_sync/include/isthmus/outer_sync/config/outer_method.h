@@ -14,10 +14,11 @@ namespace isthmus::outer_sync {
 struct OuterConfig;
 
 // To add a method that learning rate, momentum and merge can express (momentum and nesterov are keys):
-//   1. an enumerator here, at the end, and an entry at the end of the table in config/outer_method.cpp, with
+//   1. an enumerator here, at the end, and an entry at the end of `all_methods` in config/outer_method.cpp,
+//   with
 //      the settings that it fixes. The key, its documentation and `isthmus plan` read that table;
 //   2. its formulas in docs/numerics.md, `isthmus config > docs/config.md`, and a test that compares a run
-//      with the formulas, such as tests/outer_sync/method_sparse_test.cpp; tests/app/methods_test.cpp.
+//      with the formulas, such as tests/outer_sync/engine/method_sparse_test.cpp; tests/app/methods_test.cpp.
 // If it needs another formula for the outer step, also:
 //   3. a field of OuterStep (quant/passes.h), set by `rule_at` below, and its key in config/config.cpp;
 //   4. the arithmetic, once for CPUs and GPUs: `outer_direction` in quant/arithmetic-inl.h, and where it is
