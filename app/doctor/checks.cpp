@@ -37,7 +37,7 @@ using outer_sync::NetworkConfig;
 namespace {
 
 constexpr double gb = 1e9;
-// Bytes per parameter of a checkpoint and of a replica (docs/operations.md).
+// Bytes per parameter: of a checkpoint (docs/how-to/checkpoints-and-resume.md) and of a replica.
 constexpr double checkpoint_bytes = 20;
 constexpr double training_bytes = 16;  ///< parameters, gradients and two moments in fp32
 constexpr double outer_bytes = 8;

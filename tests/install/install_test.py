@@ -87,7 +87,7 @@ class Installed(unittest.TestCase):
 
     def test_everything_is_there(self):
         for file in ("bin/isthmus-coordinator", "share/bash-completion/completions/isthmus", "share/zsh/site-functions/_isthmus",
-                     "share/isthmus/grafana/isthmus.json", "share/doc/isthmus/operations.md", "share/doc/isthmus/CHANGELOG.md",
+                     "share/isthmus/grafana/isthmus.json", "share/doc/isthmus/how-to/two-sites.md", "share/doc/isthmus/CHANGELOG.md",
                      "share/doc/isthmus/LICENSE"):
             self.assertTrue((tree / file).stat().st_size > 0, file)
         done = subprocess.run([tree / "bin/isthmus-coordinator", "--version"], capture_output=True, text=True)

@@ -12,7 +12,7 @@
 
 namespace isthmus::app {
 
-/// Passes events to the hook, and prints messages that nothing else prints. docs/operations.md, "Events",
+/// Passes events to the hook, and prints messages that nothing else prints. docs/reference/events.md
 /// lists kinds and fields; all events have run, step and time. Called on the coordinator's thread.
 class RunEvents {
  public:
