@@ -4,6 +4,7 @@
 #include "cli/files/certs_command.h"
 #include "cli/files/config_command.h"
 #include "cli/files/data_command.h"
+#include "cli/files/init_command.h"
 #include "cli/files/replay.h"
 #include "cli/files/trace_summary.h"
 #include "cli/help/completion.h"
@@ -31,6 +32,7 @@ int run_verbs(CommandLine& commands, const TrainerVerbs* trainer, int argc, char
     add_observe(commands, verbs.observe);
     add_model_verbs(commands, verbs.model);
   }
+  add_init(commands);
   add_config(commands);
   add_replay(commands);
   add_certs(commands);

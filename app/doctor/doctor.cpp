@@ -133,7 +133,7 @@ Finding judge_path(const PathTest& path, const std::vector<PathTest>& paths,
 }
 
 /// One line; invalid UTF-8 from other machines is replaced.
-std::string text_of(const nlohmann::ordered_json& json) {
+std::string json_line(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -157,14 +157,14 @@ std::string be_hub(const DoctorRequest& request, const MachineReport& own) {
                   hub.port(), names, request.wait.count()));
   return hub.run([&](const auto& guests, const auto& paths) {
     const auto diagnosis = judge(own, expected, guests, paths);
-    return text_of(to_json(diagnosis));
+    return json_line(to_json(diagnosis));
   });
 }
 
 std::string be_guest(const DoctorRequest& request, const MachineReport& own) {
   auto network = request.experiment->network;
   network.certs = own_certificates(network.certs, request.name);
-  auto report = text_of(to_json(own));
+  auto report = json_line(to_json(own));
   if (report.size() > outer_sync::longest_preflight_report)
     throw Error(ErrorKind::config, "the report on this machine is too long to send");
   return outer_sync::be_preflight_guest(
@@ -210,7 +210,7 @@ int run_doctor(const DoctorRequest& request) {
                                       .build = request.build,
                                       .device = request.device});
   // Parsed like the guests' reports, which cuts texts, so that equal values compare equal.
-  auto own = machine_report(text_of(to_json(found)));
+  auto own = machine_report(json_line(to_json(found)));
   own.name = shown;
   if (request.alone) return show({.machines = {own}}, output);
   try {

@@ -23,17 +23,6 @@ constexpr std::string_view launch_prefix = "launch.";
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// A site's name is part of folder names and of keys, so it must not contain a dot.
-void check_name(const std::string& name, const Source::Entry& entry) {
-  const bool fits =
-      !name.empty() && name.size() <= 48 && is_letter(name.front()) &&
-      std::ranges::all_of(name, [](char c) { return is_letter(c) || is_digit(c) || c == '_' || c == '-'; });
-  if (fits) return;
-  config_error(fmt::format(
-      "{}: a site is named '{}'; expected up to 48 letters, digits, '_' and '-', beginning with a letter",
-      entry.place, name));
-}
-
 /// The part KEY of "sites.NAME.KEY".
 std::string key_in_site(const Source::Entry& entry, const std::string& site) {
   return entry.key.substr(std::min(entry.key.size(), section.size() + site.size() + 2));
@@ -101,6 +90,16 @@ void check_coordinators(const std::vector<Site>& sites) {
 
 }  // namespace
 
+void check_site_name(const std::string& place, const std::string& name) {
+  const bool fits =
+      !name.empty() && name.size() <= 48 && is_letter(name.front()) &&
+      std::ranges::all_of(name, [](char c) { return is_letter(c) || is_digit(c) || c == '_' || c == '-'; });
+  if (fits) return;
+  config_error(fmt::format(
+      "{}: a site is named '{}'; expected up to 48 letters, digits, '_' and '-', beginning with a letter",
+      place, name));
+}
+
 void Site::serialize(config::Archive& ar) {
   ar({"replicas", &replicas, Scope::agreed,
       "workers at this site, named NAME, or NAME-1, NAME-2, ...; keys of class per_site may be set next to "
@@ -123,7 +122,7 @@ std::vector<Site> take_sites(Source& source, const std::vector<config::Item>& ke
   const auto own_keys = config::list(sample);
   for (auto& entry : source.take_section(section)) {
     const auto name = name_in(entry);
-    check_name(name, entry);
+    check_site_name(entry.place, name);
     auto site = std::ranges::find(sites, name, &Site::name);
     if (site == sites.end())
       site =

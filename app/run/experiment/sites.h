@@ -29,6 +29,10 @@ struct Site {
   [[nodiscard]] bool is_elsewhere() const { return launch.kind() != LauncherConfig::Kind::local; }
 };
 
+/// Throws Error(config) naming `place` unless the name is valid for a site. It is part of folder names and of
+/// keys, so it must not contain a dot.
+void check_site_name(const std::string& place, const std::string& name);
+
 /// Removes the section `sites` from a source and returns the sites in their order. General assignments (--set
 /// KEY=VALUE) override their settings, except those assigned to the site itself. `keys`: all general keys.
 /// Throws Error(config) naming the place for a name that no worker could have, two workers of one name, and a

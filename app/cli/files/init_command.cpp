@@ -1,0 +1,225 @@
+#include "cli/files/init_command.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "cli/files/new_config.h"
+#include "isthmus/base/error.h"
+#include "isthmus/base/file.h"
+#include "isthmus/base/say.h"
+#include "isthmus/outer_sync/tls/authority.h"
+#include "launch/sites/ssh_command.h"
+#include "run/experiment/experiment.h"
+#include "run/output/json_output.h"
+#include "run/output/terminal.h"
+
+namespace isthmus::app {
+
+namespace fs = std::filesystem;
+using outer_sync::tls::Authority;
+
+namespace {
+
+constexpr int certificate_days = 365;
+
+struct InitFlags {
+  std::string recipe, sites, data, coordinator, name, out;
+  fs::path certs_parent;
+  bool certs = false, no_certs = false, json = false;
+};
+
+/// Finds values that were not given as flags.
+class Questions {
+ public:
+  explicit Questions(bool asks) : asks_(asks) {}
+
+  struct Question {
+    std::string flag, text, fallback;
+  };
+  /// `parse` of the flag's value or, in a terminal, of the first answer that it accepts; an empty answer
+  /// means the fallback. Throws Error(config) naming the flag.
+  template <class Parse>
+  auto value(const Question& question, const std::string& given, const Parse& parse) const {
+    if (!given.empty()) return parse(given);
+    if (!asks_)
+      config_error(
+          fmt::format("{0} is missing ({1}); pass {0}, or run `isthmus init` in a terminal, where it asks",
+                      question.flag, question.text));
+    for (;;) {
+      say_to(stdout, fmt::format("{} [{}]: ", question.text, question.fallback));
+      std::string answer;
+      if (!std::getline(std::cin, answer))
+        config_error(fmt::format("no answer for {}: standard input has ended", question.flag));
+      try {
+        return parse(answer.empty() ? question.fallback : answer);
+      } catch (const Error& error) {
+        say_error(error.what());
+      }
+    }
+  }
+
+ private:
+  bool asks_;
+};
+
+/// This machine's address if its name is known elsewhere.
+std::string address_here() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0 || name.front() == '\0') return "home.example:7000";
+  return fmt::format("{}:7000", name.data());
+}
+
+NewRun new_run(const InitFlags& flags, bool asks) {
+  const Questions ask(asks);
+  NewRun run;
+  run.recipe = ask.value(
+      {"--recipe", fmt::format("recipe, one of {}", recipe_names()), std::string(recipes().front().name)},
+      flags.recipe, recipe_named);
+  run.sites = ask.value({"--sites", "sites as NAME=USER@HOST,..., or NAME for this machine", "a,b"},
+                        flags.sites, parse_new_sites);
+  run.data = ask.value({"--data", "path of the data, the same at every site", data_of(run.recipe)},
+                       flags.data, check_new_data);
+  const auto check = [&](const std::string& text) { return check_new_coordinator(text, run.sites); };
+  const auto given = flags.coordinator.empty() && !any_elsewhere(run.sites) ? std::string(local_coordinator)
+                                                                            : flags.coordinator;
+  run.coordinator = ask.value(
+      {"--coordinator", "HOST:PORT at which the sites reach the coordinator on this machine", address_here()},
+      given, check);
+  run.name = flags.name.empty() ? std::string(run.recipe.name) : flags.name;
+  return run;
+}
+
+/// Names of the processes that get a certificate.
+std::vector<std::string> certificate_names(const NewRun& run) {
+  std::vector<std::string> names = {outer_sync::tls::coordinator_name};
+  for (const auto& site : run.sites) names.push_back(site.name);
+  names.insert(names.end(), {"operator", std::string(watcher_name)});
+  return names;
+}
+
+void make_certificates(const NewRun& run, const fs::path& folder) {
+  const auto authority = Authority::create(folder, run.name);
+  for (const auto& name : certificate_names(run)) {
+    const auto role = outer_sync::tls::role_for(name, name == watcher_name ? "observer" : "");
+    (void)authority.issue(name, certificate_days, role);
+  }
+}
+
+/// Throws Error(config) if the file or the run's certificates exist: nothing is overwritten.
+void check_new_files(const fs::path& out, const fs::path& authority, bool makes_certificates) {
+  std::error_code error;
+  if (out.native().starts_with('-'))
+    config_error(
+        fmt::format("--out is '{}'; expected a file name that does not begin with '-'", out.string()));
+  if (fs::symlink_status(out, error).type() != fs::file_type::not_found)
+    config_error(
+        fmt::format("{} exists, and init overwrites nothing; choose another file with --out", out.string()));
+  if (makes_certificates && fs::exists(authority, error))
+    config_error(
+        fmt::format("{} exists, and init overwrites nothing; choose another run with --name, or keep "
+                    "these certificates with --no-certs",
+                    authority.string()));
+}
+
+/// Writes the config and makes the certificates, or leaves no config behind.
+void write_run(const NewRun& run, const std::string& text, const fs::path& out, bool makes_certificates) {
+  {
+    const File file(out, File::Mode::secret);  // for this account alone: it may get a secret
+    file.write(std::as_bytes(std::span(text)));
+    file.sync();
+  }
+  try {
+    (void)load_experiment(out, {});
+    if (makes_certificates) make_certificates(run, run.certs);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove(out, ignored);
+    throw;
+  }
+}
+
+std::string as_word(const std::string& text) {
+  const bool plain = text.find_first_not_of(
+                         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                         "._-/+:,@%") == text.npos;
+  return plain ? text : shell_word(text);
+}
+
+int make_run(const InitFlags& flags) {
+  const bool asks = !flags.json && Terminal::there();
+  JsonOutput json(flags.json);
+  auto run = new_run(flags, asks);
+  // Without certificates, members of a run on one machine prove themselves by a secret.
+  const bool has_certificates = flags.certs || is_reachable(run);
+  if (has_certificates) run.certs = (flags.certs_parent / run.name).string();
+  const bool makes_certificates = has_certificates && !flags.no_certs;
+  const auto text = new_config(run);
+  const fs::path out = flags.out.empty() ? run.name + ".yaml" : flags.out;
+  check_new_files(out, run.certs, makes_certificates);
+  write_run(run, text, out, makes_certificates);
+
+  const auto file = as_word(out.string());
+  std::string sites;
+  for (const auto& site : run.sites) sites += (sites.empty() ? "" : ", ") + site.name;
+  say_line(fmt::format("{}: recipe {}, sites {}.", out.string(), run.recipe.name, sites));
+  if (makes_certificates)
+    say_line(fmt::format("{}: its certificates. Keep ca.key there secret: anyone with it can join the run.",
+                         run.certs));
+  const std::vector<std::pair<std::string, std::string_view>> next = {
+      {fmt::format("isthmus doctor {}", file), "checks the machines and the links between them"},
+      {fmt::format("isthmus launch {}", file), "starts the run at all sites"},
+      {fmt::format("isthmus top --config {}", file), "shows its progress, in another terminal"}};
+  auto commands = nlohmann::ordered_json::array();
+  say_line("Next:");
+  for (const auto& [command, does] : next) {
+    say_line(fmt::format("  {:<{}}  # {}", command, next.back().first.size(), does));
+    commands.push_back(command);
+  }
+  json.print({{"file", out.string()},
+              {"run", run.name},
+              {"recipe", run.recipe.name},
+              {"certificates", makes_certificates ? run.certs : ""},
+              {"next", commands}});
+  return 0;
+}
+
+}  // namespace
+
+void add_init(CommandLine& commands) {
+  auto* verb = commands.app().add_subcommand(
+      "init", "write the config of a new run from a recipe, and make its certificates");
+  const auto flags = std::make_shared<InitFlags>();
+  verb->add_option("--sites", flags->sites,
+                   "sites as NAME=USER@HOST,...; a NAME alone is a site on this machine. In a terminal, init "
+                   "asks for options that are missing");
+  verb->add_option("--recipe", flags->recipe, fmt::format("model and settings: {}", recipe_names()));
+  verb->add_option("--data", flags->data, "data.path at every site");
+  verb->add_option("--coordinator", flags->coordinator,
+                   "HOST:PORT at which the sites reach the coordinator, which `launch` starts on this "
+                   "machine; needed if a site is elsewhere");
+  verb->add_option("--name", flags->name, "name of the run; the recipe's name by default");
+  verb->add_option("--out", flags->out,
+                   "file to write, NAME.yaml by default; a file that exists is never overwritten");
+  auto* certs = verb->add_flag("--certs", flags->certs,
+                               "make certificates; the default if other machines can reach the run");
+  verb->add_flag("--no-certs", flags->no_certs,
+                 "make no certificates: make them with `isthmus certs`, or keep those of an earlier init")
+      ->excludes(certs);
+  verb->add_option("--dir", flags->certs_parent, "parent folder of the runs' certificates")
+      ->default_val("certs");
+  add_json(*verb, flags->json);
+  verb->footer(
+      "Example: isthmus init --recipe gpt2-124m --sites eu=me@eu.example,us=me@us.example --data "
+      "/data/train.bin --coordinator home.example:7000");
+  commands.on(*verb, [flags] { return make_run(*flags); });
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,274 @@
+#include "cli/files/new_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "isthmus/base/config.h"
+#include "isthmus/base/error.h"
+#include "isthmus/base/text.h"
+#include "isthmus/outer_sync/core/address.h"
+#include "isthmus/outer_sync/tls/role.h"
+#include "run/experiment/experiment.h"
+#include "run/process/names.h"
+
+namespace isthmus::app {
+
+namespace {
+
+using config::Item;
+using config::Source;
+using Lines = std::vector<std::string>;
+
+constexpr int first_port = 7001;
+constexpr std::string_view recipe_note = "# This file is a recipe";
+constexpr std::string_view recipe_folder = "configs/recipes/", file_end = ".yaml";
+
+constexpr std::string_view sites_note =
+    "# One replica at each site. Keys of class per_site may differ between sites: `isthmus config` lists\n"
+    "# the classes. launch.program and launch.folder name the isthmus binary and the parent of the run's\n"
+    "# folder there; by default `isthmus` in PATH, and `runs` in the home folder.\n";
+constexpr std::string_view ports_note =
+    "# Each worker listens at network.listen, and the others dial it at network.advertise: open that\n"
+    "# port. For a site that can only dial others set network.listen to none, and no network.advertise.\n";
+constexpr std::string_view network_note =
+    "# The machine of `isthmus launch` runs the coordinator; all sites must reach it at this address.\n";
+
+Item text_item(std::string key, std::string value) {
+  return {std::move(key), std::move(value), config::Scope::per_site, "", "", config::Kind::text};
+}
+Item number_item(std::string key, std::int64_t value) {
+  return {std::move(key), std::to_string(value), config::Scope::per_site, "", "", config::Kind::integer};
+}
+
+Lines lines_of(std::string_view text) {
+  Lines lines;
+  while (!text.empty()) {
+    const auto end = std::min(text.find('\n'), text.size());
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+/// A section of a recipe: its "NAME:" at the start of a line, and the indented or empty lines after it.
+struct Section {
+  Lines::iterator begin, end;
+};
+
+Section section_of(Lines& lines, std::string_view name) {
+  const auto start = fmt::format("{}:", name);
+  const auto begin = std::ranges::find_if(lines, [&](const auto& line) { return line.starts_with(start); });
+  if (begin == lines.end()) return {begin, begin};
+  const auto end = std::find_if(begin + 1, lines.end(),
+                                [](const auto& line) { return !line.empty() && line.front() != ' '; });
+  return {begin, end};
+}
+
+/// Removes a section and the comment above it.
+void remove_section(Lines& lines, std::string_view name) {
+  auto [begin, end] = section_of(lines, name);
+  while (begin != lines.begin() && begin != lines.end() && (begin - 1)->starts_with('#')) --begin;
+  lines.erase(begin, end);
+}
+
+/// Makes the head comment one of the new file: its command names no recipe, and its end is removed.
+void change_head(Lines& lines) {
+  for (auto& line : lines) {
+    const auto begin = line.find(recipe_folder), end = line.find(file_end, begin);
+    if (line.starts_with('#') && end != line.npos) line.replace(begin, end + file_end.size() - begin, "FILE");
+  }
+  const auto note =
+      std::ranges::find_if(lines, [](const auto& line) { return line.starts_with(recipe_note); });
+  if (note == lines.end() || note == lines.begin()) return;
+  lines.erase(note - 1, std::find_if(note, lines.end(), [](const auto& line) { return line.empty(); }));
+}
+
+/// Replaces the value of "SECTION.NAME" and keeps the comment next to it.
+void put_value(Lines& lines, Item item) {
+  const auto dot = item.key.find('.');
+  const auto [begin, end] = section_of(lines, item.key.substr(0, dot));
+  item.key.erase(0, dot + 1);
+  const auto start = fmt::format("  {}: ", item.key);
+  const auto line = std::find_if(begin, end, [&](const auto& one) { return one.starts_with(start); });
+  if (line == end) return;  // `check_values` reports it
+  const auto comment = line->find(" # ");
+  const auto kept = comment == std::string::npos ? std::string() : line->substr(comment);
+  *line = fmt::format("  {}{}", trimmed(config::yaml_of(std::span(&item, 1))), kept);
+}
+
+std::string joined_lines(const Lines& lines) {
+  std::string text;
+  bool was_empty = false;
+  for (const auto& line : lines) {
+    if (!(line.empty() && was_empty)) text += line + '\n';
+    was_empty = line.empty();
+  }
+  return text;
+}
+
+/// Throws unless each item reads back: the file is YAML, and the texts in it come from a command line.
+void check_values(const Source& source, const std::vector<Item>& items) {
+  for (const auto& item : items) {
+    const auto* entry = source.find(item.key);
+    if (entry == nullptr || entry->is_list || entry->values != std::vector{item.value})
+      config_error(
+          fmt::format("{} is '{}', which does not read back from YAML as the same text; expected plain "
+                      "text in UTF-8",
+                      item.key, printable(item.value, 200)));
+  }
+}
+
+Source source_of_recipe(const Recipe& recipe) {
+  return Source::from_text(recipe.text, fmt::format("recipe {}", recipe.name));
+}
+
+/// The batch of one site. The total over all sites is the recipe's, as far as micro batches divide it.
+std::int64_t batch_of_site(const Recipe& recipe, std::size_t sites) {
+  const auto experiment = load_experiment(source_of_recipe(recipe), {}, std::nullopt, Purpose::own_data);
+  const auto total = experiment.inner.batch * experiment.replicas;
+  const auto unit = std::max<std::int64_t>(experiment.trainer.micro_batch, 1);
+  const auto parts = unit * static_cast<std::int64_t>(sites);
+  return std::max((total + parts / 2) / parts, std::int64_t{1}) * unit;
+}
+
+/// An IPv6 address as it is written before a port; any other host is unchanged.
+std::string in_brackets(const std::string& host) {
+  return host.find(':') != host.npos && !host.starts_with('[') ? fmt::format("[{}]", host) : host;
+}
+
+std::vector<Item> site_items(const NewRun& run) {
+  std::vector<Item> items;
+  std::map<std::string, int> workers_at;  // on each host; each worker needs a port of its own
+  const auto here = outer_sync::parse_address(run.coordinator, "--coordinator");
+  const bool shared = any_elsewhere(run.sites);
+  for (const auto& site : run.sites) {
+    const auto key = [&](std::string_view name) { return fmt::format("sites.{}.{}", site.name, name); };
+    items.push_back(number_item(key("replicas"), 1));
+    if (site.is_elsewhere()) {
+      items.push_back(text_item(key("launch.ssh"), site.ssh));
+      items.push_back(text_item(key("data.path"), run.data));
+    }
+    if (!shared) continue;  // all workers are on one machine, and use its loopback
+    const auto host = site.is_elsewhere() ? site.host : in_brackets(here.host);
+    const auto port = first_port + workers_at[host]++;
+    items.push_back(text_item(key("network.listen"),
+                              fmt::format("{}:{}", host.starts_with('[') ? "[::]" : "0.0.0.0", port)));
+    items.push_back(text_item(key("network.advertise"), fmt::format("{}:{}", host, port)));
+  }
+  return items;
+}
+
+/// The host that others dial, in "USER@HOST".
+std::string host_of(const std::string& site, const std::string& ssh) {
+  const auto expected = fmt::format(
+      "--sites: the ssh target of {} is '{}'; expected USER@HOST or a name of your ssh config, of visible "
+      "characters and not beginning with '-'",
+      site, printable(ssh, 200));
+  const bool visible = std::ranges::all_of(ssh, [](char c) { return c > ' ' && c < 0x7f; });
+  if (ssh.empty() || !visible || ssh.starts_with('-') || ssh.find("://") != ssh.npos) config_error(expected);
+  auto host = ssh.substr(ssh.rfind('@') + 1);  // npos + 1 is 0
+  if (std::ranges::count(host, ':') == 1)
+    config_error(
+        fmt::format("--sites: the ssh target of {} is '{}'; expected no port: set "
+                    "sites.{}.launch.port in the file that init writes",
+                    site, ssh, site));
+  host = in_brackets(host);
+  if (host.starts_with('-') || !outer_sync::address_in(fmt::format("{}:{}", host, first_port)))
+    config_error(expected);
+  return host;
+}
+
+}  // namespace
+
+std::vector<NewSite> parse_new_sites(std::string_view text) {
+  std::vector<NewSite> sites;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const auto end = std::min(text.find(',', begin), text.size());
+    const auto part = trimmed(text.substr(begin, end - begin));
+    const auto equals = part.find('=');
+    NewSite site{.name = std::string(part.substr(0, equals)), .ssh = {}, .host = {}};
+    check_site_name("--sites", printable(site.name, 200));
+    check_member_name("a site of --sites", site.name);
+    if (site.name == watcher_name || outer_sync::tls::usual_role(site.name) != outer_sync::tls::Role::trainer)
+      config_error(
+          fmt::format("--sites: a site is named '{}', which is the name of another certificate of the "
+                      "run; choose another name",
+                      site.name));
+    if (std::ranges::find(sites, site.name, &NewSite::name) != sites.end())
+      config_error(fmt::format("--sites has the site {} twice; give each site a name of its own", site.name));
+    if (equals != part.npos) {
+      site.ssh = part.substr(equals + 1);
+      site.host = host_of(site.name, site.ssh);
+    }
+    sites.push_back(std::move(site));
+    begin = end + 1;
+  }
+  return sites;
+}
+
+bool any_elsewhere(const std::vector<NewSite>& sites) {
+  return std::ranges::any_of(sites, &NewSite::is_elsewhere);
+}
+
+std::string check_new_coordinator(const std::string& text, const std::vector<NewSite>& sites) {
+  const auto address = outer_sync::parse_address(text, "--coordinator");
+  if (address.port == 0)
+    config_error(fmt::format("--coordinator is '{}'; expected a port other than 0", text));
+  const bool is_wildcard = address.host == "0.0.0.0" || address.host == "::";
+  if (is_wildcard || (any_elsewhere(sites) && address.is_loopback()))
+    config_error(
+        fmt::format("--coordinator is '{}', which other machines cannot reach; expected the HOST:PORT "
+                    "at which the sites reach this machine",
+                    text));
+  return text;
+}
+
+std::string check_new_data(const std::string& text) {
+  const bool one_line =
+      std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) >= ' ' && c != 0x7f; });
+  if (text.empty() || !one_line)
+    config_error(
+        fmt::format("--data is '{}'; expected the path of the data on one line", printable(text, 200)));
+  return text;
+}
+
+bool is_reachable(const NewRun& run) {
+  return any_elsewhere(run.sites) ||
+         !outer_sync::parse_address(run.coordinator, "--coordinator").is_loopback();
+}
+
+std::string data_of(const Recipe& recipe) {
+  return source_of_recipe(recipe).find("data.path")->values.front();
+}
+
+std::string new_config(const NewRun& run) {
+  check_name("--name", run.name);
+  auto lines = lines_of(run.recipe.text);
+  for (const auto* section : {"sites", "network", "replicas"}) remove_section(lines, section);
+  change_head(lines);
+  std::vector<Item> items = {text_item("run.name", run.name), text_item("data.path", run.data),
+                             number_item("inner.batch", batch_of_site(run.recipe, run.sites.size()))};
+  for (const auto& item : items) put_value(lines, item);
+  const auto sites = site_items(run);
+  std::vector<Item> network = {text_item("network.coordinator", run.coordinator)};
+  if (!run.certs.empty()) network.push_back(text_item("network.certs", run.certs));
+
+  auto text =
+      fmt::format("# Written by `isthmus init` from the recipe {}.\n#\n{}\n\n{}{}{}\n{}{}", run.recipe.name,
+                  trimmed(joined_lines(lines), "\n"), sites_note, any_elsewhere(run.sites) ? ports_note : "",
+                  config::yaml_of(sites), network_note, config::yaml_of(network));
+  items.insert(items.end(), sites.begin(), sites.end());
+  items.insert(items.end(), network.begin(), network.end());
+  const auto source = Source::from_text(text, "the new config");
+  check_values(source, items);
+  (void)load_experiment(source, {}, std::nullopt, Purpose::training);
+  return text;
+}
+
+}  // namespace isthmus::app
