@@ -150,7 +150,7 @@ int run_coordinator(CoordinatorRequest request) {
       [&node](const auto& items, const std::string& why) { node.propose(items, "outer.auto", why); },
       [&display](const std::string& text) { display.message(text); });
   display.plans_with(replan);
-  display.serve(experiment.metrics);
+  display.serve();
   announce_port(request.announce_fd, node.port());
   display.message(
       fmt::format("coordinator of '{}' listens at port {}, waiting for {}", experiment.run.name, node.port(),

@@ -23,7 +23,9 @@ Display::Display(const Experiment& experiment, bool fresh)
       metrics_(experiment.folder() / "metrics.jsonl",
                [this](const std::string& text) { progress_.message(text); }),
       hook_(experiment.run.on_event, [this](const std::string& text) { message(text); }),
-      events_(experiment, hook_, [this](const std::string& text) { message(text); }),
+      events_(
+          experiment, hook_, [this](const std::string& text) { message(text); },
+          [this](const std::string& line) { keep(printable(line)); }),
       gathered_(
           experiment.folder(), fresh, static_cast<std::uint64_t>(experiment.run.gather_limit.bytes),
           [this](const std::string& text) { message(text); },
@@ -39,28 +41,49 @@ void Display::recall_evaluations() {
   }
 }
 
-void Display::serve(const MetricsConfig& config) {
+void Display::serve() {
   server_ = serve_metrics(
-      config, {experiment_.run.name, std::string(outer_sync::tls::coordinator_name)},
+      experiment_.metrics, {experiment_.run.name, std::string(outer_sync::tls::coordinator_name)},
       [this] { return *readings_.get(); }, [this](const std::string& text) { progress_.message(text); });
+  if (experiment_.dashboard.listen.empty()) return;
+  dashboard_ = std::make_unique<Dashboard>(experiment_, lines_);
+  // Not by message(): the page must not show its own token.
+  const std::lock_guard lock(output_);
+  progress_.message("dashboard at " + dashboard_->url());
 }
 
 void Display::store(const outer_sync::protocol::LastView& view) { store_view(experiment_.folder(), view); }
 
-std::string Display::status(const Coordinator& coordinator) {
+nlohmann::ordered_json Display::status_json(const Coordinator& coordinator) const {
   const auto newest = evaluations_.rbegin();
   const auto evaluation =
       newest == evaluations_.rend() ? std::nullopt : std::optional(std::pair(newest->first, newest->second));
-  using Json = nlohmann::ordered_json;
   auto status = status_of(coordinator, experiment_, evaluation);
   constexpr std::size_t max_rounds = 128;
   status["rounds"] = timeline_.json(seconds_since(began_), max_rounds);
-  return status.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return status;
+}
+
+std::string Display::status(const Coordinator& coordinator) {
+  return status_json(coordinator).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+void Display::ticked(const Coordinator& coordinator) {
+  constexpr auto every = std::chrono::seconds(1);
+  if (!dashboard_ || Clock::now() - shown_at_ < every) return;
+  shown_at_ = Clock::now();
+  dashboard_->show(coordinator, status_json(coordinator), evaluations_);
 }
 
 void Display::message(const std::string& text) {
+  const auto line = printable(text);  // as one line, even if a member sent several
+  keep(line);
   const std::lock_guard lock(output_);
-  progress_.message(printable(text));  // as one line, even if a member sent several
+  progress_.message(line);
+}
+
+void Display::keep(const std::string& line) {
+  lines_.add(seconds(std::chrono::system_clock::now().time_since_epoch()), line);
 }
 
 bool Display::gathered(const outer_sync::protocol::Gathered& news) {

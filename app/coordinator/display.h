@@ -1,7 +1,7 @@
 #pragma once
 // Shows and records a coordinator's run: progress on the terminal, metrics.jsonl, figures for
-// Prometheus, events, and the answer to `isthmus ctl status`. Called on the coordinator's io thread unless
-// stated otherwise.
+// Prometheus, the dashboard, events, and the answer to `isthmus ctl status`. Called on the coordinator's io
+// thread unless stated otherwise.
 
 #include <chrono>
 #include <cstdint>
@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/dashboard/dashboard.h"
+#include "coordinator/dashboard/recent_lines.h"
 #include "coordinator/events/run_events.h"
 #include "coordinator/records/gathered_folders.h"
 #include "coordinator/records/round_timeline.h"
@@ -39,8 +41,8 @@ class Display final : public outer_sync::CoordinatorObserver {
   void recall_evaluations();
   /// `replan` must outlive the run.
   void plans_with(AutoReplan& replan) { replan_ = &replan; }
-  /// Serves metrics for Prometheus.
-  void serve(const MetricsConfig& config);
+  /// Serves metrics for Prometheus, and the dashboard, where the config asks for them.
+  void serve();
   /// Ends the progress line.
   void finish() { progress_.finish(); }
   void ended(const outer_sync::protocol::Ended& ended, bool stopped) { events_.ended(ended, stopped); }
@@ -55,6 +57,7 @@ class Display final : public outer_sync::CoordinatorObserver {
   void evaluated(std::uint64_t step, double loss) override;
   void round_judged(const outer_sync::protocol::RoundJudged& round) override;
   void members_changed(const Coordinator& coordinator) override;
+  void ticked(const Coordinator& coordinator) override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -65,6 +68,9 @@ class Display final : public outer_sync::CoordinatorObserver {
     Clock::time_point at = Clock::now();
   };
 
+  [[nodiscard]] nlohmann::ordered_json status_json(const Coordinator& coordinator) const;
+  /// Any thread.
+  void keep(const std::string& line);
   void rate(const Totals& now, ProgressState& state);
   void publish(const Coordinator& coordinator);
   void write_paths(const outer_sync::protocol::RunPaths& paths);
@@ -82,6 +88,7 @@ class Display final : public outer_sync::CoordinatorObserver {
   std::uint64_t paths_written_ = 0;              ///< number of comparisons at the last write
   double wire_ = 0;
   std::mutex output_;
+  RecentLines lines_;
   EventHook hook_;
   RunEvents events_;
   GatheredFolders gathered_;
@@ -91,7 +98,10 @@ class Display final : public outer_sync::CoordinatorObserver {
   std::uint64_t view_changes_ = 0;
   Clock::time_point published_;
   LatestReadings readings_;
-  std::unique_ptr<MetricsServer> server_;  ///< last: its threads read the members above
+  Clock::time_point shown_at_;  ///< on the dashboard
+  // Last: their threads read the members above.
+  std::unique_ptr<MetricsServer> server_;
+  std::unique_ptr<Dashboard> dashboard_;
 };
 
 }  // namespace isthmus::app

@@ -51,4 +51,20 @@ bool Stranger::is_shown_out() const {
   return got == 0 || (got < 0 && errno == ECONNRESET);
 }
 
+std::string answer_from(std::uint16_t port, std::string_view request) {
+  const int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const auto address = local(port);
+  const timeval limit{.tv_sec = 30, .tv_usec = 0};
+  setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  EXPECT_EQ(connect(client, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0)
+      << "no process listens at port " << port;
+  EXPECT_EQ(send(client, request.data(), request.size(), MSG_NOSIGNAL), static_cast<ssize_t>(request.size()));
+  std::string out;
+  char bytes[16384];
+  for (auto got = recv(client, bytes, sizeof bytes, 0); got > 0; got = recv(client, bytes, sizeof bytes, 0))
+    out.append(bytes, static_cast<std::size_t>(got));
+  close(client);
+  return out;
+}
+
 }  // namespace isthmus

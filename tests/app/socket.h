@@ -37,4 +37,7 @@ class Stranger {
   int socket_;
 };
 
+/// Sends a request to a port of this machine, and returns the answer up to the end of the connection.
+[[nodiscard]] std::string answer_from(std::uint16_t port, std::string_view request);
+
 }  // namespace isthmus

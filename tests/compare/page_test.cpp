@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "command.h"
+#include "browser.h"
 #include "compare/report/columns.h"
 #include "recorded.h"
 
@@ -73,8 +73,8 @@ TEST_F(Page, LoadsNothingAndKeepsTheLicence) {
     EXPECT_THAT(own, Not(HasSubstr(loads)));
 }
 
-/// Inspects the finished page from inside and leaves the result for --dump-dom.
-constexpr const char* probe = R"(<script>
+/// Inspects the finished page from inside.
+constexpr const char* probe = R"(
 addEventListener("load", () => {
   const seen = {charts: []};
   for (const chart of Object.values(Chart.instances)) {
@@ -89,53 +89,18 @@ addEventListener("load", () => {
   seen.abouts = [...document.querySelectorAll(".verdicts small")].map((e) => e.textContent);
   seen.rows = [...document.querySelectorAll("#arms tbody tr")].map((r) => [...r.children].map((c) => c.textContent));
   seen.wide = document.documentElement.scrollWidth > innerWidth;
-  const pre = document.createElement("pre");
-  pre.id = "seen";
-  pre.textContent = btoa(String.fromCharCode(...new TextEncoder().encode(JSON.stringify(seen))));
-  document.body.append(pre);
-});
-</script>)";
+  report(seen);
+});)";
 
-std::string from_base64(const std::string& text) {
-  constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  std::uint32_t bits = 0;
-  int have = 0;
-  for (const char c : text) {
-    const auto digit = digits.find(c);
-    if (digit == digits.npos) break;
-    bits = bits << 6 | static_cast<std::uint32_t>(digit);
-    have += 6;
-    if (have < 8) continue;
-    have -= 8;
-    out.push_back(static_cast<char>(bits >> have & 0xff));
-  }
-  return out;
-}
-
-/// The probe's result in a window of this width. Fails the test if the browser's console is not silent.
-nlohmann::json seen_in_browser(const TemporaryFolder& folder, std::string page, int width) {
-  page.insert(page.rfind("</body>"), probe);
-  const auto file = folder.write("page.html", page);
-  const auto result = run_command(
-      {"/usr/bin/chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-       "--no-first-run", "--user-data-dir=" + (folder / "browser").string(), "--enable-logging=stderr",
-       "--window-size=" + std::to_string(width) + ",2000", "--dump-dom", "file://" + file.string()},
-      folder / "chromium.log");
-  EXPECT_EQ(result.status, 0) << result.report() << "\nno Chromium? scripts/setup.sh --tests installs it";
-  EXPECT_THAT(result.output, Not(HasSubstr("CONSOLE"))) << "the browser's console has messages";
-  const std::string mark = "<pre id=\"seen\">";
-  const auto at = result.output.find(mark);
-  if (at == std::string::npos) {
-    ADD_FAILURE() << "the page's scripts did not finish" << result.report();
-    return {};
-  }
-  return nlohmann::json::parse(from_base64(result.output.substr(at + mark.size())));
+/// The probe's report in a window of this width.
+nlohmann::json seen_at(const TemporaryFolder& folder, std::string page, int width) {
+  page.insert(page.rfind("</body>"), "<script>" + std::string(report_function) + probe + "</script>");
+  return seen_in_browser(folder, "file://" + folder.write("page.html", page).string(), width);
 }
 
 TEST_F(Page, ABrowserDrawsTheFiguresOfTheReport) {
   const TemporaryFolder work;
-  const auto seen = seen_in_browser(work, page, 1280);
+  const auto seen = seen_at(work, page, 1280);
   ASSERT_TRUE(seen.is_object());
   ASSERT_EQ(seen["charts"].size(), 4U);
   for (const auto& chart : seen["charts"]) EXPECT_GT(chart["drawn"], 1000) << chart["id"] << " is empty";
@@ -175,7 +140,7 @@ TEST_F(Page, ABrowserDrawsTheFiguresOfTheReport) {
 
 TEST_F(Page, ANarrowScreenDoesNotScrollSideways) {
   const TemporaryFolder work;
-  const auto seen = seen_in_browser(work, page, 500);  // the narrowest possible headless window
+  const auto seen = seen_at(work, page, 500);  // the narrowest possible headless window
   ASSERT_TRUE(seen.is_object());
   EXPECT_FALSE(seen["wide"]);
   for (const auto& chart : seen["charts"]) EXPECT_GT(chart["drawn"], 1000) << chart["id"] << " is empty";

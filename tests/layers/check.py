@@ -96,7 +96,8 @@ APP = {
     "programs": [*RUN, "worker", "cli"],
 }
 # The same for folders of app/. "" is the sources that lie in no inner folder: no inner folder may include them.
-COORDINATOR = {"events": [], "replan": [], "records": [], "": ["events", "replan", "records"]}
+COORDINATOR = {"events": [], "replan": [], "records": [], "dashboard": [],
+               "": ["events", "replan", "records", "dashboard"]}
 LAUNCH = {
     "processes": [],
     "agent": ["processes"],

@@ -123,6 +123,7 @@ constexpr auto notes = std::to_array<KeyNote>({
     {"network.congestion", "",
      "on long paths it loses little to random loss and pauses, for which cubic halves its rate"},
     {"metrics.listen", "", "no process opens a port unless you ask for it"},
+    {"dashboard.listen", "", "the coordinator opens no other port unless you ask for it"},
 });
 
 }  // namespace

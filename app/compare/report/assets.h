@@ -5,7 +5,6 @@
 
 namespace isthmus::app::assets {
 
-[[nodiscard]] std::string_view chart_js();  ///< Chart.js 3 with its licence, MIT
 [[nodiscard]] std::string_view page_css();
 [[nodiscard]] std::string_view page_js();
 

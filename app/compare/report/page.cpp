@@ -11,6 +11,7 @@
 #include "compare/statistics/statistics.h"
 #include "compare/statistics/words.h"
 #include "isthmus/base/progress.h"
+#include "run/output/chart_js.h"
 
 namespace isthmus::app {
 

@@ -17,14 +17,17 @@ namespace isthmus::app {
 using outer_sync::protocol::Coordinator;
 using outer_sync::protocol::Ended;
 
-RunEvents::RunEvents(const Experiment& experiment, EventHook& hook, EventHook::Say say)
-    : experiment_(experiment), hook_(hook), say_(std::move(say)) {}
+RunEvents::RunEvents(const Experiment& experiment, EventHook& hook, EventHook::Say say, EventHook::Say note)
+    : experiment_(experiment), hook_(hook), say_(std::move(say)), note_(std::move(note)) {}
 
 void RunEvents::fire(const std::string& kind, nlohmann::ordered_json event) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   event["run"] = experiment_.run.name;
   event["step"] = event.value("step", step_);
   event["time"] = seconds(now);
+  const auto name = event.find("name");
+  note_(fmt::format("event {}, step {}{}", kind, event["step"].dump(),
+                    name != event.end() && name->is_string() ? ", " + name->get<std::string>() : ""));
   hook_.fire(kind, std::move(event));
 }
 

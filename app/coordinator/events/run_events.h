@@ -16,8 +16,8 @@ namespace isthmus::app {
 /// lists kinds and fields; all events have run, step and time. Called on the coordinator's thread.
 class RunEvents {
  public:
-  /// `experiment` and `hook` must outlive this object.
-  RunEvents(const Experiment& experiment, EventHook& hook, EventHook::Say say);
+  /// `experiment` and `hook` must outlive this object. `note` gets a line for each event, for the dashboard.
+  RunEvents(const Experiment& experiment, EventHook& hook, EventHook::Say say, EventHook::Say note);
 
   void look(const outer_sync::protocol::Coordinator& coordinator);
   void replanned(const nlohmann::ordered_json& change) { fire("replanned", change); }
@@ -34,7 +34,7 @@ class RunEvents {
 
   const Experiment& experiment_;
   EventHook& hook_;
-  EventHook::Say say_;
+  EventHook::Say say_, note_;
   std::uint64_t step_ = 0;
   std::map<std::string, std::string> sites_;  ///< by name, of the trainers and reducers present
   std::string obstacle_;

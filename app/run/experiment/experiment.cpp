@@ -92,6 +92,7 @@ void Experiment::serialize(config::Archive& ar) {
   ar.section("join", join);
   ar.section("network", network);
   ar.section("metrics", metrics);
+  ar.section("dashboard", dashboard);
   ar.section("worker", worker);
   ar.section("launch", launch);
 }

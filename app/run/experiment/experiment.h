@@ -14,6 +14,7 @@
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/trainer/config.h"
+#include "run/experiment/dashboard_config.h"
 #include "run/experiment/metrics_config.h"
 #include "run/experiment/sites.h"
 
@@ -88,6 +89,7 @@ struct Experiment {
   outer_sync::JoinConfig join;
   outer_sync::NetworkConfig network;
   MetricsConfig metrics;
+  DashboardConfig dashboard;
   WorkerConfig worker;
   LaunchDefaults launch;
   void serialize(config::Archive& ar);

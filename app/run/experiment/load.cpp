@@ -92,6 +92,7 @@ void resolve(Experiment& experiment, bool needs_data) {
   experiment.outer.steps = experiment.run.steps;
   experiment.network.check();
   experiment.metrics.check();
+  experiment.dashboard.check();
   experiment.replica.check(experiment.inner.batch);
   if (experiment.outer.data_parallel()) check_data_parallel(experiment);
   if (experiment.inner.is_muon()) check_muon(experiment);

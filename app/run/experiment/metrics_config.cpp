@@ -8,10 +8,12 @@ void MetricsConfig::serialize(config::Archive& ar) {
       "taken; a port alone means loopback; empty: none"});
 }
 
-outer_sync::Address MetricsConfig::address() const {
+outer_sync::Address page_address(const std::string& listen, std::string_view key) {
   const bool port_alone = listen.find_first_not_of("0123456789") == std::string::npos;
-  return outer_sync::parse_address(port_alone ? "127.0.0.1:" + listen : listen, "metrics.listen");
+  return outer_sync::parse_address(port_alone ? "127.0.0.1:" + listen : listen, key);
 }
+
+outer_sync::Address MetricsConfig::address() const { return page_address(listen, "metrics.listen"); }
 
 void MetricsConfig::check() const {
   if (!listen.empty()) static_cast<void>(address());

@@ -1,15 +1,12 @@
 #include "run/metrics/metrics_server.h"
 
-#include <fmt/format.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
 #include <memory>
 #include <utility>
 
-#include "isthmus/base/error.h"
 #include "isthmus/base/text.h"
-#include "isthmus/outer_sync/core/address.h"
 #include "run/output/version.h"
 
 namespace isthmus::app {
@@ -93,35 +90,14 @@ std::shared_ptr<const Readings> LatestReadings::get() const {
 }
 
 MetricsServer::MetricsServer(const MetricsConfig& config, MetricsOrigin origin, Source source) {
-  constexpr int max_tries = 64;
   const auto page = std::make_shared<const MetricsPage>(std::move(origin), std::move(source));
-  const auto first = config.address();
-  auto address = first;
-  std::string why;
-  for (int tries = 0; tries < max_tries && server_ == nullptr; ++tries) {
-    try {
-      // Not prometheus-cpp's own server: its threads have stacks of 100 KB, too small for the thread-local
-      // storage of libtorch with CUDA, so they cannot start in the same process.
-      server_ = std::make_unique<outer_sync::PageServer>(
-          address, "metrics.listen",
-          outer_sync::PageServer::Page{.path = "/metrics",
-                                       .type = "text/plain; version=0.0.4; charset=utf-8",
-                                       .text = [page] { return page->text(); }});
-    } catch (const Error& error) {
-      why = error.what();
-      if (address.port == 0 || address.port == 65535) break;
-      ++address.port;
-    }
-  }
-  if (server_ == nullptr)
-    throw Error(
-        ErrorKind::config,
-        fmt::format(
-            "metrics.listen is '{}', and neither that port nor one of the next can be opened; expected "
-            "an address of this machine with a free port ({})",
-            first.to_string(), why));
-  address.port = server_->port();
-  url_ = "http://" + address.to_string() + "/metrics";
+  auto opened = serve_pages(
+      config.address(), "metrics.listen",
+      {.pages = {{.path = "/metrics", .type = "text/plain; version=0.0.4; charset=utf-8", .text = [page] {
+                    return page->text();
+                  }}}});
+  server_ = std::move(opened.server);
+  url_ = "http://" + opened.address.to_string() + "/metrics";
 }
 
 std::unique_ptr<MetricsServer> serve_metrics(const MetricsConfig& config, MetricsOrigin origin,

@@ -7,9 +7,9 @@
 #include <mutex>
 #include <string>
 
-#include "isthmus/outer_sync/net/link/page_server.h"
 #include "run/experiment/metrics_config.h"
 #include "run/metrics/metric_table.h"
+#include "run/metrics/page_port.h"
 
 namespace isthmus::app {
 
@@ -34,9 +34,7 @@ class MetricsServer {
  public:
   /// Called on the server's thread for each request.
   using Source = std::function<Readings()>;
-  /// Uses the next free port, up to 63 further, if the configured one is taken: processes on one machine
-  /// share a config. Throws Error(config) if none can be opened. Create it after the SignalThread, so that
-  /// its thread gets no signals.
+  /// Throws Error(config) if no port can be opened (page_port.h).
   MetricsServer(const MetricsConfig& config, MetricsOrigin origin, Source source);
 
   /// URL of the page: "http://127.0.0.1:9400/metrics".

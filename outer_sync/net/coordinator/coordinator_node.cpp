@@ -274,6 +274,7 @@ class CoordinatorNode::Impl {
       machine_.tick(now());
       store_and_announce();
       act();
+      observer_.ticked(machine_);
     }
     // The last messages must be sent before the process ends; members close once they have read them.
     const auto give_up = Clock::now() + farewell_time + 2 * link_.hold;

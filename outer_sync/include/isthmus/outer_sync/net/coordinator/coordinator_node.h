@@ -27,6 +27,8 @@ class CoordinatorObserver {
   /// Stores a member's log and metrics lines before it returns: the member then forgets them. Returns false
   /// if no more are wanted; the member then sends none.
   virtual bool gathered(const protocol::Gathered&) { return false; }
+  /// Called ten times a second, also while no member reports.
+  virtual void ticked(const protocol::Coordinator&) {}
   /// The status of the run as a JSON object, in reply to a query.
   [[nodiscard]] virtual std::string status(const protocol::Coordinator&) { return "{}"; }
 };

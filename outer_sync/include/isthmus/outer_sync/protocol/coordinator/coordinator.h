@@ -94,6 +94,15 @@ class Coordinator {
   [[nodiscard]] Time silence_of(const MemberStatus& member) const { return now_ - member.heard; }
   /// Newest step of which all trainers of the view have a checkpoint; 0: none known.
   [[nodiscard]] std::uint64_t common_checkpoint() const;
+  /// Step of a checkpoint that was ordered and is not complete yet; 0: none.
+  [[nodiscard]] std::uint64_t ordered_checkpoint() const {
+    return checkpoints_.is_open() ? checkpoints_.ordered() : 0;
+  }
+  /// Time until run.checkpoint_interval brings the next order; negative while the run cannot carry it out,
+  /// nullopt without an interval.
+  [[nodiscard]] std::optional<Time> next_checkpoint_in() const {
+    return checkpoints_.due() ? std::optional(*checkpoints_.due() - now_) : std::nullopt;
+  }
   /// Step of the checkpoint that the run started from; 0: from its first step, or started by an earlier
   /// coordinator.
   [[nodiscard]] std::uint64_t resumed_from() const { return resumed_from_; }

@@ -20,6 +20,8 @@ class CheckpointOrders {
   [[nodiscard]] std::uint64_t complete() const { return complete_; }
   /// An order is not carried out by all yet.
   [[nodiscard]] bool is_open() const { return ordered_ > complete_; }
+  /// When the next order is due; nullopt before `is_due` was called, or without an interval.
+  [[nodiscard]] std::optional<Time> due() const { return due_; }
   /// Steps between what the fastest trainer has reached and the step of an order.
   [[nodiscard]] std::uint64_t steps_to_spare() const { return steps_to_spare_; }
 
