@@ -194,7 +194,7 @@ mutate "a lost state: an absent member takes no one back" "$coordinator" 's/retu
 mutate "a lost state: also after the coordinator was lost" "$coordinator" 's/checkpoints_\.begin_with\(options_\.last->checkpoint\);//'
 mutate "a lost state: the common checkpoint is stored" "$coordinator" 's/options_\.last->checkpoint = common;//'
 mutate "a resumed run begins at one checkpoint" "$coordinator" 's/if \(!others\.empty\(\)\) return lose\(others, .*?\);//s'
-mutate "a lost state: a member that left no longer has it" "$coordinator" 's/if \(trains_here && left\) losses_\.left\.insert\(.*?\);//'
+mutate "a lost state: a member that left no longer has it" "$coordinator" 's/if \(trains_here && said_goodbye\) losses_\.left\.insert\(.*?\);//'
 mutate "a lost state: no wait for a member that dies" "$coordinator" 's/if \(!first_view_\.goes_back_to \|\| trainers\(\) == 0\)/if (true)/'
 mutate "a lost state: also under a later coordinator" "$coordinator" 's/token = token_after\(token\);\s+if/token = token_after(run.options.token);\n    if/'
 mutate "a lost state: never to the beginning" "$coordinator" 's/member\.hello\.fresh && member\.hello\.resume;/member.hello.fresh;/'
