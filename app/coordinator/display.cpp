@@ -95,7 +95,11 @@ void Display::evaluated(std::uint64_t step, double loss) {
   if (const auto known = evaluations_.find(step); known != evaluations_.end() && known->second == loss)
     return;
   evaluations_[step] = loss;
-  message(fmt::format("step {}: eval loss {:.4f}", step, loss));
+  {
+    // Not by message(): evaluations would fill the dashboard's log, and its curve has them.
+    const std::lock_guard lock(output_);
+    progress_.message(fmt::format("step {}: eval loss {:.4f}", step, loss));
+  }
   metrics_.write({{"step", step}, {"eval_loss", loss}});
 }
 
