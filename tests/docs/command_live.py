@@ -1,0 +1,93 @@
+"""Runs the docs' commands for live runs: a tiny detached run of three workers on loopback, steered as the docs say."""
+
+import json
+import re
+import socket
+import time
+
+# In this order, because some end what others need. A run that was stopped is resumed for `attach --stop`.
+VERBS = ["ctl status", "top", "ctl set", "ctl pause", "ctl resume", "ctl checkpoint", "observe", "ctl drain",
+         "ctl stop", "attach", "attach --stop"]
+# It ends by itself within minutes if the test was killed.
+FILE = """run: {name: live, steps: 100000, eval_every: 1000, eval_sequences: 2, sample_tokens: 0}
+model: {layers: 1, dim: 32}
+data: {path: data/corpus, seq_len: 32}
+inner: {batch: 2}
+trainer: {threads: 1}
+device: cpu
+sites:
+  eu: {replicas: 1}
+  us: {replicas: 2}
+network: {coordinator: ADDRESS}
+"""
+STOPPED = 130  # the exit status of a stopped run, which `attach` ends with
+
+
+class Live:
+    def __init__(self, room):
+        self.room, self.queue = room, []
+
+    def add(self, command, call, program):
+        self.queue.append((command, call, program))
+
+    def run(self, report):
+        """Runs all commands and reports each that fails; gives their number."""
+        if not self.queue:
+            return 0
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        (self.room.folder / "live.yaml").write_text(FILE.replace("ADDRESS", self.address), encoding="utf-8")
+        try:
+            self.start(["launch", "--detach", "live.yaml"])
+            done = {}
+            for stage in VERBS:
+                for command, call, program in self.queue:
+                    if self.stage(call) != stage:
+                        continue
+                    words = tuple(self.words(command.words[1:], call))
+                    if words not in done:
+                        done[words] = self.call(stage, words, program)
+                    if done[words]:
+                        report(command, f"`isthmus {' '.join(words)}`, with a live run on this machine, {done[words]}")
+                if stage == "attach":
+                    self.start(["launch", "--detach", "--resume", "runs/live"])
+        finally:
+            self.room.call(["attach", "--stop", "runs/live"])
+        return len(self.queue)
+
+    def start(self, words):
+        started = self.room.call(words)
+        deadline = time.monotonic() + 60
+        while started.returncode == 0 and time.monotonic() < deadline:
+            status = self.room.call(["ctl", "status", "--config", "live.yaml", "--json"])
+            if status.returncode == 0 and self.trains(json.loads(status.stdout)):
+                return
+        raise SystemExit(f"the live run, in which the docs' commands run, did not start:\n{started.stderr}"
+                         f"{self.room.text('runs/live/launch.log')}")
+
+    @staticmethod
+    def trains(status):
+        members = status.get("members", [])
+        return len(members) == 3 and all(member.get("step", 0) > 0 for member in members)
+
+    def stage(self, call):
+        return "attach --stop" if call.verb == "attach" and call.values("--stop") else call.verb
+
+    def words(self, words, call):
+        if call.verb == "attach":
+            return [re.sub(r"^runs/.*", "runs/live", word) for word in words]
+        words = list(words)
+        for option, value in (("--config", "live.yaml"), ("--coordinator", self.address)):
+            if option in words:
+                words[words.index(option) + 1] = value
+        # An observer follows a run to its end.
+        return words + (["--once"] if call.verb == "observe" and "--once" not in words else [])
+
+    def call(self, stage, words, program):
+        done = self.room.call(words, program)
+        if stage == "ctl pause":
+            self.room.call(["ctl", "resume", "--config", "live.yaml"])
+        if done.returncode == (STOPPED if stage == "attach" else 0):
+            return ""
+        return f"ended with status {done.returncode}: {done.stderr.strip()[-600:]}"
