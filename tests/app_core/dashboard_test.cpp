@@ -51,6 +51,13 @@ TEST(DashboardCurve, ForgetsStepsThatTheRunHasUndone) {
   EXPECT_EQ(curve.json(), Json::parse("[[10, 1.0], [20, 1.0], [25, 2.0]]"));
 }
 
+TEST(DashboardCurve, IsFineAgainWhenARunStartsAnew) {
+  Curve curve;
+  for (std::uint64_t step = 1; step <= 10 * Curve::max_points; ++step) curve.add(step, 1.0);
+  for (const std::uint64_t step : {1, 2, 3}) curve.add(step, 2.0);
+  EXPECT_EQ(curve.json(), Json::parse("[[1, 2.0], [2, 2.0], [3, 2.0]]"));
+}
+
 TEST(DashboardCurve, EvaluationsAreThinnedOutUpToTheNewest) {
   std::map<std::uint64_t, double> values;
   for (std::uint64_t step = 1; step <= 100; ++step) values[step] = 2.0;

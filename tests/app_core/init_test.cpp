@@ -291,6 +291,17 @@ TEST(NewConfig, SharesTheTotalBatchAndThePortsOfAHost) {
                           HasSubstr("advertise: home.example:7001")));
 }
 
+TEST(NewConfig, LeavesTheCoordinatorsPortFree) {
+  const app::NewRun run{.recipe = app::recipe_named("gpt2-124m"),
+                        .name = "run",
+                        .sites = app::parse_new_sites("here,there=me@h.example"),
+                        .data = "/data",
+                        .coordinator = "home.example:7001",
+                        .certs = "certs/run"};
+  EXPECT_THAT(app::new_config(run),
+              AllOf(HasSubstr("advertise: home.example:7002"), HasSubstr("advertise: h.example:7001")));
+}
+
 TEST(NewConfig, FitsEveryRecipeAndNumberOfSites) {
   for (const auto& recipe : app::recipes()) {
     for (const auto* sites : {"a", "a,b", "a,b,c", "a,b,c,d,e,f,g"}) {

@@ -53,16 +53,19 @@ class Live:
                 if stage == "attach":
                     self.start(["launch", "--detach", "--resume", "runs/live"])
         finally:
-            self.room.call(["attach", "--stop", "runs/live"])
+            stopped = self.room.call(["attach", "--stop", "runs/live"])
+        if stopped.returncode not in (0, STOPPED):
+            raise SystemExit(f"the live run did not stop: {stopped.stderr}")
         return len(self.queue)
 
     def start(self, words):
         started = self.room.call(words)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while started.returncode == 0 and time.monotonic() < deadline:
             status = self.room.call(["ctl", "status", "--config", "live.yaml", "--json"])
             if status.returncode == 0 and self.trains(json.loads(status.stdout)):
                 return
+            time.sleep(0.2)
         raise SystemExit(f"the live run, in which the docs' commands run, did not start:\n{started.stderr}"
                          f"{self.room.text('runs/live/launch.log')}")
 

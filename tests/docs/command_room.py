@@ -94,15 +94,21 @@ class Room:
                                          cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                         for index in range(4)]
             try:
-                for doctor in doctors:
-                    doctor.wait(120)
+                statuses = [doctor.wait(120) for doctor in doctors]
             finally:
                 for doctor in doctors:
                     doctor.kill()
+                    doctor.wait()
+        if any(statuses):
+            raise SystemExit(f"the doctors, before `plan` reads their report, ended with {statuses}; expected 0")
 
     def call(self, words, program=None, stdin=None):
-        return subprocess.run([program or self.program, *words], cwd=self.folder, capture_output=True,
-                              timeout=120, check=False, input=stdin or "", encoding="utf-8", errors="replace")
+        words = [program or self.program, *words]
+        try:
+            return subprocess.run(words, cwd=self.folder, capture_output=True, timeout=240, check=False,
+                                  input=stdin or "", encoding="utf-8", errors="replace")
+        except subprocess.TimeoutExpired as late:
+            return subprocess.CompletedProcess(words, 124, "", f"no end within {late.timeout:.0f} s")
 
     def mapped(self, word):
         for pattern, real in STANDS_FOR:

@@ -22,6 +22,7 @@ from command_live import VERBS as LIVE  # noqa: E402
 from command_room import Room  # noqa: E402
 from command_spec import PLACEHOLDER  # noqa: E402
 
+LIMIT = 540  # seconds
 GENERATED = {"docs/cli.md", "docs/config.md", "docs/metrics.md"}
 RUN = {"", "certs init", "certs invite", "certs issue", "certs revoke", "completion", "config", "data ledger",
        "data show", "data tokenize", "data tune", "eval", "export", "help", "plan", "replay", "sample", "trace",
@@ -217,7 +218,8 @@ class Checker:
         known = self.verbs["isthmus"]
         for word in command.words[1:]:
             option = word.split("=")[0]
-            if option.startswith("--") and not option.startswith("--gtest") and option not in text and not (
+            named = re.search(re.escape(option) + r"(?![\w-])", text)
+            if option.startswith("--") and not option.startswith("--gtest") and not named and not (
                     passed_on and option in {**known["launch"].options, **known["bench outer"].options}):
                 problems.append(f"{path} does not know {option}; read its help, and correct the option")
         settings = [value for option, value in zip(command.words, command.words[1:]) if option == "--set"]
@@ -236,8 +238,13 @@ class Checker:
             return self.root / "scripts" / "gpu_check.sh"
         if name.parts[0] != "build":
             return self.root / path if (self.root / path).exists() else None
+        presets = (self.root / "CMakePresets.json").read_text(encoding="utf-8")
+        if len(name.parts) > 1 and f'"name": "{name.parts[1]}"' not in presets and name.parts[1] != "logs":
+            return None
         if name.name.startswith("test_"):
-            return self.root / "tests" / "CMakeLists.txt"
+            target = re.compile(rf"isthmus_test\({re.escape(name.name.removeprefix('test_'))}\b")
+            return next((file for file in self.root.joinpath("tests").rglob("CMakeLists.txt")
+                         if target.search(file.read_text(encoding="utf-8"))), None)
         if len(name.parts) == 2 or name.name in self.programs:
             return self.root / "CMakeLists.txt"
         return next(self.root.joinpath("tests").rglob(f"{name.name}.cpp"), None)
@@ -277,8 +284,10 @@ def main():
         sys.exit(__doc__)
     program, coordinator = (str(pathlib.Path(word).resolve()) for word in sys.argv[1:3])
     root = pathlib.Path(sys.argv[3] if len(sys.argv) > 3 else ".").resolve()
-    # So that the live run is stopped and the folder removed.
+    # So that the live run is stopped and the folder removed; ctest kills it later, without a chance for that.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))
+    signal.signal(signal.SIGALRM, lambda *_: sys.exit(f"not done within {LIMIT} s"))
+    signal.alarm(LIMIT)
     with tempfile.TemporaryDirectory() as folder:
         room = Room(folder, root, program)
         room.train()

@@ -105,11 +105,13 @@ class Spec(unittest.TestCase):
 
 class Scripts(unittest.TestCase):
     def problems(self, line):
-        """The checker's messages for this line of a page, in a project of four files."""
+        """The checker's messages for this line of a page, in a small project."""
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             for name, text in {"scripts/a.sh": "#!/bin/sh\n", "tests/bench/b.py": "'--case'\n",
-                               "scripts/setup.sh": "--tests\n", "configs/c.yaml": ""}.items():
+                               "scripts/setup.sh": "--tests\n", "configs/c.yaml": "",
+                               "CMakePresets.json": '"name": "release"',
+                               "tests/base/CMakeLists.txt": "isthmus_test(base USES base)"}.items():
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_text(text, encoding="utf-8")
             (root / "scripts/setup.sh").chmod(0o755)
@@ -128,7 +130,10 @@ class Scripts(unittest.TestCase):
                            "scripts/a.sh": "is not executable",
                            "sh scripts/a.sh": "no group of tests/docs/commands.py has scripts/a.sh",
                            "python3 tests/bench/b.py configs/d.yaml": "configs/d.yaml: there is no such file",
+                           "scripts/setup.sh --test": "does not know --test;",
                            "build/release/bench/bench_none": "there is no such file",
+                           "build/release/tests/none/test_none": "there is no such file",
+                           "build/relase/tests/base/test_base": "there is no such file",
                            "isthmus plann": "a.md:1: isthmus plann\n    there is no verb 'plann'",
                            "isthmus plan": "'plan' needs --step-time"}.items():
             self.assertIn(part, self.problems(line), line)

@@ -129,19 +129,20 @@ void check_new_files(const fs::path& out, const fs::path& authority, bool makes_
                     authority.string()));
 }
 
-/// Writes the config and makes the certificates, or leaves no config behind.
+/// Writes the config and makes the certificates, or leaves nothing behind. Neither existed a moment ago.
 void write_run(const NewRun& run, const std::string& text, const fs::path& out, bool makes_certificates) {
-  {
-    const File file(out, File::Mode::secret);  // for this account alone: it may get a secret
+  const File file(out, File::Mode::secret);  // for this account alone: it may get a secret
+  bool has_begun = false;
+  try {
     file.write(std::as_bytes(std::span(text)));
     file.sync();
-  }
-  try {
     (void)load_experiment(out, {});
+    has_begun = makes_certificates;
     if (makes_certificates) make_certificates(run, run.certs);
   } catch (...) {
     std::error_code ignored;
     fs::remove(out, ignored);
+    if (has_begun) fs::remove_all(run.certs, ignored);
     throw;
   }
 }

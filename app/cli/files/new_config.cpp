@@ -156,7 +156,8 @@ std::vector<Item> site_items(const NewRun& run) {
     }
     if (!shared) continue;  // all workers are on one machine, and use its loopback
     const auto host = site.is_elsewhere() ? site.host : in_brackets(here.host);
-    const auto port = first_port + workers_at[host]++;
+    auto port = first_port + workers_at[host]++;
+    if (host == in_brackets(here.host) && port == here.port) port = first_port + workers_at[host]++;
     items.push_back(text_item(key("network.listen"),
                               fmt::format("{}:{}", host.starts_with('[') ? "[::]" : "0.0.0.0", port)));
     items.push_back(text_item(key("network.advertise"), fmt::format("{}:{}", host, port)));

@@ -13,6 +13,7 @@ void Curve::add(std::uint64_t step, double value) {
   if (newest_ && step < newest_->step) {
     std::erase_if(points_, [&](const Point& point) { return point.step >= step; });
     skipped_ = 0;
+    if (points_.empty()) stride_ = 1;
   }
   if (newest_ && step == newest_->step) return;
   newest_ = {step, value};

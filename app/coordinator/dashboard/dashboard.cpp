@@ -75,7 +75,8 @@ void Dashboard::show(const Coordinator& coordinator, Json status,
                      const std::map<std::uint64_t, double>& evaluations) {
   const auto step = status.at("step").get<std::uint64_t>();
   const auto steps = static_cast<std::uint64_t>(experiment_.run.steps);
-  if (const auto loss = training_loss(coordinator)) training_.add(step, *loss);
+  // A member that has just come back reports step 0 until it has made one: that undoes nothing.
+  if (const auto loss = training_loss(coordinator); loss && step > 0) training_.add(step, *loss);
   const auto paths = coordinator.paths().all();
   Json run;
   run["status"] = std::move(status);

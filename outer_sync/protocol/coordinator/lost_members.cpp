@@ -3,9 +3,14 @@
 // if it breaks the protocol (coordinator.cpp). A member that lags or has another state than the run is
 // evicted, and comes back as a newcomer.
 
+#include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
+#include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 

@@ -14,9 +14,9 @@ namespace isthmus::outer_sync {
 struct OuterConfig;
 
 // To add a method that learning rate, momentum and merge can express (momentum and nesterov are keys):
-//   1. an enumerator here, at the end, and an entry at the end of `all_methods` in config/outer_method.cpp,
-//   with
-//      the settings that it fixes. The key, its documentation and `isthmus plan` read that table;
+//   1. an enumerator here, at the end, and an entry at the end of `all_methods`
+//      (config/outer_method.cpp) with the settings that it fixes. The key, its documentation and
+//      `isthmus plan` read that table;
 //   2. its formulas in docs/numerics.md, `isthmus config > docs/config.md`, and a test that compares a run
 //      with the formulas, such as tests/outer_sync/engine/method_sparse_test.cpp; tests/app/methods_test.cpp.
 // If it needs another formula for the outer step, also:
