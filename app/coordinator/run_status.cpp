@@ -62,12 +62,13 @@ Json settings_of(const Settings& settings) {
   return {{"changes", changes}, {"paused_after", step(settings.pause_after)}};
 }
 
+/// A member that has just come back reports step 0 until it has made one, so it does not count.
 std::uint64_t slowest_step(const Coordinator& coordinator) {
   auto slowest = std::numeric_limits<std::uint64_t>::max();
   for (const auto& [name, member] : coordinator.members()) {
     const bool counts =
         outer_sync::protocol::trains(member.hello.member) && member.role == Coordinator::Role::member;
-    if (counts) slowest = std::min(slowest, member.heartbeat.step);
+    if (counts && member.heartbeat.step > 0) slowest = std::min(slowest, member.heartbeat.step);
   }
   return slowest == std::numeric_limits<std::uint64_t>::max() ? 0 : slowest;
 }

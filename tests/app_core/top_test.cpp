@@ -177,6 +177,15 @@ TEST(TopScreen, OuterStepsHaveALineWhereTheyAreKnown) {
   EXPECT_THAT(top_screen(status, {}, 80, 24), Contains("outer steps: gain 2.40, correlation -0.12"));
 }
 
+TEST(TopScreen, AMemberThatHasMadeNoStepYetIsInNoMean) {
+  auto status = answer(1);
+  EXPECT_THAT(top_screen(status, {}, 80, 24), Contains(HasSubstr("loss 2.5000  util 99%")));
+  auto joiner = status["members"][0];
+  joiner.update({{"name", "us-1"}, {"step", 0}, {"loss", 0.0}, {"utilization", 0.0}});
+  status["members"].push_back(joiner);
+  EXPECT_THAT(top_screen(status, {}, 80, 24), Contains(HasSubstr("loss 2.5000  util 99%")));
+}
+
 TEST(TopScreen, AnAnswerWithoutRoundsHasNone) {
   auto old = answer(2);
   old.erase("rounds");

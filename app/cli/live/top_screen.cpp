@@ -71,7 +71,7 @@ std::string member_row(const nlohmann::json& member, std::uint64_t foremost, con
                      widths.rounds, state);
 }
 
-/// Means and sums over the trainers; `bytes` is over all members.
+/// Means and sums over the trainers that have made a step since they came; `bytes` is over all members.
 struct Totals {
   double loss = 0, utilization = 0, tokens = 0, bytes = 0;
   std::size_t trainers = 0;
@@ -82,7 +82,7 @@ Totals totals_of(const nlohmann::json& members) {
   Totals out;
   for (const auto& member : members) {
     out.bytes += number_at(member, "wire_bytes_per_second").value_or(0);
-    if (member.at("kind") != "trainer") continue;
+    if (member.at("kind") != "trainer" || member.at("step") == 0) continue;
     ++out.trainers;
     out.loss += number_at(member, "loss").value_or(std::nan(""));
     out.utilization += number_at(member, "utilization").value_or(0);
@@ -90,7 +90,7 @@ Totals totals_of(const nlohmann::json& members) {
     out.foremost = std::max(out.foremost, member.at("step").get<std::uint64_t>());
   }
   const auto count = static_cast<double>(std::max<std::size_t>(1, out.trainers));
-  out.loss /= count;
+  out.loss = out.trainers == 0 ? std::nan("") : out.loss / count;
   out.utilization /= count;
   return out;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "isthmus/base/progress.h"
@@ -67,10 +68,14 @@ const MemberReport& whole_run(const std::vector<MemberReport>& members) {
 ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   const auto& members = report.members;
   const auto& longest = whole_run(members);
+  // A worker that was restarted has counted only what it sent since then, so it is left out.
+  std::vector<MemberReport> whole;
+  std::ranges::copy_if(members, std::back_inserter(whole),
+                       [&](const auto& m) { return m.first_step == longest.first_step; });
   const auto steps = static_cast<double>(longest.last_step - longest.first_step);
   const auto parameters = static_cast<double>(longest.parameters);
   const double bits =
-      ratio(mean(members, [](const auto& m) { return 8.0 * static_cast<double>(m.payload_bytes); }),
+      ratio(mean(whole, [](const auto& m) { return 8.0 * static_cast<double>(m.payload_bytes); }),
             parameters * steps);
   const double baseline = data_parallel_bits(members.size());
 
