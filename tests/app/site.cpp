@@ -25,7 +25,8 @@ model: {layers: 2, dim: 32, heads: 2}
 data: {path: corpus.txt, seq_len: 32}
 inner: {batch: 4, lr: 1e-2, warmup_steps: 5, precision: fp32}
 trainer: {threads: 1}
-outer: {num_fragments: 3, sync_every: 10, sync_delay: 2, codec: int4, warmup_steps: 10}
+outer: {num_fragments: 3, sync_every: 10, sync_delay: 2, codec: int4, warmup_steps: 10,
+  optimizer: {momentum: 0.8, average_first: 0.1}}
 network: {detect_timeout: 60s} # machines that test are busy
 )";
 

@@ -37,7 +37,8 @@ class Run:
     def write_config(self, **sections):
         sections = {"replicas": 2, **sections}
         sections["run"] = {"name": "test", "out": str(self.folder / "runs"), "steps": 24, **sections.get("run", {})}
-        outer = {"num_fragments": 3, "sync_every": 6, "sync_delay": 2, "chunk_elements": 1024, "codec": "fp32"}
+        outer = {"num_fragments": 3, "sync_every": 6, "sync_delay": 2, "chunk_elements": 1024, "codec": "fp32",
+                 "optimizer": {"momentum": 0.8, "average_first": 0.1}}  # runs this short would have none
         sections["outer"] = {**outer, **sections.get("outer", {})}
         network = {"heartbeat": "200ms", "detect_timeout": "30s", "join_timeout": "10min"}
         sections["network"] = {**network, **sections.get("network", {})}
