@@ -35,8 +35,8 @@ device: cpu
 SITES = """run: {name: NAME}
 data: {path: data/corpus, seq_len: 128}
 sites:
-  eu: {replicas: 2, launch.ssh: me@eu.example, network.listen: "0.0.0.0:7001", network.advertise: "eu.example:7001"}
-  us: {replicas: 2, launch.ssh: me@us.example, network.listen: "0.0.0.0:7001", network.advertise: "us.example:7001"}
+  eu: {replicas: 1, launch.ssh: me@eu.example, network.listen: "0.0.0.0:7001", network.advertise: "eu.example:7001"}
+  us: {replicas: 1, launch.ssh: me@us.example, network.listen: "0.0.0.0:7001", network.advertise: "us.example:7001"}
 network: {coordinator: "home.example:7000", certs: certs/NAME}
 """
 CLUSTER = """run: {name: cluster}
@@ -67,7 +67,7 @@ class Room:
         (self.folder / "more.jsonl").write_text(json.dumps({"text": text[:5000]}) + "\n", encoding="utf-8")
         for name, content in {"my.yaml": MINE, "links.yaml": LINKS,
                               "two_sites.yaml": SITES.replace("NAME", "two-sites"),
-                              "gpt2.yaml": SITES.replace("NAME", "gpt2"), "large.yaml": MINE,
+                              "gpt2.yaml": SITES.replace("NAME", "gpt2"), "large.yaml": MINE, "tiny.yaml": MINE,
                               "cluster.yaml": CLUSTER,
                               "theirs.csv": "tokens,loss\n0,5.5\n30000000,3.5\n"}.items():
             (self.folder / name).write_text(content, encoding="utf-8")
@@ -82,17 +82,17 @@ class Room:
             shutil.copytree(self.folder / "runs" / "tiny", self.folder / "runs" / name)
 
     def diagnose(self):
-        """Makes doctors.json, which `plan` reads, by doctors for the four workers of two_sites.yaml on loopback."""
+        """Makes doctors.json, which `plan` reads, by doctors for the two workers of two_sites.yaml on loopback."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"
-        common = [self.program, "doctor", "my.yaml", "--set", "replicas=4", "--wait", "60"]
+        common = [self.program, "doctor", "my.yaml", "--set", "replicas=2", "--wait", "60"]
         with open(self.folder / "doctors.json", "w", encoding="utf-8") as output:
             doctors = [subprocess.Popen([*common, "--listen", address, "--json"], cwd=self.folder, stdout=output,
                                         stderr=subprocess.DEVNULL)]
             doctors += [subprocess.Popen([*common, "--name", f"replica-{index}", "--coordinator", address],
                                          cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                        for index in range(4)]
+                        for index in range(2)]
             try:
                 statuses = [doctor.wait(120) for doctor in doctors]
             finally:
