@@ -37,7 +37,7 @@ Json links_json(std::vector<Path> paths, const std::vector<Route>& slow, std::si
       return (route.from.empty() || route.from == path.from) && (route.to.empty() || route.to == path.to);
     });
   };
-  std::ranges::stable_partition(paths, is_slow);
+  std::stable_partition(paths.begin(), paths.end(), is_slow);
   if (paths.size() > most) paths.resize(most);
   using Milliseconds = std::chrono::duration<double, std::milli>;
   auto out = Json::array();
