@@ -22,6 +22,7 @@
 #include "launch/processes/pipe.h"
 #include "run/output/exit_codes.h"
 #include "run/output/json_output.h"
+#include "run/process/machine.h"
 #include "run/process/process.h"
 #include "run/process/signals.h"
 
@@ -36,12 +37,6 @@ namespace {
 fs::path log_in(const fs::path& folder) { return folder / "launch.log"; }
 fs::path state_in(const fs::path& folder) { return folder / "launch.json"; }
 fs::path seen_in(const fs::path& folder) { return folder / "launch.seen"; }
-
-std::string host() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 /// Start time of a process in kernel ticks, which identifies it together with its process id. Empty if there
 /// is no such process, or only a zombie.
@@ -66,7 +61,7 @@ struct State {
   [[nodiscard]] bool alive() const { return pid > 0 && begin_of(pid) == begin; }
 };
 
-State state_of(const fs::path& folder) {
+std::optional<State> find_state(const fs::path& folder) {
   const auto json = nlohmann::json::parse(text_if_there(state_in(folder)), nullptr, false);
   State state;
   try {
@@ -75,18 +70,26 @@ State state_of(const fs::path& folder) {
     json.at("pid").get_to(state.pid);
     if (json.contains("exit_status")) state.exit_status = json.at("exit_status").get<int>();
   } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+  return state;
+}
+
+State state_of(const fs::path& folder) {
+  const auto state = find_state(folder);
+  if (!state)
     config_error(
         fmt::format("{} has no detached launch ({} does not describe one); "
                     "expected the folder of a run of `isthmus launch --detach`",
                     folder.string(), state_in(folder).string()));
-  }
-  if (state.host != host())
-    config_error(fmt::format("the launch of {} runs on {}; attach to it there", folder.string(), state.host));
-  return state;
+  if (state->host != machine_name())
+    config_error(
+        fmt::format("the launch of {} runs on {}; attach to it there", folder.string(), state->host));
+  return *state;
 }
 
 void write_state(const fs::path& folder, nlohmann::json state) {
-  state["host"] = host();
+  state["host"] = machine_name();
   state["pid"] = getpid();
   state["begin"] = begin_of(getpid());
   replace_file(state_in(folder), state.dump() + "\n");
@@ -135,6 +138,15 @@ void print_attach_hint(const fs::path& folder) {
 
 }  // namespace
 
+void check_no_launch(const fs::path& folder) {
+  const auto state = find_state(folder);
+  if (!state || state->host != machine_name() || !state->alive() || state->pid == getpid()) return;
+  config_error(
+      fmt::format("the run in {0} is in progress under a detached launch (process {1}); look at it with "
+                  "isthmus attach {0}, stop it with isthmus attach --stop {0}, or choose another run.name",
+                  folder.string(), state->pid));
+}
+
 int run_detached(std::vector<std::string> command, bool json) {
   Pipe pipe;
   command.insert(command.end(), {"--started-fd", std::to_string(pipe.writer())});
@@ -168,7 +180,7 @@ int run_detached(std::vector<std::string> command, bool json) {
 void begin_log(const fs::path& folder, int started_fd) {
   const auto full = fs::absolute(folder).lexically_normal();
   const auto file = log_in(full);
-  const int log = open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int log = open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (log < 0 || null < 0) data_error("cannot write " + file.string() + ": " + std::strerror(errno));
   write_state(full, nlohmann::json::object());
@@ -254,8 +266,10 @@ class Attachment {
 
   int ended() {
     if (!state_.exit_status) {
-      say_error(fmt::format("the launch of {} was killed; continue with isthmus launch --resume {}",
-                            folder_.filename().string(), folder_.string()));
+      say_error(fmt::format(
+          "the launch of {0} was killed, and its processes may still train; to take them over or "
+          "start them again: isthmus launch --resume {1}; to stop the run: isthmus ctl stop --config {1}",
+          folder_.filename().string(), folder_.string()));
       return exit_status(ErrorKind::network);
     }
     const int status = *state_.exit_status;

@@ -78,6 +78,7 @@ class Launch final : public LocalRun {
     std::signal(SIGHUP, SIG_IGN);
     std::atomic<int> interrupts = 0;
     const SignalThread signals([&](int, int count) { interrupts = count; });
+    check_no_launch(experiment_.folder());
     // Connect first: a launch that cannot start must not move folders.
     if (!links_.sites().connect(interrupts)) return 130;
     prepare_folder(interrupts);
@@ -120,7 +121,8 @@ class Launch final : public LocalRun {
       if (links_.agent_lives_here())
         config_error(
             fmt::format("the run in {0} is in progress: its launch was lost, but its processes "
-                        "continue; take the run over with isthmus launch --resume {0}",
+                        "continue; take the run over with isthmus launch --resume {0}, or stop it with "
+                        "isthmus ctl stop --config {0}",
                         experiment_.folder().string()));
       make_room(experiment_.folder());
     }

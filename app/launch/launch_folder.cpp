@@ -50,8 +50,8 @@ void LaunchFolder::keep_port(std::uint16_t port) const {
   }
 }
 
-std::uint16_t LaunchFolder::kept_port() const {
-  return static_cast<std::uint16_t>(std::strtoul(text_if_there(port_file(path())).c_str(), nullptr, 10));
+std::uint16_t LaunchFolder::kept_port(const std::filesystem::path& folder) {
+  return static_cast<std::uint16_t>(std::strtoul(text_if_there(port_file(folder)).c_str(), nullptr, 10));
 }
 
 std::string LaunchFolder::find_secret(bool resume) const {

@@ -32,7 +32,8 @@ class LaunchFolder {
   /// The coordinator's port, for a launch that takes the run over; 0 if unknown. A full disk is reported and
   /// ignored.
   void keep_port(std::uint16_t port) const;
-  [[nodiscard]] std::uint16_t kept_port() const;
+  [[nodiscard]] std::uint16_t kept_port() const { return kept_port(path()); }
+  [[nodiscard]] static std::uint16_t kept_port(const std::filesystem::path& folder);
 
   /// The run's secret: configured, kept from an earlier launch if this one resumes, or new. Empty with
   /// certificates or without any authentication.

@@ -25,12 +25,7 @@ Experiment LaunchPlan::load() const {
   auto loaded = load_and_choose(config().file, request_.assignments);
   if (!loaded.chosen.empty()) say_line(loaded.chosen);
   auto experiment = std::move(loaded.experiment);
-  if (request_.resume) {  // the folder may have moved since
-    const auto folder = std::filesystem::absolute(request_.config).lexically_normal();
-    const auto clean = folder.has_filename() ? folder : folder.parent_path();
-    experiment.run.out = clean.parent_path().string();
-    if (clean.filename() != experiment.run.name) experiment.run.name = clean.filename().string();
-  }
+  if (request_.resume) move_to(experiment, request_.config);
   return experiment;
 }
 

@@ -197,10 +197,12 @@ Setting as_slow_as_the_slowest(Setting setting) {
 }
 
 ordered_json recommendation_json(const PlanRequest& request, const PlanInput& input) {
-  const auto found = find_choices(request.utilization, input);
-  const auto* best = outer_sync::plan::best(found);
   ordered_json json;
   json["wanted_utilization"] = request.utilization;
+  json["links_are_known"] = input.links.are_known();
+  if (!input.links.are_known()) return json;
+  const auto found = find_choices(request.utilization, input);
+  const auto* best = outer_sync::plan::best(found);
   json["choices"] = ordered_json::array();
   for (const auto& choice : found)
     json["choices"].push_back(row_of(choice.outer, choice.prediction, request, input));

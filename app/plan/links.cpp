@@ -287,6 +287,14 @@ std::int64_t Links::replicas() const {
   return sum;
 }
 
+bool Links::are_known() const {
+  const auto is_limited = [](const LinkSite& site) {
+    return site.up.bits_per_second > 0 || site.down.bits_per_second > 0;
+  };
+  return std::ranges::any_of(sites, is_limited) ||
+         std::ranges::any_of(rtt, [](double seconds) { return seconds > 0; });
+}
+
 Links read_links(const std::filesystem::path& path) {
   auto links = std::filesystem::is_directory(path) ? from_run(path)
                : path.extension() == ".json"       ? from_doctor(path)

@@ -37,6 +37,8 @@ struct Links {
   std::string source;          ///< human-readable
 
   [[nodiscard]] std::int64_t replicas() const;
+  /// Whether any rate or round trip is known. Otherwise messages take no time in a plan.
+  [[nodiscard]] bool are_known() const;
 };
 
 /// Reads a links file; the output of `isthmus doctor --json` if the name ends in .json; or a run's folder,

@@ -119,6 +119,9 @@ std::string traffic(const ordered_json& j) {
 
 std::string recommendation(const ordered_json& j) {
   const auto& r = j["recommended"];
+  if (!r["links_are_known"].get<bool>())
+    return "\nno settings are recommended, because no link is known: pass --links FILE "
+           "(the output of `isthmus doctor CONFIG --json`, for example)\n";
   const double wanted = 100 * number(r, "wanted_utilization");
   if (!r.contains("best"))
     return fmt::format(

@@ -46,6 +46,14 @@ TEST_F(Plan, SaysWhatHoldsARunBackAndWhatMendsIt) {
   EXPECT_TRUE(after["limits"].empty()) << after["limits"];
 }
 
+TEST_F(Plan, RecommendsNothingWithoutALink) {
+  const auto json = plan({"--params", "20M", "--step-time", "500ms"});
+  EXPECT_FALSE(json["recommended"]["links_are_known"]);
+  EXPECT_FALSE(json["recommended"].contains("best")) << json["recommended"];
+  const auto text = site.isthmus({"plan", "--params", "20M", "--step-time", "500ms"});
+  EXPECT_THAT(text.output, HasSubstr("no settings are recommended, because no link is known"));
+}
+
 TEST_F(Plan, AModelIsThatOfTheConfig) {
   const auto json = plan({site.config().string(), "--step-time", "10ms", "--probe"});
   EXPECT_GT(json["parameters"], 0);

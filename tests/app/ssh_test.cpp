@@ -272,10 +272,19 @@ TEST(Detached, ProcessesOfThisMachineOutliveTheLaunch) {
   ASSERT_TRUE(eventually([&] {
     return site.metric_lines("replica-0") > 6 && site.metric_lines("replica-1") > 6;
   })) << site.logs();
+  for (const auto& second : {site.launch(), site.resume()}) {
+    EXPECT_EQ(second.status, 2) << second.report();
+    EXPECT_THAT(second.output, AllOf(HasSubstr("is in progress under a detached launch"),
+                                     HasSubstr("stop it with isthmus attach --stop " + site.run().string())));
+  }
   const auto worker = site.process("--name replica-1");
   const auto state = nlohmann::json::parse(read_all(site.run() / "launch.json"));
   kill(state["pid"].get<pid_t>(), SIGKILL);
-  EXPECT_EQ(site.isthmus({"attach", site.run().string()}).status, 4);
+  const auto attached = site.isthmus({"attach", site.run().string()});
+  EXPECT_EQ(attached.status, 4);
+  EXPECT_THAT(attached.output, HasSubstr("isthmus ctl stop --config " + site.run().string()));
+  const auto status = site.isthmus({"ctl", "status", "--config", site.run().string()});
+  EXPECT_EQ(status.status, 0) << "the run's folder has the address and the secret: " << status.report();
   const auto lines = site.metric_lines("replica-1");
   EXPECT_TRUE(eventually([&] { return site.metric_lines("replica-1") > lines + 2; })) << site.logs();
   EXPECT_EQ(site.process("--name replica-1"), worker);
@@ -287,6 +296,11 @@ TEST(Detached, ProcessesOfThisMachineOutliveTheLaunch) {
   EXPECT_THAT(end.output, HasSubstr("tiny is in progress; taking it over"));
   EXPECT_EQ(site.hash(), reference().hash);
   EXPECT_THAT(site.processes(), IsEmpty());
+  const auto summary = read_all(site.run() / "summary.json");
+  const auto again = site.resume();
+  EXPECT_EQ(again.status, 2) << again.report();
+  EXPECT_THAT(again.output, HasSubstr("the run has finished"));
+  EXPECT_EQ(read_all(site.run() / "summary.json"), summary);
 }
 
 TEST_F(Ssh, AttachWantsADetachedLaunch) {

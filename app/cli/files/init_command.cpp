@@ -1,9 +1,7 @@
 #include "cli/files/init_command.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <array>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -20,6 +18,7 @@
 #include "run/experiment/experiment.h"
 #include "run/output/json_output.h"
 #include "run/output/terminal.h"
+#include "run/process/machine.h"
 
 namespace isthmus::app {
 
@@ -70,11 +69,20 @@ class Questions {
   bool asks_;
 };
 
-/// This machine's address if its name is known elsewhere.
-std::string address_here() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0 || name.front() == '\0') return "home.example:7000";
-  return fmt::format("{}:7000", name.data());
+fs::path file_of(const InitFlags& flags, const std::string& run) {
+  return flags.out.empty() ? run + ".yaml" : flags.out;
+}
+
+/// Throws Error(config) if the file exists: nothing is overwritten.
+void check_new_file(const fs::path& out) {
+  std::error_code error;
+  if (out.native().starts_with('-'))
+    config_error(
+        fmt::format("--out is '{}'; expected a file name that does not begin with '-'", out.string()));
+  if (fs::symlink_status(out, error).type() != fs::file_type::not_found)
+    config_error(fmt::format(
+        "{} exists, and init overwrites nothing; choose another run with --name, or another file with --out",
+        out.string()));
 }
 
 NewRun new_run(const InitFlags& flags, bool asks) {
@@ -83,6 +91,14 @@ NewRun new_run(const InitFlags& flags, bool asks) {
   run.recipe = ask.value(
       {"--recipe", fmt::format("recipe, one of {}", recipe_names()), std::string(recipes().front().name)},
       flags.recipe, recipe_named);
+  const auto name = [&flags](const std::string& text) {
+    check_name("--name", text);
+    check_new_file(file_of(flags, text));
+    return text;
+  };
+  run.name = flags.name.empty() && !asks
+                 ? name(std::string(run.recipe.name))
+                 : ask.value({"--name", "name of the run", std::string(run.recipe.name)}, flags.name, name);
   run.sites = ask.value({"--sites", "sites as NAME=USER@HOST,..., or NAME for this machine", "a,b"},
                         flags.sites, parse_new_sites);
   run.data = ask.value({"--data", "path of the data, the same at every site", data_of(run.recipe)},
@@ -90,10 +106,10 @@ NewRun new_run(const InitFlags& flags, bool asks) {
   const auto check = [&](const std::string& text) { return check_new_coordinator(text, run.sites); };
   const auto given = flags.coordinator.empty() && !any_elsewhere(run.sites) ? std::string(local_coordinator)
                                                                             : flags.coordinator;
-  run.coordinator = ask.value(
-      {"--coordinator", "HOST:PORT at which the sites reach the coordinator on this machine", address_here()},
-      given, check);
-  run.name = flags.name.empty() ? std::string(run.recipe.name) : flags.name;
+  run.coordinator =
+      ask.value({"--coordinator", "HOST:PORT at which the sites reach the coordinator on this machine",
+                 machine_name() + ":7000"},
+                given, check);
   return run;
 }
 
@@ -113,16 +129,10 @@ void make_certificates(const NewRun& run, const fs::path& folder) {
   }
 }
 
-/// Throws Error(config) if the file or the run's certificates exist: nothing is overwritten.
-void check_new_files(const fs::path& out, const fs::path& authority, bool makes_certificates) {
+/// Throws Error(config) if the run's certificates exist: nothing is overwritten.
+void check_new_certificates(const fs::path& authority) {
   std::error_code error;
-  if (out.native().starts_with('-'))
-    config_error(
-        fmt::format("--out is '{}'; expected a file name that does not begin with '-'", out.string()));
-  if (fs::symlink_status(out, error).type() != fs::file_type::not_found)
-    config_error(
-        fmt::format("{} exists, and init overwrites nothing; choose another file with --out", out.string()));
-  if (makes_certificates && fs::exists(authority, error))
+  if (fs::exists(authority, error))
     config_error(
         fmt::format("{} exists, and init overwrites nothing; choose another run with --name, or keep "
                     "these certificates with --no-certs",
@@ -163,8 +173,8 @@ int make_run(const InitFlags& flags) {
   if (has_certificates) run.certs = (flags.certs_parent / run.name).string();
   const bool makes_certificates = has_certificates && !flags.no_certs;
   const auto text = new_config(run);
-  const fs::path out = flags.out.empty() ? run.name + ".yaml" : flags.out;
-  check_new_files(out, run.certs, makes_certificates);
+  const auto out = file_of(flags, run.name);
+  if (makes_certificates) check_new_certificates(run.certs);
   write_run(run, text, out, makes_certificates);
 
   const auto file = as_word(out.string());

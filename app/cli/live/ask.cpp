@@ -1,9 +1,14 @@
 #include "cli/live/ask.h"
 
+#include <fmt/format.h>
+
+#include <filesystem>
 #include <utility>
 
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/net/coordinator/control_client.h"
+#include "launch/launch_folder.h"
+#include "launch/sites/launch_sites.h"
 #include "run/experiment/identity.h"
 
 namespace isthmus::app {
@@ -12,16 +17,41 @@ void add_operator(CLI::App& verb, OperatorOptions& options) {
   verb.add_option("--coordinator", options.coordinator,
                   "HOST:PORT of the coordinator; overrides network.coordinator");
   verb.add_option("--config", options.config,
-                  "the run's experiment in YAML, for its address and certificates");
+                  "the run's experiment in YAML, for its address and certificates, or the folder in which "
+                  "`launch` runs it");
   verb.add_option("--name", options.name, "name of your certificate: operator, or operator-NAME")
       ->capture_default_str();
 }
 
+namespace {
+
+/// A run's folder has its config, its secret, and the port that `launch` gave its coordinator.
+Experiment load(const OperatorOptions& options) {
+  const std::filesystem::path config = options.config;
+  if (!std::filesystem::is_directory(config))
+    return load_experiment(config, options.assignments(), std::nullopt, Purpose::benchmark);
+  auto experiment =
+      load_experiment(config / "config.yaml", options.assignments(), std::nullopt, Purpose::benchmark);
+  move_to(experiment, config);
+  auto& coordinator = experiment.network.coordinator;
+  coordinator = coordinator_address(coordinator, LaunchFolder::kept_port(config));
+  return experiment;
+}
+
+}  // namespace
+
 LiveRun::LiveRun(const OperatorOptions& options) : knows_run_(!options.config.empty()), name_(options.name) {
   if (!knows_run_ && options.coordinator.empty())
     throw Error(ErrorKind::config, "the coordinator's address is not known; pass --coordinator or --config");
-  experiment_ = load_experiment(options.config, options.assignments(), std::nullopt, Purpose::benchmark);
+  experiment_ = load(options);
+  const bool has_secret = !experiment_.network.secret.empty();
   take_identity(name_, experiment_);
+  const auto& secret = experiment_.network.secret;
+  if (!has_secret && !secret.empty() && !std::filesystem::exists(secret))
+    config_error(
+        fmt::format("there is no {}, the run's secret: run.out is relative to the folder in which a command "
+                    "runs; pass the run's folder instead of its config, or --secret FILE, or --certs FOLDER",
+                    secret));
 }
 
 nlohmann::json LiveRun::ask(outer_sync::protocol::Command command, std::chrono::seconds limit) const {

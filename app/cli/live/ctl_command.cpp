@@ -16,14 +16,14 @@
 namespace isthmus::app {
 namespace {
 
-/// "after_step 250, set outer.sync_every=60"
+/// "after step 250, set outer.sync_every=60"; of {"resumed": true} it is "resumed".
 std::string sentence_of(const nlohmann::json& answer) {
   std::string out;
   for (const auto& [key, value] : answer.items()) {
     auto words = key;
     std::ranges::replace(words, '_', ' ');
-    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", words,
-                       value.is_string() ? value.get<std::string>() : value.dump());
+    out += (out.empty() ? "" : ", ") + words;
+    if (value != true) out += " " + (value.is_string() ? value.get<std::string>() : value.dump());
   }
   return out + "\n";
 }

@@ -1,9 +1,7 @@
 #include "coordinator/dashboard/dashboard.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <array>
 #include <utility>
 
 #include "coordinator/dashboard/dashboard_page.h"
@@ -14,6 +12,7 @@
 #include "isthmus/base/time.h"
 #include "isthmus/outer_sync/net/link/run_secret.h"
 #include "run/metrics/page_port.h"
+#include "run/process/machine.h"
 
 namespace isthmus::app {
 
@@ -26,11 +25,6 @@ constexpr std::size_t token_digits = 64;
 
 /// With U+FFFD for bytes of members that are not UTF-8.
 std::string valid_json(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
-std::string machine_name() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? std::string(name.data()) : std::string("localhost");
-}
 
 }  // namespace
 

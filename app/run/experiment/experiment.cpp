@@ -172,6 +172,13 @@ outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment) {
           .reject = outer.reject};
 }
 
+void move_to(Experiment& experiment, const std::filesystem::path& folder) {
+  const auto full = std::filesystem::absolute(folder).lexically_normal();
+  const auto clean = full.has_filename() ? full : full.parent_path();
+  experiment.run.out = clean.parent_path().string();
+  experiment.run.name = clean.filename().string();
+}
+
 std::vector<config::Item> items_of(Experiment& experiment) {
   auto items = config::list(experiment);
   for (auto& site : experiment.sites) {

@@ -128,6 +128,10 @@ enum class Purpose { training, benchmark, inference, own_data };
 [[nodiscard]] Experiment load_experiment(config::Source source, const std::vector<std::string>& assignments,
                                          const std::optional<WorkerPlace>& worker, Purpose purpose);
 
+/// Sets run.out and run.name so that the run's folder is this one, which may have moved since its config was
+/// written.
+void move_to(Experiment& experiment, const std::filesystem::path& folder);
+
 /// Every key; the sites' keys by their full names.
 [[nodiscard]] std::vector<config::Item> items_of(Experiment& experiment);
 /// The same in YAML, as `load_experiment` reads it back.

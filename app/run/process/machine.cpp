@@ -1,8 +1,10 @@
 #include "run/process/machine.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <numeric>
@@ -12,6 +14,12 @@
 #include "run/process/joined.h"
 
 namespace isthmus::app {
+
+std::string machine_name() {
+  std::array<char, 256> name{};
+  const bool known = gethostname(name.data(), name.size() - 1) == 0 && name.front() != '\0';
+  return known ? name.data() : "localhost";
+}
 
 std::int64_t threads_each(std::int64_t processes, std::int64_t cores) {
   return std::max<std::int64_t>(1, cores / processes);

@@ -1,5 +1,5 @@
 #pragma once
-// Cores and GPUs of a machine, and their distribution to the processes that share it.
+// A machine's name, its cores and GPUs, and their distribution to the processes that share it.
 
 #include <cstdint>
 #include <span>
@@ -7,6 +7,9 @@
 #include <vector>
 
 namespace isthmus::app {
+
+/// The host name of this machine; "localhost" if it has none.
+[[nodiscard]] std::string machine_name();
 
 /// Cores for each of `processes` ranks that share a machine with `cores` cores; at least one.
 [[nodiscard]] std::int64_t threads_each(std::int64_t processes, std::int64_t cores);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -15,7 +16,8 @@ struct ProgressState {
   double tokens_per_second = 0;     ///< all replicas
   double utilization = 0;           ///< 0..1, inner compute time over wall time
   double wire_mbit_per_second = 0;  ///< sent, all replicas
-  double eta_seconds = 0;
+  /// Time that is left; NaN if it is not known yet.
+  double eta_seconds = std::numeric_limits<double>::quiet_NaN();
   std::string note;  ///< short, e.g. "2/2 live"
 };
 

@@ -42,14 +42,19 @@ Beginning choose_beginning(const Roster& roster, const CoordinatorOptions& optio
 
 std::string without_common_checkpoint(const Roster& roster, const CoordinatorOptions& options) {
   std::string newest;
+  bool any = false;
   for (const auto& [name, member] : roster.members()) {
     if (!trains(member)) continue;
     const auto& own = member.hello.checkpoints;
+    any = any || !own.empty();
     append(
         newest,
         name + " has " +
             (own.empty() ? "none" : "checkpoints up to step " + std::to_string(std::ranges::max(own).step)));
   }
+  if (!any)
+    return "no member has the run's state any more, and no replica has a checkpoint; start the run again "
+           "from its first step, without --resume";
   return "no checkpoint is complete and the same on all replicas (" + newest +
          "); restore the missing ones, start without --resume, or move away the checkpoints of the replicas "
          "that are behind: a replica without any copies the state from the others" +
