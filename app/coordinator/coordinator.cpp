@@ -15,7 +15,6 @@
 #include "isthmus/base/file.h"
 #include "isthmus/base/say.h"
 #include "isthmus/base/text.h"
-#include "isthmus/base/text_file.h"
 #include "isthmus/base/time.h"
 #include "isthmus/outer_sync/net/coordinator/coordinator_node.h"
 #include "isthmus/outer_sync/net/link/run_secret.h"
@@ -54,20 +53,6 @@ std::unique_ptr<outer_sync::tls::EnrolmentDesk> enrolment_desk(const std::string
                                                             config_for_newcomers(experiment));
   }
   return nullptr;
-}
-
-/// Throws Error(config) if the run has made all its steps: resuming it would train nothing, and replace its
-/// summary.
-void check_unfinished(const Experiment& experiment) {
-  const auto file = experiment.folder() / "summary.json";
-  const auto summary = nlohmann::json::parse(text_if_there(file), nullptr, false);
-  if (!summary.is_object() || !summary.contains("steps") || !summary["steps"].is_number_unsigned()) return;
-  const auto made = summary["steps"].get<std::uint64_t>();
-  if (made < static_cast<std::uint64_t>(experiment.run.steps)) return;
-  config_error(
-      fmt::format("the run has finished: {} is of step {}, and run.steps is {}; to train on, resume with a "
-                  "larger run.steps (--set run.steps=N)",
-                  file.string(), made, experiment.run.steps));
 }
 
 void write_summary(Experiment& experiment, const Coordinator& coordinator, const Display& display,
@@ -133,7 +118,6 @@ outer_sync::protocol::CoordinatorOptions coordinator_options(Experiment& experim
 int run_coordinator(CoordinatorRequest request) {
   JsonOutput json(request.json);
   auto& experiment = request.experiment;
-  if (request.resume) check_unfinished(experiment);
   make_private_folder(experiment.folder());
   // If a run continued without its coordinator, this one takes it over. A run that is resumed has ended, so
   // its last view does not count.

@@ -79,6 +79,14 @@ class Launch final : public LocalRun {
     std::atomic<int> interrupts = 0;
     const SignalThread signals([&](int, int count) { interrupts = count; });
     check_no_launch(experiment_.folder());
+    if (const auto last = request_.resume ? folder_.finished_at(plan_.places()) : std::nullopt) {
+      say_error(fmt::format(
+          "{0} has finished: it has made its {1} steps, and nothing is left to do; to train on, use isthmus "
+          "launch --resume {2} --set run.steps=N, with N above {1}",
+          experiment_.run.name, *last, experiment_.folder().string()));
+      print_json(0);
+      return 0;
+    }
     // Connect first: a launch that cannot start must not move folders.
     if (!links_.sites().connect(interrupts)) return 130;
     prepare_folder(interrupts);

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -82,6 +84,22 @@ void LaunchFolder::check_checkpoints(const Places& places) const {
   if (trainer::latest_common_step(steps)) return;
   data_error(fmt::format("{} has no checkpoint that is common to all {} replicas; start without --resume",
                          path().string(), experiment_.replicas));
+}
+
+std::optional<std::uint64_t> LaunchFolder::finished_at(const Places& places) const {
+  const auto json = nlohmann::json::parse(summary(), nullptr, false);
+  if (!json.is_object() || !json.contains("steps") || !json["steps"].is_number_unsigned())
+    return std::nullopt;
+  const auto last = json["steps"].get<std::uint64_t>();
+  if (last < static_cast<std::uint64_t>(experiment_.run.steps)) return std::nullopt;
+  const auto is_behind = [&](const auto& worker) {
+    const auto& [name, place] = worker;
+    if (place.site != nullptr && place.site->is_elsewhere()) return false;
+    const auto steps = trainer::checkpoint_steps(path() / name / "checkpoints", 0);
+    return std::ranges::find(steps, last) == steps.end();
+  };
+  if (experiment_.worker.words().empty() && std::ranges::any_of(places.of, is_behind)) return std::nullopt;
+  return last;
 }
 
 void LaunchFolder::keep_summary(const std::string& text) const {

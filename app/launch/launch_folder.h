@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "launch/sites/launch_places.h"
@@ -43,6 +44,10 @@ class LaunchFolder {
   /// Throws Error(data) if the replicas have no common checkpoint. With replicas on other machines, the
   /// coordinator reports it.
   void check_checkpoints(const Places& places) const;
+
+  /// The run's last step if the run has finished: its summary is of that step, and each replica here has a
+  /// checkpoint of that step.
+  [[nodiscard]] std::optional<std::uint64_t> finished_at(const Places& places) const;
 
   /// Stores the summary of a coordinator on another machine. Errors are reported and ignored.
   void keep_summary(const std::string& text) const;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <set>
+#include <span>
 #include <sstream>
 #include <vector>
 
@@ -168,10 +169,11 @@ void revoke_one(X509_CRL* list, const std::string& digits) {
 
 Authority Authority::create(const fs::path& folder, const std::string& run) {
   check_word("the run", run);
-  if (fs::exists(folder / "ca.pem")) {
-    throw Error(ErrorKind::config, (folder / "ca.pem").string() +
-                                       " exists already; to start over, move the folder away: the "
-                                       "certificates that it has issued become invalid");
+  for (const auto* name : {"ca.pem", "ca.key"}) {
+    if (fs::exists(folder / name))
+      throw Error(ErrorKind::config, (folder / name).string() +
+                                         " exists already; to start over, move the folder away: the "
+                                         "certificates that it has issued become invalid");
   }
   make_private_folder(folder);
   const auto key = new_key();
@@ -181,7 +183,12 @@ Authority Authority::create(const fs::path& folder, const std::string& run) {
   add_extension(root.get(), root.get(), NID_key_usage, "critical,keyCertSign,cRLSign");
   add_extension(root.get(), root.get(), NID_subject_key_identifier, "hash");
   need(X509_sign(root.get(), key.get(), EVP_sha256()), "cannot sign");
-  replace_file(folder / "ca.key", pem_of(key.get()), File::Mode::secret);
+  // A file that must not exist: of two calls at once, one fails, and never do the key of one and the
+  // certificate of the other end up together.
+  const File key_file(folder / "ca.key", File::Mode::secret);
+  const auto text = pem_of(key.get());
+  key_file.write(std::as_bytes(std::span(text)));
+  key_file.sync();
   replace_file(folder / "ca.pem", pem_of(root.get()));
   return {folder, run};
 }

@@ -62,7 +62,11 @@ TEST(Resume, AStopWhereAnEvaluationIsDueReportsItOnce) {
 TEST(Resume, AFinishedRunStaysAsItIs) {
   Site site;
   ASSERT_EQ(site.launch().status, 0) << site.logs();
-  expect_reference(site, site.resume());
+  const auto summary = read_all(site.run() / "summary.json");
+  const auto again = site.resume();
+  expect_reference(site, again);
+  EXPECT_THAT(again.output, HasSubstr("tiny has finished: it has made its 40 steps"));
+  EXPECT_EQ(read_all(site.run() / "summary.json"), summary) << "it is the one of the run that trained";
 }
 
 TEST(Resume, FromAnOlderCheckpointForgetsWhatComesAgain) {

@@ -200,13 +200,13 @@ TEST_F(Init, PrintsOneDocument) {
 }
 
 TEST_F(Init, AsksInATerminal) {
-  // `script` gives the program a terminal. The second answer is refused and asked for again.
+  // `script` gives the program a terminal. The third answer is refused and asked for again.
   const auto command = std::string(PROGRAM_UNDER_TEST) + " init --out asked.yaml";
-  const auto result =
-      run_command({"/bin/bash", "-c",
-                   "cd '" + (site / "").string() + "' && printf 'cpu-tiny\\n-x\\na,b\\n\\n' | script -qec '" +
-                       command + "' /dev/null"},
-                  site / "terminal.log");
+  const auto result = run_command(
+      {"/bin/bash", "-c",
+       "cd '" + (site / "").string() + "' && printf 'cpu-tiny\\n\\n-x\\na,b\\n\\n' | script -qec '" +
+           command + "' /dev/null"},
+      site / "terminal.log");
   EXPECT_EQ(result.status, 0) << result.report();
   EXPECT_THAT(result.output, AllOf(HasSubstr("recipe, one of"), HasSubstr("a site is named '-x'"),
                                    HasSubstr("[corpus.txt]"), HasSubstr("isthmus launch asked.yaml")));
