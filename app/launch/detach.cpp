@@ -138,13 +138,18 @@ void print_attach_hint(const fs::path& folder) {
 
 }  // namespace
 
-void check_no_launch(const fs::path& folder) {
+void check_no_launch(const fs::path& folder, bool lost) {
   const auto state = find_state(folder);
-  if (!state || state->host != machine_name() || !state->alive() || state->pid == getpid()) return;
-  config_error(
-      fmt::format("the run in {0} is in progress under a detached launch (process {1}); look at it with "
-                  "isthmus attach {0}, stop it with isthmus attach --stop {0}, or choose another run.name",
-                  folder.string(), state->pid));
+  if (state && state->host == machine_name() && state->alive())
+    config_error(
+        fmt::format("the run in {0} is in progress under a detached launch (process {1}); look at it with "
+                    "isthmus attach {0}, stop it with isthmus attach --stop {0}, or choose another run.name",
+                    folder.string(), state->pid));
+  if (lost)
+    config_error(fmt::format(
+        "the run in {0} is in progress: its launch was lost, but its processes continue; take the "
+        "run over with isthmus launch --resume {0}, or stop it with isthmus ctl stop --config {0}",
+        folder.string()));
 }
 
 int run_detached(std::vector<std::string> command, bool json) {
@@ -161,7 +166,7 @@ int run_detached(std::vector<std::string> command, bool json) {
     if (!lines.empty())
       say_to(stderr,
              fmt::format("the end of {}:\n{}", log_in(lines[0]).string(), tail_of(log_in(lines[0]), 20)));
-    return status == 0 ? 1 : status;
+    return status;
   }
   const fs::path folder = lines[0];
   if (json) {

@@ -16,8 +16,9 @@ namespace isthmus::app {
 /// printing the end of its log. `json`: prints {"run", "folder", "pid", "log"} instead.
 [[nodiscard]] int run_detached(std::vector<std::string> command, bool json);
 
-/// Throws Error(config) if a detached launch of this run still runs on this machine.
-void check_no_launch(const std::filesystem::path& folder);
+/// Throws Error(config) if a detached launch of this run still runs on this machine or, with `lost`, has left
+/// the run's processes behind.
+void check_no_launch(const std::filesystem::path& folder, bool lost);
 
 /// Called by the detached launch once it has its folder: redirects its output to the log there. Throws
 /// Error(data).

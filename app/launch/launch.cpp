@@ -78,19 +78,18 @@ class Launch final : public LocalRun {
     std::signal(SIGHUP, SIG_IGN);
     std::atomic<int> interrupts = 0;
     const SignalThread signals([&](int, int count) { interrupts = count; });
-    check_no_launch(experiment_.folder());
-    if (const auto last = request_.resume ? folder_.finished_at(plan_.places()) : std::nullopt) {
-      say_error(fmt::format(
-          "{0} has finished: it has made its {1} steps, and nothing is left to do; to train on, use isthmus "
-          "launch --resume {2} --set run.steps=N, with N above {1}",
-          experiment_.run.name, *last, experiment_.folder().string()));
-      print_json(0);
-      return 0;
-    }
+    check_no_launch(experiment_.folder(), !request_.resume && links_.agent_lives_here());
     // Connect first: a launch that cannot start must not move folders.
     if (!links_.sites().connect(interrupts)) return 130;
-    prepare_folder(interrupts);
+    take_folder(interrupts);
     if (interrupts > 0) return 130;
+    if (const auto finished = resumes() ? folder_.finished(plan_.places()) : std::nullopt) {
+      say_error(*finished);
+      print_json(0);
+      ends_all_ = true;
+      return 0;
+    }
+    write_folder();
     if (request_.started_fd >= 0) detach();
     ends_all_ = !taken_over_;
     start(interrupts);
@@ -124,20 +123,15 @@ class Launch final : public LocalRun {
 
   // ---- the folder ----
 
-  void prepare_folder(const std::atomic<int>& interrupts) {
-    if (!request_.resume) {
-      if (links_.agent_lives_here())
-        config_error(
-            fmt::format("the run in {0} is in progress: its launch was lost, but its processes "
-                        "continue; take the run over with isthmus launch --resume {0}, or stop it with "
-                        "isthmus ctl stop --config {0}",
-                        experiment_.folder().string()));
-      make_room(experiment_.folder());
-    }
+  void take_folder(const std::atomic<int>& interrupts) {
+    if (!request_.resume) make_room(experiment_.folder());
     lock_.emplace(experiment_.folder(), patience_with_the_killed);
     if (request_.started_fd >= 0 || links_.agent_lives_here()) links_.connect_here(interrupts);
     find_running();
-    if (request_.resume && !taken_over_) folder_.check_checkpoints(plan_.places());
+  }
+
+  void write_folder() {
+    if (resumes()) folder_.check_checkpoints(plan_.places());
     if (!taken_over_) folder_.write_secret(secret_);
     folder_.remember();
     if (taken_over_) return;
@@ -172,6 +166,7 @@ class Launch final : public LocalRun {
     return taken_over_ && links_.found(name) ? links_.of(name)->adopt(name, log) : nullptr;
   }
 
+  bool resumes() const { return request_.resume && !taken_over_; }
   bool has_begun() const { return taken_over_ || folder_.has_new_metrics() || links_.sites().begun(); }
 
   /// Stores the summary of a coordinator on another machine.
@@ -295,10 +290,9 @@ class Launch final : public LocalRun {
   /// its checkpoints. A worker.command decides itself what --resume means.
   [[nodiscard]] bool offers_checkpoints(const std::string& worker, bool again) const {
     const bool own_program = !experiment_.worker.words().empty();
-    const bool resumes = request_.resume && !taken_over_;
-    if (plan_.is_reducer(worker) || own_program) return resumes;
+    if (plan_.is_reducer(worker) || own_program) return resumes();
     const bool has_progress = folder_.had_metrics() || links_.sites().begun();
-    return resumes || again || (request_.resume && has_progress);
+    return resumes() || again || (request_.resume && has_progress);
   }
   /// Arguments that an agent adds when it restarts the worker.
   [[nodiscard]] std::vector<std::string> restart_arguments(const std::string& worker) const {

@@ -86,7 +86,7 @@ void LaunchFolder::check_checkpoints(const Places& places) const {
                          path().string(), experiment_.replicas));
 }
 
-std::optional<std::uint64_t> LaunchFolder::finished_at(const Places& places) const {
+std::optional<std::string> LaunchFolder::finished(const Places& places) const {
   const auto json = nlohmann::json::parse(summary(), nullptr, false);
   if (!json.is_object() || !json.contains("steps") || !json["steps"].is_number_unsigned())
     return std::nullopt;
@@ -99,7 +99,11 @@ std::optional<std::uint64_t> LaunchFolder::finished_at(const Places& places) con
     return std::ranges::find(steps, last) == steps.end();
   };
   if (experiment_.worker.words().empty() && std::ranges::any_of(places.of, is_behind)) return std::nullopt;
-  return last;
+  return fmt::format(
+      "{0} has finished: it has made its {1} steps, and nothing is left to do; to train on, use isthmus "
+      "launch "
+      "--resume {2} --set run.steps=N, with N above {1}",
+      experiment_.run.name, last, path().string());
 }
 
 void LaunchFolder::keep_summary(const std::string& text) const {

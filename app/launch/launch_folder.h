@@ -45,9 +45,9 @@ class LaunchFolder {
   /// coordinator reports it.
   void check_checkpoints(const Places& places) const;
 
-  /// The run's last step if the run has finished: its summary is of that step, and each replica here has a
-  /// checkpoint of that step.
-  [[nodiscard]] std::optional<std::uint64_t> finished_at(const Places& places) const;
+  /// Why there is nothing to resume if the run has finished: its summary is of the last step, and each
+  /// replica here has a checkpoint of that step.
+  [[nodiscard]] std::optional<std::string> finished(const Places& places) const;
 
   /// Stores the summary of a coordinator on another machine. Errors are reported and ignored.
   void keep_summary(const std::string& text) const;

@@ -66,6 +66,9 @@ TEST(Resume, AFinishedRunStaysAsItIs) {
   const auto again = site.resume();
   expect_reference(site, again);
   EXPECT_THAT(again.output, HasSubstr("tiny has finished: it has made its 40 steps"));
+  const auto detached = site.isthmus({"launch", "--detach", "--resume", site.run().string()});
+  EXPECT_EQ(detached.status, 0) << detached.report();
+  EXPECT_THAT(detached.output, HasSubstr("tiny has finished"));
   EXPECT_EQ(read_all(site.run() / "summary.json"), summary) << "it is the one of the run that trained";
 }
 
