@@ -2,9 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "isthmus/base/checksum.h"
@@ -51,9 +54,21 @@ double seconds_since_epoch() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::string path_name() {
-  return "events.out.tfevents." + std::to_string(static_cast<std::uint64_t>(seconds_since_epoch())) + "." +
-         std::to_string(getpid());
+constexpr std::string_view prefix = "events.out.tfevents.", prefix_aside = "events.out.old.";
+
+/// Seconds in the name of an event file; 0 if it has none.
+std::uint64_t seconds_in(const std::filesystem::path& file) {
+  const auto name = file.filename().string();
+  std::uint64_t seconds = 0;
+  std::from_chars(name.data() + prefix.size(), name.data() + name.size(), seconds);
+  return seconds;
+}
+
+/// Later than all event files in the folder, even if the clock was set back.
+std::string new_name(const std::filesystem::path& folder) {
+  auto seconds = static_cast<std::uint64_t>(seconds_since_epoch());
+  for (const auto& file : event_files_in(folder)) seconds = std::max(seconds, seconds_in(file) + 1);
+  return std::string(prefix) + std::to_string(seconds) + "." + std::to_string(getpid());
 }
 
 /// A checksum of bytes that contain checksums would be weak, so TFRecord masks it.
@@ -65,7 +80,7 @@ std::uint32_t masked_checksum(std::span<const std::byte> bytes) {
 }  // namespace
 
 EventFile::EventFile(const std::filesystem::path& folder, AppendFile::Say say)
-    : file_(folder / path_name(), std::move(say)) {
+    : file_(folder / new_name(folder), std::move(say)) {
   Message event;
   event.fixed(1, seconds_since_epoch());
   event.text(3, "brain.Event:2");
@@ -87,6 +102,17 @@ void EventFile::write(std::uint64_t step, const std::vector<std::pair<std::strin
   write_record(event.bytes());
 }
 
+void EventFile::restart(std::uint64_t step) {
+  constexpr std::uint64_t start = 1;
+  Message session;
+  session.number(1, start);
+  Message event;
+  event.fixed(1, seconds_since_epoch());
+  event.number(2, step);
+  event.text(7, session.bytes());
+  write_record(event.bytes());
+}
+
 void EventFile::write_record(std::string_view event) {
   std::string record;
   const auto put = [&](const auto& value) {
@@ -98,6 +124,24 @@ void EventFile::write_record(std::string_view event) {
   record += event;
   put(masked_checksum(std::as_bytes(std::span(event))));
   file_.append(record);
+}
+
+std::vector<std::filesystem::path> event_files_in(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+    if (entry.path().filename().string().starts_with(prefix)) files.push_back(entry.path());
+  }
+  return files;
+}
+
+std::size_t set_event_files_aside(const std::filesystem::path& folder) {
+  const auto files = event_files_in(folder);
+  for (const auto& file : files) {
+    const auto rest = file.filename().string().substr(prefix.size());
+    std::filesystem::rename(file, folder / (std::string(prefix_aside) + rest));
+  }
+  return files.size();
 }
 
 }  // namespace isthmus

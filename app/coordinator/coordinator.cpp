@@ -1,16 +1,20 @@
 #include "coordinator/coordinator.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <exception>
 #include <optional>
+#include <system_error>
+#include <vector>
 
 #include "coordinator/display.h"
 #include "coordinator/newcomer_config.h"
 #include "coordinator/records/state_file.h"
 #include "coordinator/replan/auto_replan.h"
+#include "coordinator/wandb/wandb_process.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
 #include "isthmus/base/say.h"
@@ -82,6 +86,38 @@ void write_summary(Experiment& experiment, const Coordinator& coordinator, const
   replace_file(experiment.folder() / "summary.json", summary.dump(2) + "\n");
 }
 
+bool has_failed(const Ended& ended) {
+  return ended.how == Ended::How::failed || ended.how == Ended::How::diverged;
+}
+
+/// Files with metrics of an older run, which a member in its folder has not moved away yet.
+std::vector<std::uint64_t> inodes_of_old_metrics(const std::filesystem::path& run) {
+  std::vector<std::uint64_t> inodes;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(run, none)) {
+    struct stat file {};
+    if (stat((entry.path() / "metrics.jsonl").c_str(), &file) == 0 && file.st_size > 0)
+      inodes.push_back(file.st_ino);
+  }
+  return inodes;
+}
+
+/// Only what all members agree on is logged, so no path, address or secret of a site.
+WandbProcess::Options wandb_options(Experiment& experiment, bool fresh) {
+  nlohmann::ordered_json config;
+  for (const auto& [key, value] : shared_items(experiment)) config[key] = value;
+  // `launch` kills the coordinator run.stop_grace after Ctrl-C.
+  const std::chrono::duration<double> end(experiment.run.stop_grace.seconds / 2);
+  return {.folder = experiment.folder(),
+          .run = {{"run", experiment.run.name},
+                  {"mode", experiment.run.wandb},
+                  {"fresh", fresh},
+                  {"old", fresh ? inodes_of_old_metrics(experiment.folder()) : std::vector<std::uint64_t>()},
+                  {"config", std::move(config)}},
+          .end = std::chrono::duration_cast<std::chrono::milliseconds>(end),
+          .program = wandb_program()};
+}
+
 }  // namespace
 
 void announce_port(int fd, std::uint16_t port) {
@@ -123,11 +159,12 @@ int run_coordinator(CoordinatorRequest request) {
   // its last view does not count.
   const auto last = request.recover || request.resume ? std::nullopt : read_view(experiment.folder());
   const bool goes_on = last || request.recover;
-  if (!request.resume && !goes_on) {
+  const bool fresh = !request.resume && !goes_on;
+  if (fresh) {
     for (const auto* file : {"metrics.jsonl", "summary.json"}) make_room(experiment.folder() / file);
   }
-  Display display(experiment, !request.resume && !goes_on);
-  if (request.resume || goes_on) display.recall_evaluations();
+  Display display(experiment, fresh);
+  if (!fresh) display.recall_evaluations();
   auto options = coordinator_options(experiment);
   options.last = last;
   options.build = request.build;
@@ -150,6 +187,12 @@ int run_coordinator(CoordinatorRequest request) {
       [&node](const auto& items, const std::string& why) { node.propose(items, "outer.auto", why); },
       [&display](const std::string& text) { display.message(text); });
   display.plans_with(replan);
+  std::optional<WandbProcess> wandb;
+  if (experiment.run.logs_to_wandb()) {
+    wandb.emplace(wandb_options(experiment, fresh),
+                  [&display](const std::string& text) { display.message(text); });
+    display.logs_to(*wandb);
+  }
   display.serve();
   announce_port(request.announce_fd, node.port());
   display.message(
@@ -170,6 +213,7 @@ int run_coordinator(CoordinatorRequest request) {
   }
   // The run is over. A later run with this name starts from its own first view.
   remove_view(experiment.folder());
+  if (wandb) wandb->finish(has_failed(ended));
   if (no_summary) std::rethrow_exception(no_summary);
   if (ended.how == Ended::How::finished) return node.coordinator().stopping() ? stopped_exit : 0;
   if (ended.how == Ended::How::stopped) return stopped_exit;

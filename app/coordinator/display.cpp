@@ -9,6 +9,7 @@
 
 #include "coordinator/records/state_file.h"
 #include "coordinator/run_status.h"
+#include "isthmus/base/file.h"
 #include "isthmus/base/text.h"
 #include "isthmus/base/time.h"
 #include "isthmus/outer_sync/tls/authority.h"
@@ -17,11 +18,25 @@ namespace isthmus::app {
 
 using outer_sync::protocol::Coordinator;
 
+namespace {
+
+/// The folder of the run's own curves, next to those of the replicas. No member can have this name.
+std::filesystem::path own_curves(const Experiment& experiment, bool fresh) {
+  auto folder = experiment.folder() / outer_sync::tls::coordinator_name;
+  make_private_folder(folder);
+  if (fresh) set_event_files_aside(folder);
+  return folder;
+}
+
+}  // namespace
+
 Display::Display(const Experiment& experiment, bool fresh)
     : experiment_(experiment),
       progress_(stdout, isatty(STDOUT_FILENO) == 1),
       metrics_(experiment.folder() / "metrics.jsonl",
                [this](const std::string& text) { progress_.message(text); }),
+      curves_(own_curves(experiment, fresh), experiment.folder() / "metrics.jsonl",
+              [this](const std::string& text) { progress_.message(text); }),
       hook_(experiment.run.on_event, [this](const std::string& text) { message(text); }),
       events_(
           experiment, hook_, [this](const std::string& text) { message(text); },
@@ -100,7 +115,9 @@ void Display::evaluated(std::uint64_t step, double loss) {
     const std::lock_guard lock(output_);
     progress_.message(fmt::format("step {}: eval loss {:.4f}", step, loss));
   }
-  metrics_.write({{"step", step}, {"eval_loss", loss}});
+  const nlohmann::ordered_json line{{"step", step}, {"eval_loss", loss}};
+  metrics_.write(line);
+  curves_.add(line);
 }
 
 void Display::round_judged(const outer_sync::protocol::RoundJudged& round) {
@@ -139,6 +156,7 @@ void Display::members_changed(const Coordinator& coordinator) {
     const auto& beat = member.heartbeat;
     now.bytes += static_cast<double>(beat.bytes_sent);
     if (!outer_sync::protocol::trains(member.hello.member)) continue;
+    if (wandb_ != nullptr) wandb_->follow(name);
     slowest = std::min(slowest, beat.step);
     state.loss += beat.loss / trainers;
     state.utilization += beat.utilization / trainers;

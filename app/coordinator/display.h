@@ -19,9 +19,11 @@
 #include "coordinator/records/gathered_folders.h"
 #include "coordinator/records/round_timeline.h"
 #include "coordinator/replan/auto_replan.h"
+#include "coordinator/wandb/wandb_process.h"
 #include "isthmus/base/metrics.h"
 #include "isthmus/base/progress.h"
 #include "isthmus/outer_sync/net/coordinator/coordinator_node.h"
+#include "run/metrics/curves.h"
 #include "run/metrics/metrics_server.h"
 #include "run/metrics/run_readings.h"
 #include "run/metrics/summary.h"
@@ -39,6 +41,8 @@ class Display final : public outer_sync::CoordinatorObserver {
 
   /// Lets a resumed run continue the curve of the runs before it.
   void recall_evaluations();
+  /// Passes the members' names to `wandb`, which must outlive the run.
+  void logs_to(WandbProcess& wandb) { wandb_ = &wandb; }
   /// `replan` must outlive the run.
   void plans_with(AutoReplan& replan) { replan_ = &replan; }
   /// Serves metrics for Prometheus, and the dashboard, where the config asks for them.
@@ -79,6 +83,7 @@ class Display final : public outer_sync::CoordinatorObserver {
   const Experiment& experiment_;
   Progress progress_;
   Metrics metrics_;
+  Curves curves_;  ///< the evaluations
   std::map<std::uint64_t, double> evaluations_;
   std::map<std::string, GradientReport> gradients_;  ///< by name
   std::vector<Coordinator::RelayedPair> relays_;     ///< as last written
@@ -93,6 +98,7 @@ class Display final : public outer_sync::CoordinatorObserver {
   RunEvents events_;
   GatheredFolders gathered_;
   AutoReplan* replan_ = nullptr;
+  WandbProcess* wandb_ = nullptr;
   RoundTimeline timeline_;
   const Clock::time_point began_ = Clock::now();
   std::uint64_t view_changes_ = 0;

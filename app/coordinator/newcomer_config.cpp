@@ -11,11 +11,11 @@ namespace isthmus::app {
 
 namespace {
 
-/// Collects the keys that each machine sets for itself: texts of class per_site without a fixed choice, and
-/// network.insecure.
+/// Collects the keys that each machine sets for itself: texts of class per_site without a fixed choice,
+/// network.insecure and run.wandb.
 class OwnKeys : public config::Archive {
  public:
-  std::set<std::string> keys{"network.insecure"};
+  std::set<std::string> keys{"network.insecure", "run.wandb"};
 
  protected:
   void visit(const std::string& path, const config::Key& key) override {

@@ -52,6 +52,7 @@ nlohmann::ordered_json line_of(const StepRecord& record) {
   add_known("lr", inner.lr);
   add_known("grad_norm", inner.grad_norm);
   add_known("loss_spikes", inner.loss_spikes);
+  line["tokens"] = inner.tokens;
   line["step_seconds"] = record.step_seconds;
   line["tokens_per_second"] = record.tokens_per_second;
   line["utilization"] = record.utilization;

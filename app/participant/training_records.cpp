@@ -1,9 +1,8 @@
 #include "participant/training_records.h"
 
-#include <string_view>
 #include <utility>
-#include <vector>
 
+#include "participant/figures.h"
 #include "participant/participant.h"
 
 namespace isthmus::app {
@@ -17,7 +16,7 @@ TrainingRecords::TrainingRecords(const Experiment& experiment, const std::filesy
       trace_(trace),
       pace_(pace),
       metrics_(folder / "metrics.jsonl", say),
-      events_(folder, say) {
+      curves_(folder, folder / "metrics.jsonl", say) {
   metrics_.copy_to(
       [copies = std::move(copies)](std::string line) { copies->add(RecordKind::metrics, std::move(line)); });
 }
@@ -48,6 +47,7 @@ void TrainingRecords::limit_trace(const Participant& participant) {
 void TrainingRecords::agreed(const Participant& participant) { limit_trace(participant); }
 
 void TrainingRecords::evaluated(const EvaluatedShare& evaluation) {
+  write_steps();  // they come first in the files, too
   nlohmann::ordered_json line{{"step", evaluation.step},
                               {"eval_nats", evaluation.sum_nats},
                               {"eval_tokens", evaluation.tokens},
@@ -55,18 +55,15 @@ void TrainingRecords::evaluated(const EvaluatedShare& evaluation) {
   if (evaluation.drift) {
     line["drift"] = *evaluation.drift;
     figures_.drift = evaluation.drift;
-    events_.write(evaluation.step, {{"outer/drift", *evaluation.drift}});
   }
-  metrics_.write(line);
-  if (evaluation.tokens > 0)
-    events_.write(evaluation.step,
-                  {{"eval/loss_of_share", evaluation.sum_nats / static_cast<double>(evaluation.tokens)}});
+  write(line);
 }
 
 void TrainingRecords::stepped(const Participant& participant, const StepRecord& record) {
   constexpr auto longest = std::chrono::seconds(1);
   records_.push_back(record);
   if (server_) {
+    newest_ = record;
     ++figures_.steps;
     figures_.step_durations.add(record.step_seconds);
   }
@@ -75,39 +72,33 @@ void TrainingRecords::stepped(const Participant& participant, const StepRecord& 
 }
 
 void TrainingRecords::write(const Participant& participant) {
-  for (const auto& record : records_) write(record);
-  if (server_ && !records_.empty()) {
-    const auto& newest = records_.back();
-    const auto& inner = newest.inner;
+  write_steps();
+  if (newest_) {
+    const auto& inner = newest_->inner;
     figures_.tokens = participant.tokens();
     figures_.loss_spikes = inner.loss_spikes.value_or(0);
     figures_.loss = inner.loss.value_or(0);
     figures_.learning_rate = inner.lr.value_or(0);
     figures_.gradient_norm = inner.grad_norm.value_or(0);
-    figures_.tokens_per_second = newest.tokens_per_second;
-    figures_.utilization = newest.utilization;
+    figures_.tokens_per_second = newest_->tokens_per_second;
+    figures_.utilization = newest_->utilization;
     figures_.data_wait_seconds = inner.data_wait_seconds;
     figures_.all_reduce_seconds = inner.all_reduce_seconds;
     figures_.all_reduce_bytes = inner.all_reduce_bytes;
     readings_.put(readings_of(participant.outer(), *node_, figures_));
+    newest_.reset();
   }
-  records_.clear();
   written_ = std::chrono::steady_clock::now();
 }
 
-void TrainingRecords::write(const StepRecord& record) {
-  metrics_.write(line_of(record));
-  std::vector<std::pair<std::string_view, double>> scalars{
-      {"train/tokens_per_second", record.tokens_per_second},
-      {"outer/stall_seconds", record.stats.stall_seconds},
-      {"outer/rounds", static_cast<double>(record.stats.rounds)}};
-  const auto add_known = [&](std::string_view name, const std::optional<double>& value) {
-    if (value) scalars.emplace_back(name, *value);
-  };
-  add_known("train/loss", record.inner.loss);
-  add_known("train/lr", record.inner.lr);
-  add_known("train/grad_norm", record.inner.grad_norm);
-  events_.write(record.step, scalars);
+void TrainingRecords::write_steps() {
+  for (const auto& record : records_) write(line_of(record));
+  records_.clear();
+}
+
+void TrainingRecords::write(const nlohmann::ordered_json& line) {
+  metrics_.write(line);
+  curves_.add(line);
 }
 
 }  // namespace isthmus::app

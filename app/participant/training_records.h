@@ -6,15 +6,16 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "isthmus/base/event_file.h"
 #include "isthmus/base/metrics.h"
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/net/member/member_node.h"
 #include "participant/hooks.h"
 #include "run/experiment/experiment.h"
+#include "run/metrics/curves.h"
 #include "run/metrics/metrics_server.h"
 #include "run/metrics/run_readings.h"
 
@@ -44,14 +45,16 @@ class TrainingRecords final : public ParticipantObserver {
  private:
   void limit_trace(const Participant& participant);
   void write(const Participant& participant);
-  void write(const StepRecord& record);
+  void write_steps();
+  void write(const nlohmann::ordered_json& line);
 
   const Experiment& config_;
   Trace& trace_;
   const Pace pace_;
   Metrics metrics_;
-  EventFile events_;
-  std::vector<StepRecord> records_;  ///< not yet written
+  Curves curves_;
+  std::vector<StepRecord> records_;   ///< not yet written
+  std::optional<StepRecord> newest_;  ///< not yet in the readings; only with a server
   std::chrono::steady_clock::time_point written_;
   ReplicaFigures figures_;
   LatestReadings readings_;

@@ -3,9 +3,12 @@
 import os
 import pathlib
 import sys
+import sysconfig
 
 
 def _become(name: str) -> None:
+    # Also without an active environment, the coordinator must find this package's `isthmus-wandb`.
+    os.environ["PATH"] = os.pathsep.join(filter(None, [os.environ.get("PATH"), sysconfig.get_path("scripts")]))
     program = str(pathlib.Path(__file__).resolve().parent / "bin" / name)
     try:
         os.execv(program, [program, *sys.argv[1:]])

@@ -2,11 +2,16 @@
 
 #include "coordinator/records/gathered_folders.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+#include <map>
 #include <vector>
 
+#include "event_reader.h"
 #include "temporary_folder.h"
 
 namespace isthmus::app {
@@ -18,6 +23,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 
 constexpr std::uint64_t limit = 100'000;
 
@@ -38,6 +44,17 @@ class GatheredFoldersTest : public ::testing::Test {
     for (int i = 0; i < times; i += 10) kept = folders.keep(news) && kept;
     return kept;
   }
+  /// Passes lines of these steps on.
+  static bool steps(GatheredFolders& folders, std::uint64_t first, std::uint64_t last, double loss = 1,
+                    std::uint64_t incarnation = 1) {
+    Gathered news{"eu-1", incarnation, 0, {}};
+    for (auto step = first; step <= last; ++step)
+      news.records.push_back({RecordKind::metrics, fmt::format(R"({{"step":{},"loss":{}}})", step, loss)});
+    return folders.keep(news);
+  }
+  [[nodiscard]] std::map<std::uint64_t, float> losses() const {
+    return events::shown_in(folder_ / "eu-1")["train/loss"];
+  }
   [[nodiscard]] std::uint64_t size() const {
     std::uint64_t sum = 0;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path()))
@@ -52,7 +69,7 @@ class GatheredFoldersTest : public ::testing::Test {
 
 TEST_F(GatheredFoldersTest, MetricsEndAtTheLimitWhichIsSaidOnce) {
   auto folders = this->folders();
-  const std::string line = R"({"step":1,"loss":3.25})";
+  const std::string line = R"({"step":1,"loss":3.25,"sum":)" + std::string(300, '9') + "}";
   EXPECT_TRUE(keep(folders, RecordKind::metrics, line, 20'000));
   EXPECT_THAT(said_,
               ElementsAre(HasSubstr("no more metrics of eu-1 are gathered, because run.gather_limit is")));
@@ -71,7 +88,7 @@ TEST_F(GatheredFoldersTest, OfALogTheNewestLinesAreKept) {
   EXPECT_TRUE(keep(folders, RecordKind::log, "the last line"));
   EXPECT_LE(size(), limit);
   EXPECT_TRUE(read_all(folder_ / "eu-1/gathered.log").ends_with("the last line\n"));
-  EXPECT_GT(std::filesystem::file_size(folder_ / "eu-1/gathered.log.old"), limit / 5);
+  EXPECT_GT(std::filesystem::file_size(folder_ / "eu-1/gathered.log.old"), limit / 10);
   EXPECT_THAT(said_, IsEmpty());
   EXPECT_THAT(stopped_, IsEmpty()) << "lines that the log dropped must be accounted for";
 }
@@ -125,11 +142,75 @@ TEST_F(GatheredFoldersTest, AllMembersTogetherHaveALimitAlsoThoseOfACoordinatorB
   EXPECT_THAT(stopped_.front(), HasSubstr("take 2 MB, the maximum of 16 times run.gather_limit"));
 }
 
+TEST_F(GatheredFoldersTest, CurvesAreWrittenOnceWhenACoordinatorGetsLinesAgain) {
+  {
+    auto before = this->folders();
+    EXPECT_TRUE(steps(before, 1, 20));
+  }
+  auto folders = this->folders(false);
+  EXPECT_TRUE(steps(folders, 15, 25));  // it had not acknowledged the lines from 15 on
+  EXPECT_EQ(losses().size(), 25U);
+  EXPECT_EQ(event_files_in(folder_ / "eu-1").size(), 2U) << "one for each coordinator";
+  const auto lines = read_all(folder_ / "eu-1/metrics.jsonl");
+  EXPECT_EQ(std::ranges::count(lines, '\n'), 25) << lines;
+}
+
+TEST_F(GatheredFoldersTest, CurvesOfARunThatWentBackShowTheNewValues) {
+  auto folders = this->folders();
+  EXPECT_TRUE(steps(folders, 1, 20));
+  EXPECT_TRUE(steps(folders, 11, 13, 2, 2));  // restarted from a checkpoint
+  EXPECT_EQ(losses().size(), 13U);
+  EXPECT_EQ(losses().at(10), 1);
+  EXPECT_EQ(losses().at(11), 2);
+  EXPECT_EQ(event_files_in(folder_ / "eu-1").size(), 1U) << "a member's restarts must not make files";
+  auto resumed = this->folders(false);
+  EXPECT_TRUE(steps(resumed, 6, 8, 3, 3));
+  EXPECT_EQ(losses().size(), 8U);
+  EXPECT_EQ(losses().at(8), 3);
+}
+
+TEST_F(GatheredFoldersTest, CurvesOfAnOlderRunAreSetAside) {
+  {
+    auto before = this->folders();
+    EXPECT_TRUE(steps(before, 1, 20));
+  }
+  auto folders = this->folders();
+  EXPECT_TRUE(steps(folders, 1, 3, 2));
+  EXPECT_THAT(losses(), ElementsAre(Pair(1, 2.0F), Pair(2, 2.0F), Pair(3, 2.0F)));
+}
+
+TEST_F(GatheredFoldersTest, CurvesCountInTheLimit) {
+  const std::string back = R"({"step":1,"loss":3.25})", ahead = R"({"step":2,"loss":3.25})";
+  for (int coordinators = 0; coordinators < 3; ++coordinators) {
+    auto folders = this->folders(coordinators == 0);
+    for (int i = 0; i < 500; ++i) {
+      EXPECT_TRUE(keep(folders, RecordKind::metrics, ahead));
+      EXPECT_TRUE(keep(folders, RecordKind::metrics, back));
+    }
+    EXPECT_TRUE(keep(folders, RecordKind::log, std::string(500, 'x'), 2'000));
+  }
+  EXPECT_LE(size(), limit);
+  EXPECT_GT(size(), limit / 2);
+}
+
+TEST_F(GatheredFoldersTest, LinesThatAreNoFiguresMakeNoCurve) {
+  auto folders = this->folders();
+  for (const auto* line : {"3", "[]", R"({"step":-1,"loss":1})", R"({"step":1.5,"loss":1})",
+                           R"({"step":"1","loss":1})", R"({"loss":1})", R"({"step":1,"loss":"low"})",
+                           R"({"step":1,"loss":{"a":1}})", R"({"step":1,"eval_nats":1,"eval_tokens":0})"})
+    EXPECT_TRUE(keep(folders, RecordKind::metrics, line));
+  EXPECT_TRUE(event_files_in(folder_ / "eu-1").empty());
+  EXPECT_TRUE(keep(folders, RecordKind::metrics, R"({"step":1,"loss":"nan","lr":"-inf"})"));
+  auto shown = events::shown_in(folder_ / "eu-1");
+  EXPECT_TRUE(std::isnan(shown["train/loss"][1]));
+  EXPECT_EQ(shown["train/lr"][1], -std::numeric_limits<float>::infinity());
+}
+
 TEST_F(GatheredFoldersTest, NoMemberTakesANameOfTheRunsOwnFiles) {
   auto folders = this->folders();
   for (const auto* name :
        {"coordinator.state", "coordinator.state.partial", "summary.json", "metrics.jsonl", "metrics.jsonl.1",
-        "config.yaml", "coordinator", "stores", "launch.log", "../up", ""})
+        "config.yaml", "coordinator", "stores", "wandb", "wandb.json", "launch.log", "../up", ""})
     EXPECT_FALSE(keep(folders, RecordKind::log, "mine now", 10, name)) << name;
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
   EXPECT_TRUE(keep(folders, RecordKind::log, "a name like it", 10, "coordinator-2"));

@@ -1,4 +1,4 @@
-// TensorBoard's event files, parsed by an independent reader: records, checksums and fields.
+// TensorBoard's event files, parsed by an independent reader.
 
 #include "isthmus/base/event_file.h"
 
@@ -6,97 +6,22 @@
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <cstring>
-#include <map>
-#include <span>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "isthmus/base/checksum.h"
+#include "event_reader.h"
 #include "isthmus/base/error.h"
 #include "temporary_folder.h"
 
 namespace isthmus {
 namespace {
 
+using events::fields_of;
+using events::records_of;
+using events::shown_in;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-/// A message's numbers and texts by field; a repeated field has its values in order.
-struct Fields {
-  std::map<int, std::vector<std::uint64_t>> numbers;
-  std::map<int, std::vector<std::string>> texts;
-};
-
-class Reader {
- public:
-  explicit Reader(std::string bytes) : bytes_(std::move(bytes)) {}
-  [[nodiscard]] bool at_end() const { return at_ == bytes_.size(); }
-  std::string take(std::size_t count) {
-    if (count > bytes_.size() - at_) throw std::runtime_error("the bytes end too early");
-    at_ += count;
-    return bytes_.substr(at_ - count, count);
-  }
-  template <class T>
-  T number() {
-    T value{};
-    std::memcpy(&value, take(sizeof value).data(), sizeof value);
-    return value;
-  }
-  std::uint64_t varint() {
-    std::uint64_t value = 0;
-    for (int shift = 0;; shift += 7) {
-      const auto byte = static_cast<unsigned char>(take(1)[0]);
-      value |= std::uint64_t{byte & 127U} << shift;
-      if (byte < 128) return value;
-    }
-  }
-
- private:
-  std::string bytes_;
-  std::size_t at_ = 0;
-};
-
-Fields fields_of(const std::string& message) {
-  Fields fields;
-  for (Reader in(message); !in.at_end();) {
-    const auto tag = in.varint();
-    const auto field = static_cast<int>(tag >> 3);
-    switch (tag & 7) {
-      case 0:
-        fields.numbers[field].push_back(in.varint());
-        break;
-      case 1:
-        fields.numbers[field].push_back(in.number<std::uint64_t>());
-        break;
-      case 2:
-        fields.texts[field].push_back(in.take(in.varint()));
-        break;
-      case 5:
-        fields.numbers[field].push_back(in.number<std::uint32_t>());
-        break;
-      default:
-        throw std::runtime_error("a field of an unknown type");
-    }
-  }
-  return fields;
-}
-
-std::uint32_t masked(const std::string& bytes) {
-  const auto sum = crc32c(std::as_bytes(std::span(bytes)));
-  return ((sum >> 15) | (sum << 17)) + 0xa282ead8U;
-}
-
-std::vector<std::string> records_of(const std::string& file) {
-  std::vector<std::string> records;
-  for (Reader in(file); !in.at_end();) {
-    const auto length = in.take(8);
-    EXPECT_EQ(in.number<std::uint32_t>(), masked(length));
-    records.push_back(in.take(Reader(length).number<std::uint64_t>()));
-    EXPECT_EQ(in.number<std::uint32_t>(), masked(records.back()));
-  }
-  return records;
-}
+using ::testing::Pair;
 
 /// The only file in a folder.
 std::filesystem::path file_in(const TemporaryFolder& folder) {
@@ -128,6 +53,36 @@ TEST(EventFile, HoldsScalarsByStep) {
   EXPECT_EQ(lr.texts.at(1).at(0), "train/lr");
   EXPECT_EQ(std::bit_cast<float>(static_cast<std::uint32_t>(lr.numbers.at(2).at(0))), 1e-3F);
   EXPECT_EQ(fields_of(records[2]).numbers.at(2).at(0), 301U);
+}
+
+TEST(EventFile, AfterARestartTheValuesOfLaterStepsAreDropped) {
+  const TemporaryFolder folder;
+  EventFile out(folder.path());
+  for (const std::uint64_t step : {1, 2, 3})
+    out.write(step, {{"train/loss", 4.0 - static_cast<double>(step)}});
+  out.restart(2);
+  out.write(2, {{"train/loss", 7}});
+  EXPECT_THAT(shown_in(folder.path()).at("train/loss"), ElementsAre(Pair(1, 3.0F), Pair(2, 7.0F)));
+}
+
+TEST(EventFile, ALaterFileHasALaterName) {
+  const TemporaryFolder folder;
+  folder.write("events.out.tfevents.5000000000.1", "");  // by a clock that was wrong
+  const EventFile first(folder.path());
+  const EventFile second(folder.path());
+  auto files = event_files_in(folder.path());
+  std::ranges::sort(files);
+  ASSERT_EQ(files.size(), 3U);
+  EXPECT_THAT(files.at(1).filename().string(), HasSubstr("tfevents.5000000001."));
+  EXPECT_THAT(files.at(2).filename().string(), HasSubstr("tfevents.5000000002."));
+}
+
+TEST(EventFile, FilesSetAsideAreNotShown) {
+  const TemporaryFolder folder;
+  EventFile(folder.path()).write(1, {{"train/loss", 2}});
+  EXPECT_EQ(set_event_files_aside(folder.path()), 1U);
+  EXPECT_TRUE(event_files_in(folder.path()).empty());
+  EXPECT_THAT(file_in(folder).filename().string(), ::testing::Not(HasSubstr("tfevents")));
 }
 
 TEST(EventFile, AFolderThatIsNoneIsNamed) {

@@ -96,8 +96,8 @@ APP = {
     "programs": [*RUN, "worker", "cli"],
 }
 # The same for folders of app/. "" is the sources that lie in no inner folder: no inner folder may include them.
-COORDINATOR = {"events": [], "replan": [], "records": [], "dashboard": [],
-               "": ["events", "replan", "records", "dashboard"]}
+COORDINATOR = {"events": [], "replan": [], "records": [], "dashboard": [], "wandb": [],
+               "": ["events", "replan", "records", "dashboard", "wandb"]}
 LAUNCH = {
     "processes": [],
     "agent": ["processes"],

@@ -19,6 +19,7 @@ constexpr auto notes = std::to_array<KeyNote>({
     {"run.sample_tokens", "tokens", "a few lines show at a glance whether the model has learnt anything"},
     {"run.trace_steps", "steps", "covers several sync intervals, in a file that a browser can still open"},
     {"run.record_outer_gradients", "outer gradients", "they are large, and only comparing codecs needs them"},
+    {"run.wandb", "", "nothing leaves your machines unless you ask for it"},
     {"run.gather_limit", "",
      "one folder has the logs and metrics of the whole run, even of sites where you cannot log in: hundreds "
      "of thousands of steps of a worker, and a disk has room for several workers"},

@@ -38,6 +38,7 @@ std::uint64_t gathered_in(const fs::path& run) {
   for (const auto& entry : fs::directory_iterator(run, none)) {
     if (!fs::exists(entry.path() / log_name, none)) continue;  // not a folder of gathered lines
     for (const auto* file : {metrics_name, log_name, old_log_name}) sum += size_of(entry.path() / file);
+    for (const auto& file : event_files_in(entry.path())) sum += size_of(file);
   }
   return sum;
 }
@@ -76,12 +77,15 @@ bool GatheredFolders::keep(const Gathered& news) {
   try {
     const auto known = places_.find(news.member);
     if (known == places_.end() || known->second.incarnation != news.incarnation)
-      places_[news.member] = open(news.member, news.incarnation, known != places_.end());
+      places_[news.member] =
+          open(news.member, news.incarnation, known == places_.end() ? nullptr : &known->second);
     auto& place = places_.at(news.member);
     if (place.log && has_room()) append(place, news);
   } catch (const std::exception& error) {
     say_(fmt::format("cannot gather the lines of {}: {}", news.member, error.what()));
-    places_[news.member] = {.incarnation = news.incarnation, .folder = {}, .metrics = {}, .log = {}};
+    Place none;
+    none.incarnation = news.incarnation;
+    places_[news.member] = std::move(none);
   }
   return places_.at(news.member).log != nullptr;
 }
@@ -120,14 +124,24 @@ void GatheredFolders::append(Place& place, const Gathered& news) {
   for (const auto& record : news.records) {
     if (record.kind == RecordKind::log) {
       append_log(place, printable(record.line));
-    } else if (nlohmann::json::accept(record.line)) {
+    } else {
       append_metrics(place, news.member, record.line);
     }
   }
 }
 
 void GatheredFolders::append_metrics(Place& place, const std::string& member, const std::string& line) {
-  if (place.metrics->size() + line.size() < limit_ / 2) return append_to(*place.metrics, line);
+  if (!place.known.empty()) {
+    if (place.known.contains(line)) return;
+    place.known.clear();
+  }
+  const auto parsed = nlohmann::ordered_json::parse(line, nullptr, false);
+  if (parsed.is_discarded()) return;
+  const auto size = place.metrics->size() + place.curves->size();
+  if (size + line.size() + Curves::max_bytes_of_line < limit_ / 4 * 3) {
+    append_to(*place.metrics, line);
+    return add_to_curves(place, parsed);
+  }
   if (!std::exchange(place.metrics_are_full, true))
     say_(
         fmt::format("no more metrics of {} are gathered, because run.gather_limit is {} bytes; its own "
@@ -135,8 +149,14 @@ void GatheredFolders::append_metrics(Place& place, const std::string& member, co
                     member, limit_));
 }
 
+void GatheredFolders::add_to_curves(Place& place, const nlohmann::ordered_json& line) {
+  const auto before = place.curves->size();
+  place.curves->add(line);
+  taken_ += place.curves->size() - before;
+}
+
 void GatheredFolders::append_log(Place& place, const std::string& line) {
-  if (place.log->size() + line.size() >= limit_ / 4) {
+  if (place.log->size() + line.size() >= limit_ / 8) {
     const auto file = place.folder / log_name, old = place.folder / old_log_name;
     place.log.reset();
     taken_ -= std::min(taken_, size_of(old));
@@ -153,16 +173,26 @@ void GatheredFolders::append_to(AppendFile& file, const std::string& line) {
 }
 
 GatheredFolders::Place GatheredFolders::open(const std::string& member, std::uint64_t incarnation,
-                                             bool seen_before) {
+                                             Place* before) {
   check_member_name("a member", member);  // the name becomes part of a path
   const auto folder = run_ / member;
-  Place place{.incarnation = incarnation, .folder = folder, .metrics = {}, .log = {}};
+  Place place;
+  place.incarnation = incarnation;
+  place.folder = folder;
   if (is_worked_in(folder)) return place;
   fs::create_directories(folder);
-  if (fresh_ && !seen_before) {
+  const auto metrics = folder / metrics_name;
+  if (fresh_ && before == nullptr) {
     for (const auto* file : {metrics_name, log_name}) make_room(folder / file);
+    set_event_files_aside(folder);
   }
-  place.metrics = std::make_unique<AppendFile>(folder / metrics_name, say_);
+  if (before == nullptr) {
+    constexpr std::uint64_t in_flight = 1 << 16;  // a member has up to half of this on the way
+    for (auto& line : last_lines(metrics, in_flight)) place.known.insert(std::move(line));
+  }
+  place.curves = before != nullptr && before->curves ? std::move(before->curves)
+                                                     : std::make_unique<Curves>(folder, metrics, say_);
+  place.metrics = std::make_unique<AppendFile>(metrics, say_);
   place.log = std::make_unique<AppendFile>(folder / log_name, say_);
   return place;
 }

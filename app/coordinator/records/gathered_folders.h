@@ -1,19 +1,21 @@
 #pragma once
 // Gathers the members' metrics and logs in the coordinator's run folder: RUN/MEMBER/metrics.jsonl, a copy of
-// the member's file, and gathered.log, its messages (worker.log has all output of a process, if `launch`
-// writes it). The files share the disk with coordinator.state, without which no view begins. So each member
-// has a limit (metrics.jsonl ends at half of it, gathered.log is rotated to gathered.log.old at a quarter),
-// all members share a limit, and some space stays free.
+// the member's file, event files with its curves, and gathered.log, its messages. The files share the disk
+// with coordinator.state, without which no view begins. So each member has a limit (metrics.jsonl and event
+// files end at three quarters of it, gathered.log is rotated to gathered.log.old at an eighth), all members
+// share a limit, and some space stays free.
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "isthmus/base/append_file.h"
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
+#include "run/metrics/curves.h"
 
 namespace isthmus::app {
 
@@ -42,14 +44,19 @@ class GatheredFolders {
     std::filesystem::path folder;
     /// Null if the member works in that folder itself.
     std::unique_ptr<AppendFile> metrics, log;
+    std::unique_ptr<Curves> curves;  ///< of all incarnations, so that they write one file
+    /// The newest lines that an earlier coordinator kept: their member may send them again.
+    std::set<std::string> known;
     bool metrics_are_full = false;  ///< and that was reported
   };
   [[nodiscard]] bool has_room();
   void append(Place& place, const outer_sync::protocol::Gathered& news);
   void append_metrics(Place& place, const std::string& member, const std::string& line);
+  void add_to_curves(Place& place, const nlohmann::ordered_json& line);
   void append_log(Place& place, const std::string& line);
   void append_to(AppendFile& file, const std::string& line);
-  [[nodiscard]] Place open(const std::string& member, std::uint64_t incarnation, bool seen_before);
+  /// `before`: the place of its previous incarnation, or null.
+  [[nodiscard]] Place open(const std::string& member, std::uint64_t incarnation, Place* before);
 
   const std::filesystem::path run_;
   const bool fresh_;

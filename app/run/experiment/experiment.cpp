@@ -47,9 +47,18 @@ void RunConfig::serialize(config::Archive& ar) {
   ar({"on_event", &on_event, Scope::per_site,
       "shell command that the coordinator runs for each event of the run: the event is JSON on its standard "
       "input, $1 is its kind; empty: none"});
+  ar({"wandb",
+      &wandb,
+      Scope::per_site,
+      "coordinator only: whether it logs the run to Weights & Biases, with the Python package wandb of its "
+      "machine; offline: into the run's folder, for `wandb sync`",
+      -config::unbounded,
+      config::unbounded,
+      {"off", "online", "offline"}});
   ar({"gather_limit", &gather_limit, Scope::per_site,
-      "maximum size of one worker's metrics and log lines that are copied to the coordinator's run folder; "
-      "beyond it, further metrics of that worker are dropped and only the newer part of its log is kept. All "
+      "maximum size of one worker's metrics, event files and log lines in the coordinator's run folder; "
+      "beyond "
+      "it, further metrics of that worker are dropped and only the newer part of its log is kept. All "
       "workers together may use 16 times that; 0: none are copied",
       0, 1e18});
   ar({"disk_low", &disk_low, Scope::per_site,

@@ -37,11 +37,14 @@ struct RunConfig {
   std::int64_t record_outer_gradients = 0;
   std::int64_t restarts = 100;
   std::string on_event;
+  std::string wandb = "off";
   config::Size gather_limit{256'000'000};
   config::Size disk_low{2'000'000'000};
   config::Duration stop_grace{60};
   /// Whether workers' metrics and log lines are copied to the coordinator's run folder.
   [[nodiscard]] bool gathers() const { return gather_limit.bytes > 0; }
+  /// Whether the coordinator logs the run to Weights & Biases.
+  [[nodiscard]] bool logs_to_wandb() const { return wandb != "off"; }
   /// Whether checkpoints are written before the end of the run.
   [[nodiscard]] bool writes_checkpoints_meanwhile() const {
     return checkpoint_every > 0 || checkpoint_interval.seconds > 0;
