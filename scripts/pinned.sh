@@ -8,11 +8,11 @@ pythons=(3.10 3.11 3.12 3.13 3.14)
 cuda_major=13
 torch_cpu=("$torch" nvidia-cuda-cupti==13.0.85 nvidia-cuda-runtime==13.0.96)
 
-# For tests: clang-format, pinned since every version formats a little differently; Hugging Face's packages, to compare
-# ids and models with; Kubernetes' schemas, to validate manifests; Prometheus' own parser of metrics; and wandb, which
-# isthmus-wandb uses.
+# For tests: clang-format, pinned since every version formats a little differently; Hugging Face's packages and
+# SentencePiece, to compare ids and models with; Kubernetes' schemas, to validate manifests; Prometheus' own parser of
+# metrics; and wandb, which isthmus-wandb uses.
 test_python=(clang-format==14.0.6 tokenizers==0.23.3 transformers==5.23.0 kubernetes-validate==1.37.0
-  prometheus-client==0.26.0 wandb==0.31.0)
+  prometheus-client==0.26.0 sentencepiece==0.2.3 wandb==0.31.0)
 # For the Python binding: packages that build it (as in python/pyproject.toml), test it and check its types, and the
 # needs of transformers' Trainer, each with its dependencies that transformers does not bring. pip installs these
 # without further dependencies: accelerate, for example, depends on torch, and torch on all of CUDA.

@@ -10,6 +10,13 @@ void add_model_verbs(CommandLine& commands, const ModelVerbs& verbs) {
   verb->add_option("run", exported->run, "folder of the run")->required();
   verb->add_option("--to", exported->to, "output folder for config.json, model.safetensors and the tokenizer")
       ->required();
+  verb->add_option("--dtype", exported->format.dtype, "type of the written values")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  verb->add_option(
+      "--tokenizer", exported->format.tokenizer,
+      "tokenizer.json or SentencePiece .model that made the data of a run with data.tokenizer vocab:N");
+  verb->add_flag("--replace", exported->replace, "replace the model in --to, if `isthmus export` wrote it");
   add_set(*verb, exported->assignments);
   add_json(*verb, exported->json);
   verb->footer("Example: isthmus export runs/quickstart --to quickstart-model");

@@ -93,8 +93,14 @@ class WholeCorpus {
 Evaluation evaluate(TrainedModel& model, const fs::path& all_of) {
   auto& data = model.experiment.data;
   if (!all_of.empty()) {
+    if (data::has_heldout_files(all_of))
+      throw Error(ErrorKind::config, "--data " + all_of.string() +
+                                         " has files for training and held-out ones; expected one of them, "
+                                         "like " +
+                                         (all_of / "val.bin").string());
     data.path = fs::absolute(all_of).lexically_normal().string();
     data.mixture.clear();
+    data.val_path.clear();
     data.heldout = 0;
   }
   if (data.path.empty() && data.mixture.empty())

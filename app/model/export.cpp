@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
+#include "isthmus/base/text_file.h"
 #include "isthmus/trainer/pretrained.h"
 #include "model/bytes_tokenizer.h"
-#include "model/trained_model.h"
 #include "run/output/json_output.h"
 
 namespace isthmus::app {
@@ -18,46 +21,147 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-/// Returns a description for the user.
-std::string write_tokenizer(const TrainedModel& model, const fs::path& folder) {
-  const auto& name = model.experiment.data.tokenizer;
-  if (name.starts_with("vocab:")) return "no tokenizer: the run only knows the size of its vocabulary";
-  Json settings = {{"model_max_length", model.experiment.data.seq_len}};
-  const auto end_token = [&] { return model.tokenizer->decode(std::vector{model.tokenizer->separator()}); };
-  if (name == "bytes") {
-    replace_file(folder / "tokenizer.json", bytes_tokenizer());
-    settings["eos_token"] = bytes_separator;
-  } else if (name.ends_with(".json")) {
-    fs::copy_file(name, folder / "tokenizer.json", fs::copy_options::overwrite_existing);
-    settings["eos_token"] = end_token();
-  } else {
-    fs::copy_file(name, folder / "tokenizer.model", fs::copy_options::overwrite_existing);
-    settings["tokenizer_class"] = "LlamaTokenizer";
+constexpr const char* tokenizer_json_name = "tokenizer.json";
+constexpr const char* tokenizer_model_name = "tokenizer.model";
+constexpr const char* tokenizer_settings_name = "tokenizer_config.json";
+constexpr std::array written_names = {"config.json", "model.safetensors", tokenizer_json_name,
+                                      tokenizer_model_name, tokenizer_settings_name};
+constexpr std::size_t max_tokenizer_bytes = 256 << 20;
+
+// ---- the output folder ----
+
+/// Whether an export writes this file, or leaves it when it is interrupted.
+bool is_of_export(const fs::path& file) {
+  const auto name = file.filename().string();
+  return std::ranges::any_of(
+      written_names, [&](const std::string& own) { return name == own || name == own + partial_suffix; });
+}
+
+/// Throws unless the model may be written to this folder: a new or empty one, or, with --replace, that of an
+/// earlier export.
+void check_target(const fs::path& to, bool replace) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::config, "--to " + to.string() + " " + why);
+  };
+  std::error_code error;
+  const auto status = fs::status(to, error);
+  if (status.type() == fs::file_type::not_found) return;
+  if (!fs::is_directory(status)) refuse("is not a folder; expected a new or empty folder");
+  bool has_files = false;
+  std::string other;
+  for (fs::directory_iterator it(to, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() != partial_suffix) has_files = true;
+    if (!is_of_export(it->path())) other = it->path().filename().string();
   }
-  if (!settings.contains("tokenizer_class")) settings["tokenizer_class"] = "PreTrainedTokenizerFast";
-  replace_file(folder / "tokenizer_config.json", settings.dump(2) + "\n");
-  return "tokenizer " + name;
+  if (error) refuse("cannot be read: " + error.message());
+  if (!has_files && other.empty()) return;
+  if (!replace)
+    refuse(
+        "has files already; expected a new or empty folder, or --replace to replace the model of an earlier "
+        "export");
+  if (!other.empty())
+    refuse("has " + other + ", which `isthmus export` did not write; remove it, or name another folder");
+  if (!trainer::is_written_here(to))
+    refuse(
+        "has a model that this version of `isthmus export` did not write; remove it, or name another folder");
+}
+
+// ---- the tokenizer ----
+
+struct ExportedTokenizer {
+  std::vector<std::pair<std::string, std::string>> files;  ///< names and contents
+  std::optional<std::uint32_t> separator;                  ///< id that ends a document
+  std::string description;                                 ///< human-readable
+};
+
+/// The tokenizer that --tokenizer names. Throws Error(config) unless it fits a model on vocab:N.
+std::unique_ptr<const data::Tokenizer> given_tokenizer(const std::string& file, const TrainedModel& model) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::config, "--tokenizer " + file + ": " + why);
+  };
+  const auto& of_run = model.experiment.data.tokenizer;
+  if (!of_run.starts_with("vocab:"))
+    refuse("the model has a tokenizer already, data.tokenizer " + of_run + "; expected no --tokenizer");
+  std::error_code error;
+  if (!fs::is_regular_file(file, error))
+    refuse("is not a file; expected a tokenizer.json or a SentencePiece .model file");
+  auto tokenizer = data::make_tokenizer(file);
+  const auto size = model.tokenizer->vocab_size();
+  if (tokenizer->vocab_size() > size)
+    refuse(fmt::format(
+        "has {} ids, and the model has a vocabulary of {}; expected the tokenizer that made the data",
+        tokenizer->vocab_size(), size));
+  return tokenizer;
+}
+
+ExportedTokenizer tokenizer_of(const TrainedModel& model, const fs::path& given) {
+  const auto& data = model.experiment.data;
+  ExportedTokenizer out;
+  if (data.separator >= 0) out.separator = static_cast<std::uint32_t>(data.separator);
+  const auto file = given.empty() ? data.tokenizer : given.string();
+  const auto other = given.empty() ? nullptr : given_tokenizer(file, model);
+  if (file.starts_with("vocab:")) {
+    out.description =
+        "no tokenizer: the run only knows the size of its vocabulary; --tokenizer FILE adds one";
+    return out;
+  }
+  const auto& tokenizer = other ? *other : *model.tokenizer;
+  if (!out.separator) out.separator = tokenizer.separator();
+  Json settings = {{"model_max_length", data.seq_len}};
+  settings["tokenizer_class"] = "PreTrainedTokenizerFast";
+  if (file == "bytes") {
+    if (out.separator == 0U)
+      settings["eos_token"] = bytes_separator;  // the only one with a spelling of its own
+    out.files.emplace_back(tokenizer_json_name, bytes_tokenizer());
+  } else if (file.ends_with(".json")) {
+    out.files.emplace_back(tokenizer_json_name, read_text(file, max_tokenizer_bytes));
+  } else {
+    // The class that calls SentencePiece itself; the others approximate it, and differ in some ids.
+    settings["tokenizer_class"] = "SentencePieceBackend";
+    out.files.emplace_back(tokenizer_model_name, read_text(file, max_tokenizer_bytes));
+  }
+  if (file != "bytes" && *out.separator < tokenizer.vocab_size())
+    settings["eos_token"] = tokenizer.spelling(*out.separator);
+  out.files.emplace_back(tokenizer_settings_name, settings.dump(2) + "\n");
+  out.description = "tokenizer " + file;
+  return out;
 }
 
 }  // namespace
 
+std::string write_model_folder(const TrainedModel& model, const fs::path& to, const ExportFormat& format) {
+  const auto tokenizer = tokenizer_of(model, format.tokenizer);
+  trainer::write_pretrained(
+      to, model.table, model.parameters,
+      {.seq_len = model.experiment.data.seq_len,
+       .separator = tokenizer.separator,
+       .type = format.dtype == "bf16" ? outer_sync::log::ValueType::bf16 : outer_sync::log::ValueType::fp32});
+  for (const std::string name : {tokenizer_settings_name, tokenizer_json_name, tokenizer_model_name}) {
+    const auto file = std::ranges::find(tokenizer.files, name, &std::pair<std::string, std::string>::first);
+    file != tokenizer.files.end() ? replace_file(to / name, file->second) : remove_file(to / name);
+  }
+  return tokenizer.description;
+}
+
 int run_export(const ExportRequest& request) {
   JsonOutput json(request.json);
+  const auto& format = request.format;
+  check_target(request.to, request.replace);
   const auto model = load_trained_model(request.run, request.assignments);
-  trainer::write_pretrained(request.to, model.table, model.parameters,
-                            {.seq_len = model.experiment.data.seq_len,
-                             .separator = model.experiment.data.tokenizer.starts_with("vocab:")
-                                              ? std::nullopt
-                                              : std::optional(model.tokenizer->separator())});
-  const auto tokenizer = write_tokenizer(model, request.to);
-  fmt::print("{}\n{} of {} parameters, {}\nwrote {}\n", model.origin,
-             trainer::pretrained_class(model.experiment.model), model.table.parameters(), tokenizer,
-             request.to.string());
-  json.print({{"model", model.origin},
-              {"class", trainer::pretrained_class(model.experiment.model)},
-              {"parameters", model.table.parameters()},
-              {"tokenizer", model.experiment.data.tokenizer},
-              {"folder", request.to.string()}});
+  static_cast<void>(tokenizer_of(model, format.tokenizer));  // nothing is removed if this throws
+  // Without it no program takes the folder for a complete model while the files are of two models.
+  remove_file(request.to / "config.json");
+  const auto tokenizer = write_model_folder(model, request.to, format);
+  fmt::print("{}\n{} of {} parameters in {}, {}\nwrote {}\n", model.origin,
+             trainer::pretrained_class(model.experiment.model), model.table.parameters(), format.dtype,
+             tokenizer, request.to.string());
+  json.print(
+      {{"model", model.origin},
+       {"class", trainer::pretrained_class(model.experiment.model)},
+       {"parameters", model.table.parameters()},
+       {"dtype", format.dtype},
+       {"tokenizer", format.tokenizer.empty() ? model.experiment.data.tokenizer : format.tokenizer.string()},
+       {"folder", request.to.string()}});
   return 0;
 }
 

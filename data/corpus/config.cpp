@@ -72,11 +72,22 @@ std::vector<MixturePart> DataConfig::parts() const {
   return out;
 }
 
-bool DataConfig::is_stream() const {
+bool is_live(const std::string& path) {
   return path == LiveInput::standard_input || path.find("://") != std::string::npos;
 }
 
+void DataConfig::check_only_heldout(const std::string& held_out) const {
+  if (heldout == default_heldout) return;
+  config_error(fmt::format("data.heldout is {}, but {}; expected no data.heldout (its default is {})",
+                           heldout, held_out, default_heldout));
+}
+
 void DataConfig::check() const {
+  if (!val_path.empty()) {
+    if (is_live(val_path))
+      config_error("data.val_path is " + val_path + ", a stream; expected files, which can be read again");
+    check_only_heldout("data.val_path is " + val_path);
+  }
   if (!is_stream()) return;
   const auto refuse = [](const std::string& why) { config_error("data.path is a stream and " + why); };
   if (!mixture.empty()) refuse("data.mixture is set too; expected only data.path: streams are not mixed");

@@ -35,9 +35,6 @@ DataSet::DataSet(std::unique_ptr<TokenStream> stream, std::uint32_t vocab_size, 
     : stream_(stream.get()), vocab_size_(vocab_size), heldout_begin_(0), name_(std::move(name)), weight_(1) {
   source_ = std::move(stream);
 }
-DataSet::~DataSet() = default;
-DataSet::DataSet(DataSet&&) noexcept = default;
-DataSet& DataSet::operator=(DataSet&&) noexcept = default;
 
 std::uint64_t DataSet::tokens(Split split) const {
   if (stream_ != nullptr) {

@@ -15,7 +15,7 @@ namespace {
 std::vector<std::uint64_t> apportion(const Corpus& corpus, std::uint64_t seq_len, std::uint64_t sequences) {
   std::vector<std::uint64_t> counts;
   double weight_before = 0;
-  for (const auto& set : corpus.sets()) {
+  for (const auto& set : corpus.heldout_sets()) {
     const auto border = [&](double weight) {
       return static_cast<std::uint64_t>(std::llround(weight * static_cast<double>(sequences)));
     };
@@ -41,7 +41,7 @@ HeldOut::HeldOut(const Corpus& corpus, std::int64_t seq_len, std::int64_t sequen
   buffer_ = device.device_buffer(all * row_bytes);
   auto* row = host->data();
   for (std::size_t s = 0; s < counts.size(); ++s) {
-    const auto& set = corpus.sets()[s];
+    const auto& set = corpus.heldout_sets()[s];
     const auto windows = window_count(set.tokens(Split::heldout), length);
     for (std::uint64_t i = 0; i < counts[s]; ++i, row += row_bytes) {
       set.read(Split::heldout, heldout_window(i, counts[s], windows) * length, length + 1, width_, row);

@@ -1,10 +1,10 @@
 #include "store/open_ids.h"
 
-#include <algorithm>
 #include <string>
 #include <system_error>
 #include <vector>
 
+#include "ids/bin_folder.h"
 #include "ids/id_files.h"
 #include "ids/megatron.h"
 #include "isthmus/base/error.h"
@@ -16,18 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The shards of a folder that has only .bin files, in the order of their names. Empty for any other folder.
-std::vector<fs::path> shards_of(const fs::path& folder) {
-  std::vector<fs::path> shards;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; it != end; it.increment(error)) {
-    if (error) data_error(folder.string() + ": " + error.message());
-    if (it->path().filename().string().starts_with('.')) continue;
-    if (it->path().extension() != ".bin" || !it->is_regular_file(error)) return {};
-    shards.push_back(it->path());
-  }
-  std::sort(shards.begin(), shards.end());
-  return shards;
+std::unique_ptr<TokenSource> open_files(const std::vector<fs::path>& files,
+                                        std::optional<std::uint32_t> separator) {
+  if (files.empty()) return nullptr;
+  std::vector<std::unique_ptr<TokenSource>> sources;
+  for (const auto& file : files) sources.push_back(open_id_file(file, separator));
+  return join_sources(std::move(sources), separator);
 }
 
 }  // namespace
@@ -48,9 +42,17 @@ std::unique_ptr<TokenSource> open_ids(const fs::path& path, std::optional<std::u
                " is an incomplete chunk store: to complete it, rerun the isthmus data tokenize command that "
                "began it");
   }
-  std::vector<std::unique_ptr<TokenSource>> shards;
-  for (const auto& shard : shards_of(path)) shards.push_back(open_id_file(shard, separator));
-  return shards.empty() ? nullptr : join_sources(std::move(shards), separator);
+  const auto folder = read_bin_folder(path);
+  if (folder.train.empty() && !folder.heldout.empty()) {
+    data_error(path.string() +
+               ": its .bin files are all held out, by their names; expected a file for training " +
+               "too, like train.bin");
+  }
+  return open_files(folder.train, separator);
+}
+
+std::unique_ptr<TokenSource> open_heldout_ids(const fs::path& path, std::optional<std::uint32_t> separator) {
+  return open_files(read_bin_folder(path).heldout, separator);
 }
 
 }  // namespace isthmus::data

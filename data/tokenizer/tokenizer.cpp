@@ -87,6 +87,10 @@ class SentencePieceTokenizer : public Tokenizer {
     if (!status.ok()) data_error(file_ + ": cannot decode ids: " + status.ToString());
     return text;
   }
+  std::string spelling(std::uint32_t id) const override {
+    check(std::span(&id, 1), vocab_size());
+    return processor_.IdToPiece(static_cast<int>(id));
+  }
   std::uint32_t separator() const override {
     const int end_of_sentence = processor_.eos_id();
     return static_cast<std::uint32_t>(end_of_sentence >= 0 ? end_of_sentence : processor_.unk_id());

@@ -16,16 +16,19 @@ namespace isthmus::outer_sync::log {
 namespace {
 
 /// The header, with tensors in the order of their data.
-std::string header_of(std::span<const TensorView> tensors, std::map<std::string, std::string> metadata) {
+std::string header_of(std::span<const TensorView> tensors, std::map<std::string, std::string> metadata,
+                      ValueType type) {
+  const bool is_bf16 = type == ValueType::bf16;
   metadata.emplace("format", "pt");
   nlohmann::ordered_json header;
   header["__metadata__"] = metadata;
   std::uint64_t at = 0;
   for (const auto& tensor : tensors) {
-    const auto end = at + tensor.values.size_bytes();
+    const auto end = at + tensor.values.size() * (is_bf16 ? 2 : 4);
     if (header.contains(tensor.name))
       throw Error(ErrorKind::data, "a safetensors file cannot hold a second tensor named " + tensor.name);
-    header[tensor.name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {at, end}}};
+    header[tensor.name] = {
+        {"dtype", is_bf16 ? "BF16" : "F32"}, {"shape", tensor.shape}, {"data_offsets", {at, end}}};
     at = end;
   }
   // Replaces invalid UTF-8: the metadata may come from an untrusted source.
@@ -34,16 +37,36 @@ std::string header_of(std::span<const TensorView> tensors, std::map<std::string,
   return text;
 }
 
+std::uint16_t bf16_of(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if (std::isnan(value))
+    return static_cast<std::uint16_t>(bits >> 16 | 0x40U);  // rounding could make it infinite
+  return static_cast<std::uint16_t>((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16);
+}
+
+void write_bf16(const File& out, std::span<const float> values) {
+  constexpr std::size_t at_once = 1 << 18;  // elements
+  std::vector<std::uint16_t> part(std::min(at_once, values.size()));
+  while (!values.empty()) {
+    const auto some = values.first(std::min(at_once, values.size()));
+    std::ranges::transform(some, part.begin(), bf16_of);
+    out.write(std::as_bytes(std::span(part).first(some.size())));
+    values = values.subspan(some.size());
+  }
+}
+
 }  // namespace
 
 void write_safetensors(const std::filesystem::path& file, std::span<const TensorView> tensors,
-                       const std::map<std::string, std::string>& metadata) {
-  const auto header = header_of(tensors, metadata);
+                       const std::map<std::string, std::string>& metadata, ValueType type) {
+  const auto header = header_of(tensors, metadata, type);
   const std::uint64_t length = header.size();
   replace_file(file, [&](const File& out) {
     out.write(std::as_bytes(std::span(&length, 1)));
     out.write(std::as_bytes(std::span(header)));
-    for (const auto& tensor : tensors) out.write(std::as_bytes(tensor.values));
+    for (const auto& tensor : tensors) {
+      type == ValueType::bf16 ? write_bf16(out, tensor.values) : out.write(std::as_bytes(tensor.values));
+    }
   });
 }
 
@@ -182,7 +205,12 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : file_(file
   for (const auto& item : header.items()) {
     const auto& name = item.key();
     const auto& entry = item.value();
-    if (name == metadata_name) continue;
+    if (name == metadata_name) {
+      for (const auto& note : entry.items()) {
+        if (note.value().is_string()) metadata_[note.key()] = note.value().get<std::string>();
+      }
+      continue;
+    }
     const auto wrong = [&](const std::string& reason) { refuse("tensor " + shown(name) + " " + reason); };
     if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string()) wrong("has no dtype");
     Tensor tensor{.name = name, .dtype = entry["dtype"].get<std::string>(), .shape = {}};

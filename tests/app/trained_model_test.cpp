@@ -1,6 +1,7 @@
 // `isthmus export`, `eval` and `sample`, and a run that starts with an exported model.
 
 #include <cmath>
+#include <filesystem>
 
 #include "site.h"
 
@@ -69,6 +70,64 @@ TEST_P(TrainedModel, IsTheSameInTheRunAndExportedAndToBeginWith) {
 INSTANTIATE_TEST_SUITE_P(Architectures, TrainedModel, ::testing::Values("llama", "gpt2"),
                          [](const auto& architecture) { return architecture.param; });
 
+/// The bytes of a text as uint16 ids, as in nanoGPT's .bin files.
+std::string ids_of(const std::string& text) {
+  std::string ids;
+  for (const char byte : text) ids += {byte, '\0'};
+  return ids;
+}
+
+TEST(TrainedOnNanogptsFolder, IsEvaluatedOnValBinAndExported) {
+  Site site;
+  const auto text = read_all(site / "corpus.txt");
+  constexpr std::size_t held_out = 16 * 32 + 1;  // run.eval_sequences windows, which is all of it
+  site.write("owt/train.bin", ids_of(text.substr(held_out)));
+  const auto val = site.write("owt/val.bin", ids_of(text.substr(0, held_out))).string();
+  site.write("owt/prepare.py", "print()");
+  const auto launched = site.launch({"data.path=" + (site / "owt").string(), "data.tokenizer=vocab:256",
+                                     "run.steps=4", "outer.warmup_steps=1"});
+  ASSERT_EQ(launched.status, 0) << launched.report() << site.logs();
+  const auto run = site.run().string();
+  const auto of_val = site.isthmus({"eval", run, "--data", val, "--out", (site / "eval.json").string()});
+  ASSERT_EQ(of_val.status, 0) << of_val.report();
+  EXPECT_NEAR(nlohmann::json::parse(read_all(site / "eval.json"))["loss"].get<double>(),
+              site.summary()["final_eval_loss"].get<double>(), 1e-6);
+  const auto own = site.isthmus({"eval", run, "--set", "data.val_path=" + val});
+  EXPECT_EQ(own.status, 0) << own.report();
+
+  const auto to = (site / "model").string();
+  const auto expect = [&](const Words& more, int status, const std::string& said) {
+    Words words = {"export", run, "--to", to};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto result = site.isthmus(words);
+    EXPECT_EQ(result.status, status) << result.report();
+    EXPECT_THAT(result.output, HasSubstr(said));
+  };
+  const auto weights = site / "model/model.safetensors";
+  expect({}, 0, "no tokenizer: the run only knows the size of its vocabulary; --tokenizer FILE adds one");
+  const auto size = std::filesystem::file_size(weights);
+  expect({}, 2, "has files already; expected a new or empty folder, or --replace");
+  expect({"--replace", "--dtype", "bf16"}, 0, "parameters in bf16");
+  EXPECT_LT(std::filesystem::file_size(weights), size * 6 / 10);
+  expect({"--replace", "--set", "data.tokenizer=bytes"}, 0, "tokenizer bytes");
+  EXPECT_TRUE(std::filesystem::exists(site / "model/tokenizer.json"));
+  expect({"--replace"}, 0, "no tokenizer");
+  EXPECT_FALSE(std::filesystem::exists(site / "model/tokenizer.json")) << "of the replaced model";
+  expect({"--replace", "--tokenizer", (site / "none.json").string()}, 2, "none.json: is not a file");
+  expect({"--replace", "--set", "data.tokenizer=bytes", "--tokenizer", val}, 2, "has a tokenizer already");
+  EXPECT_EQ(std::filesystem::file_size(weights), size) << "a refused export changes nothing";
+  const auto notes = site.write("model/notes.txt", "mine");
+  expect({"--replace"}, 2, "has notes.txt, which `isthmus export` did not write");
+  std::filesystem::remove(notes);
+  std::filesystem::copy_file(site / "owt/val.bin", weights,
+                             std::filesystem::copy_options::overwrite_existing);
+  expect({"--replace"}, 2, "a model that this version of `isthmus export` did not write");
+
+  const auto both = site.isthmus({"eval", run, "--data", (site / "owt").string()});
+  EXPECT_EQ(both.status, 2) << both.report();
+  EXPECT_THAT(both.output, HasSubstr("has files for training and held-out ones"));
+}
+
 TEST(TrainedModelInput, IsRefusedByName) {
   Site site;
   const auto expect = [&](const Words& words, int status, const std::string& text) {
@@ -78,7 +137,7 @@ TEST(TrainedModelInput, IsRefusedByName) {
   };
   const auto empty = site.write("empty/nothing", "").parent_path().string();
   expect({"eval", empty}, 3, "holds no model; expected the folder of a run");
-  expect({"export", (site / "none").string(), "--to", empty}, 3, "holds no model");
+  expect({"export", (site / "none").string(), "--to", (site / "new").string()}, 3, "holds no model");
   expect({"export", empty}, 2, "--to is required");
   const auto other = site.write("other/config.json", R"({"model_type": "mamba"})").parent_path().string();
   expect({"sample", other}, 3, "config.json has model_type \"mamba\"; expected llama, qwen3 or gpt2");

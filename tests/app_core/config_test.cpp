@@ -47,6 +47,21 @@ std::string problem_of(const std::string& text, const std::vector<std::string>& 
 
 std::string values_of(app::Experiment experiment) { return app::to_yaml(experiment); }
 
+TEST(Loading, ValPathIsRelativeToTheFileThatSetsIt) {
+  const auto at = [](const std::string& value) {
+    auto source = Source::from_text("data: {path: train.bin}", "test.yaml");
+    source.put({"data.val_path", {value}, false, false, "sites.yaml", "/there"});
+    return load_experiment(std::move(source), {}, std::nullopt, Purpose::training).data.val_path;
+  };
+  EXPECT_EQ(at("val.bin"), "/there/val.bin");
+  EXPECT_EQ(at("/data/val.bin"), "/data/val.bin");
+  try {
+    ADD_FAILURE() << at("tcp://host:1");
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("data.val_path is tcp://host:1, a stream"));
+  }
+}
+
 TEST(Choosing, LoadingAConfigChoosesNothing) {
   const auto plain = loaded(with_auto);
   EXPECT_TRUE(plain.automatic.at_start);

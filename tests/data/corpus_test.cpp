@@ -177,8 +177,8 @@ TEST(Corpus, UnreadableFilesAreNamed) {
 TEST(Corpus, ABinaryFileAmongTextIsNamed) {
   const TemporaryFolder folder;
   folder.write("c/a.txt", "aaaa");
-  folder.write("c/train.bin", "aaaa");
-  EXPECT_THAT(refusal(config_of(folder / "c")), AllOf(HasSubstr("train.bin"), HasSubstr("data.path")));
+  folder.write("c/ids.bin", "aaaa");
+  EXPECT_THAT(refusal(config_of(folder / "c")), AllOf(HasSubstr("ids.bin"), HasSubstr("data.path")));
 }
 
 TEST(Corpus, TheLimitCutsInOrderAndSaysSo) {

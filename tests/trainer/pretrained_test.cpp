@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -83,6 +84,27 @@ TEST(Pretrained, IsReadBackToTheBit) {
     for (const auto& tensor : model.table.tensors())
       EXPECT_EQ(values[other.tensor(tensor.name).range.begin], model.values[tensor.range.begin]);
   }
+}
+
+TEST(Pretrained, Bf16IsReadBackRounded) {
+  const Exported model(small_gpt2_shape());
+  write_pretrained(model.path, model.table, model.values,
+                   {.seq_len = 12, .separator = 0, .type = outer_sync::log::ValueType::bf16});
+  EXPECT_EQ(model.config()["torch_dtype"], "bfloat16");
+  const auto values = read_pretrained(model.path, model.table);
+  EXPECT_NE(values, model.values);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    ASSERT_NEAR(values[i], model.values[i], std::abs(model.values[i]) / 256);
+}
+
+TEST(Pretrained, AFileOfAnotherProgramIsNotOurs) {
+  const Exported model(small_shape());
+  EXPECT_TRUE(is_written_here(model.path));
+  model.rewrite([](const auto&) { return true; });
+  EXPECT_FALSE(is_written_here(model.path));
+  model.folder.write("model/model.safetensors", "{}");
+  EXPECT_FALSE(is_written_here(model.path));
+  EXPECT_FALSE(is_written_here(model.folder / "none"));
 }
 
 TEST(Pretrained, AReplicaBeginsWithIt) {

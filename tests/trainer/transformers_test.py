@@ -5,10 +5,12 @@ in fp32. The test makes its models and downloads nothing."""
 
 import array
 import copy
+import importlib.util
 import json
 import math
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,7 @@ from unittest import mock
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 try:
+    import tokenizers
     import torch
     import transformers
 except ImportError as error:
@@ -33,6 +36,7 @@ torch.set_num_threads(1)
 PROGRAM = None
 ISTHMUS = None
 VOCAB = 97
+TEXT = "The river under the bridge carries a small stone; h\u00e4llo, 12 of them.\nAnd the wind.\n"
 
 
 def llama(**settings):
@@ -211,6 +215,60 @@ class Transformers(unittest.TestCase):
         self.assertEqual(figures["tokens"], 33)
         self.assertAlmostEqual(figures["loss"], loss, delta=1e-5 * loss)
         self.assertAlmostEqual(figures["perplexity"], math.exp(loss), delta=1e-4 * math.exp(loss))
+
+
+    def run_on(self, data, *words):
+        """Trains a tiny model on `data` and exports it with these words. Returns the exported folder."""
+        (self.folder / "tiny.yaml").write_text(json.dumps({
+            "run": {"name": "tiny", "out": str(self.folder), "steps": 10, "eval_every": 0, "sample_tokens": 0},
+            "replicas": 1, "device": "cpu", "model": {"layers": 1, "dim": 32, "heads": 2}, "data": data,
+            "trainer": {"threads": 1}, "inner": {"batch": 2, "precision": "fp32", "warmup_steps": 5}, "outer": {"sync_every": 5, "warmup_steps": 5}}))
+        run(ISTHMUS, "launch", self.folder / "tiny.yaml")
+        run(ISTHMUS, "export", self.folder / "tiny", "--to", self.folder / "model", *words)
+        return self.folder / "model"
+
+    def test_a_run_on_ids_is_exported_with_the_tokenizer_that_is_named(self):
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = tokenizers.decoders.ByteLevel()
+        tokenizer.train_from_iterator([TEXT], tokenizers.trainers.BpeTrainer(
+            vocab_size=300, special_tokens=["<|endoftext|>"], show_progress=False,
+            initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
+        tokenizer.save(str(self.folder / "named.json"))
+        end = tokenizer.token_to_id("<|endoftext|>")
+        ids = [*tokenizer.encode(TEXT).ids, end]
+        (self.folder / "owt").mkdir()
+        for name, count in (("train", 40), ("val", 2)):
+            (self.folder / "owt" / f"{name}.bin").write_bytes(array.array("H", ids * count).tobytes())
+        data = {"path": "owt", "tokenizer": "vocab:320", "separator": end, "seq_len": 32}
+        folder = self.run_on(data, "--tokenizer", self.folder / "named.json", "--dtype", "bf16")
+        loaded = transformers.AutoTokenizer.from_pretrained(folder)
+        self.assertEqual(loaded(TEXT).input_ids, ids[:-1])
+        self.assertEqual(loaded.decode(ids[:-1]), TEXT)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        self.assertEqual((model.dtype, model.config.vocab_size), (torch.bfloat16, 320))
+        self.assertEqual((model.config.eos_token_id, loaded.eos_token_id, loaded.eos_token), (end, end, "<|endoftext|>"))
+        run(ISTHMUS, "export", self.folder / "tiny", "--to", self.folder / "exact")
+        exact = transformers.AutoModelForCausalLM.from_pretrained(self.folder / "exact").state_dict()
+        for name, value in model.state_dict().items():
+            self.assertTrue(torch.equal(exact[name].to(torch.bfloat16), value), name)
+
+    @unittest.skipUnless(importlib.util.find_spec("sentencepiece"), "the package sentencepiece is not installed")
+    def test_a_sentencepiece_model_gives_the_same_ids(self):
+        import sentencepiece
+        (self.folder / "text.txt").write_text(TEXT * 20)
+        for kind in ("bpe", "unigram"):
+            sentencepiece.SentencePieceTrainer.train(
+                input=str(self.folder / "text.txt"), model_prefix=str(self.folder / kind), model_type=kind,
+                vocab_size=60, hard_vocab_limit=False, minloglevel=2)
+            data = {"path": "text.txt", "tokenizer": f"{kind}.model", "seq_len": 16}
+            folder = self.run_on(data, "--replace")
+            loaded = transformers.AutoTokenizer.from_pretrained(folder)
+            pieces = sentencepiece.SentencePieceProcessor(model_file=str(self.folder / f"{kind}.model"))
+            for text in (TEXT, "  two spaces\nand a line", "\u4e2d"):
+                self.assertEqual(loaded(text).input_ids, pieces.encode(text), kind)
+            self.assertEqual((loaded.eos_token, loaded.eos_token_id), ("</s>", pieces.eos_id()))
+            shutil.rmtree(self.folder / "tiny")
 
 
 def loss_curve_test(kind, optimizer):

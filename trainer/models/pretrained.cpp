@@ -16,11 +16,15 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using outer_sync::log::SafetensorsFile;
 using outer_sync::log::TensorView;
+using outer_sync::log::ValueType;
 
 namespace {
 
 constexpr const char* config_name = "config.json";
 constexpr const char* weights_name = "model.safetensors";
+/// Metadata of the weights' file. Other programs that write such a file do not keep it.
+constexpr const char* writer_key = "written_by";
+constexpr const char* writer_name = "isthmus export";
 constexpr std::uint64_t max_config_bytes = 1 << 20;  // bytes
 constexpr int deepest_json = 20;
 
@@ -190,6 +194,16 @@ std::string_view pretrained_class(const ModelConfig& config) {
   return config.qk_norm ? "Qwen3ForCausalLM" : "LlamaForCausalLM";
 }
 
+bool is_written_here(const fs::path& folder) {
+  try {
+    const SafetensorsFile file(folder / weights_name);
+    const auto found = file.metadata().find(writer_key);
+    return found != file.metadata().end() && found->second == writer_name;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 PretrainedShape read_pretrained_shape(const fs::path& folder) {
   const ConfigFile in(folder / config_name);
   const auto& type = in["model_type"];
@@ -243,7 +257,7 @@ void write_pretrained(const fs::path& folder, const ParameterTable& table, std::
                                    {"vocab_size", table.model().vocab},
                                    {"tie_word_embeddings", c.tie_embeddings},
                                    {"initializer_range", c.init_std},
-                                   {"torch_dtype", "float32"}};
+                                   {"torch_dtype", notes.type == ValueType::bf16 ? "bfloat16" : "float32"}};
   if (c.is_gpt2()) {
     config.update({{"n_layer", c.layers},
                    {"n_embd", c.dim},
@@ -279,7 +293,7 @@ void write_pretrained(const fs::path& folder, const ParameterTable& table, std::
   std::vector<TensorView> tensors;
   for (const auto& tensor : table.tensors())
     tensors.push_back({tensor.name, tensor.shape, parameters.subspan(tensor.range.begin, tensor.range.size)});
-  outer_sync::log::write_safetensors(folder / weights_name, tensors, {});
+  outer_sync::log::write_safetensors(folder / weights_name, tensors, {{writer_key, writer_name}}, notes.type);
   replace_file(folder / config_name, config.dump(2) + "\n");
 }
 

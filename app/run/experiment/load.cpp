@@ -104,6 +104,7 @@ void resolve(Experiment& experiment, bool needs_data) {
 Experiment read_experiment(const config::Source& source, bool needs_data) {
   auto experiment = config::read<Experiment>(source);
   if (!experiment.data.is_stream()) anchor(experiment.data.path, source, "data.path");
+  if (!data::is_live(experiment.data.val_path)) anchor(experiment.data.val_path, source, "data.val_path");
   anchor(experiment.data.store, source, "data.store");
   anchor_mixture(experiment.data, source);
   anchor(experiment.outer.log, source, "outer.log");

@@ -98,6 +98,31 @@ TEST(SafetensorsFile, ReadsWhatIsWrittenAndHalfPrecision) {
   EXPECT_THAT(one, testing::ElementsAre(-2.5F));
 }
 
+TEST(SafetensorsFile, Bf16IsRoundedToTheNearestAndTiesToEven) {
+  const TemporaryFolder folder;
+  const std::vector<float> values = {1.0F,          -0.0F,       0x1.01p0F, 0x1.03p0F,
+                                     0x1.010002p0F, 0x1.feffp0F, 0.1F,      1e-45F};
+  write_safetensors(folder / "m",
+                    std::vector<TensorView>{{"a", {2, 4}, values}, {"b", {1}, {values.data(), 1}}},
+                    {{"by", "us"}}, ValueType::bf16);
+  const SafetensorsFile file(folder / "m");
+  EXPECT_EQ(file.metadata(), (std::map<std::string, std::string>{{"by", "us"}, {"format", "pt"}}));
+  ASSERT_EQ(file.tensors().size(), 2U);
+  EXPECT_EQ(file.tensors()[0].dtype, "BF16");
+  std::vector<float> read(8);
+  file.read(file.tensors()[0], read);
+  EXPECT_THAT(read,
+              testing::ElementsAre(1.0F, -0.0F, 1.0F, 0x1.04p0F, 0x1.02p0F, 0x1.fep0F, 0x1.9ap-4F, 0.0F));
+  const std::vector<float> wrong = {std::numeric_limits<float>::quiet_NaN(), 3.4e38F};
+  write_safetensors(folder / "w", std::vector<TensorView>{{"a", {2}, wrong}}, {}, ValueType::bf16);
+  const auto bytes = read_all(folder / "w");
+  std::uint16_t nan = 0, beyond = 0;
+  std::memcpy(&nan, bytes.data() + bytes.size() - 4, 2);
+  std::memcpy(&beyond, bytes.data() + bytes.size() - 2, 2);
+  EXPECT_EQ(nan, 0x7fc0);
+  EXPECT_EQ(beyond, 0x7f80) << "infinite, as in PyTorch";
+}
+
 TEST(SafetensorsFile, RefusesAHeaderThatLies) {
   const TemporaryFolder folder;
   const auto refused = [&](const std::filesystem::path& file, const std::string& reason) {

@@ -20,12 +20,18 @@ struct MixturePart {
 [[nodiscard]] std::vector<MixturePart> parse_mixture(const std::string& text);
 [[nodiscard]] std::string to_string(const std::vector<MixturePart>& parts);
 
+/// Whether this is a live stream: -, tcp://HOST:PORT or unix:///PATH.
+[[nodiscard]] bool is_live(const std::string& path);
+
 struct DataConfig {
+  static constexpr double default_heldout = 0.02;
+
   std::string path;
   std::string mixture;
+  std::string val_path;
   std::string tokenizer = "bytes";
   std::int64_t seq_len = 256;
-  double heldout = 0.02;
+  double heldout = default_heldout;
   std::int64_t separator = -1;
   bool document_mask = false;
   std::int64_t prefetch = 2;
@@ -39,28 +45,39 @@ struct DataConfig {
 
   /// The data sets of the corpus, with weights that add up to 1: those of `mixture`, or all of `path`.
   [[nodiscard]] std::vector<MixturePart> parts() const;
-  /// Whether `path` is a live stream: -, tcp://HOST:PORT or unix:///PATH.
-  [[nodiscard]] bool is_stream() const;
+  [[nodiscard]] bool is_stream() const { return is_live(path); }
   [[nodiscard]] bool reads_standard_input() const { return path == "-"; }
-  /// Throws Error(config) naming the key if a stream is configured in a way that is not supported.
+  /// Throws Error(config) naming the key if a stream or a held-out set is configured in a way that is not
+  /// supported.
   void check() const;
+  /// Throws Error(config) if data.heldout is set although `held_out` (like "data.val_path is x.bin") already
+  /// decides what is held out.
+  void check_only_heldout(const std::string& held_out) const;
 
   void serialize(config::Archive& ar) {
     using enum config::Scope;
     ar({"path", &path, per_site,
         "corpus: text or JSONL file, folder of those (read recursively), chunk store, nanoGPT or llm.c .bin "
-        "file or a folder of them, or Megatron data set (its prefix); or a live stream of documents, which "
+        "file or a folder of them (val.bin in it is held out), or Megatron data set (its prefix); or a live "
+        "stream of documents, which "
         "is trained on as it arrives and saved in a store: - (standard input), tcp://HOST:PORT or "
         "unix:///PATH"});
     ar({"mixture", &mixture, per_site,
         "several data sets with weights, instead of path: \"web.bin = 0.7; code.bin = 0.3\""});
+    ar({"val_path", &val_path, per_site,
+        "held-out set, of any kind that path can be but a stream; training then uses all of path or mixture. "
+        "Empty: val.bin of a folder (or files like fineweb_val_000000.bin), or the fraction heldout"});
     // Members compare Corpus::tokenizer_fingerprint(): they need the same vocabulary, not the same path to
     // it.
     ar({"tokenizer", &tokenizer, per_site,
         "tokenizer: bytes, a Hugging Face tokenizer.json (byte-level BPE), a SentencePiece .model file, or "
         "vocab:N for .bin files made with another tokenizer of N ids"});
     ar({"seq_len", &seq_len, agreed, "tokens in a sequence", 1, 1 << 20});
-    ar({"heldout", &heldout, agreed, "fraction of the corpus to keep for evaluation; 0 keeps none", 0, 0.5});
+    ar({"heldout", &heldout, agreed,
+        "fraction of the corpus to keep for evaluation, if neither val_path nor a val.bin is the held-out "
+        "set; 0 "
+        "keeps none",
+        0, 0.5});
     ar({"separator", &separator, agreed,
         "token id between the documents of a .bin file; -1: the tokenizer's separator (vocab:N has none)", -1,
         4294967294.0});

@@ -22,7 +22,7 @@ class TokenStream;
 
 enum class Split : std::uint8_t { train, heldout };
 
-/// One data set of a corpus. Immutable; every function may be called from any thread.
+/// One data set of a corpus. Immutable; every function may be called from any thread. Copies share the ids.
 class DataSet {
  public:
   /// `source` provides ids below `vocab_size`; those from index `heldout_begin` on are held out.
@@ -30,9 +30,6 @@ class DataSet {
           std::string name, double weight);
   /// A stream: its first tokens are held out, the rest is the training part.
   DataSet(std::unique_ptr<TokenStream> stream, std::uint32_t vocab_size, std::string name);
-  ~DataSet();
-  DataSet(DataSet&&) noexcept;
-  DataSet& operator=(DataSet&&) noexcept;
 
   [[nodiscard]] const std::string& name() const { return name_; }
   /// Fraction of all sequences that come from this data set; the weights of a corpus add up to 1.
@@ -49,7 +46,7 @@ class DataSet {
   void read(Split split, std::uint64_t begin, std::uint64_t count, std::uint32_t width, std::byte* out) const;
 
  private:
-  std::unique_ptr<const TokenSource> source_;
+  std::shared_ptr<const TokenSource> source_;
   TokenStream* stream_ = nullptr;  ///< source_, if that is a stream
   std::uint32_t vocab_size_;
   std::uint64_t heldout_begin_;
@@ -70,9 +67,10 @@ struct StreamOptions {
 
 /// A corpus in one of the formats of docs/data.md: a live stream, text or JSONL files,
 /// a chunk store, .bin files, a Megatron data set, or a mixture of these. Text is tokenised in memory, up to
-/// `data.max_bytes`; ids are read from disk as they are used, and checked then. Held out are whole files of a
-/// folder, else the tail: at least one window, so that a small corpus can be evaluated too. Immutable; every
-/// function may be called from any thread.
+/// `data.max_bytes`; ids are read from disk as they are used, and checked then. Held out is data.val_path, or
+/// the held-out files of a folder of .bin files, or whole files of a folder of text, else the tail: at least
+/// one window, so that a small corpus can be evaluated too. Immutable; every function may be called from any
+/// thread.
 class Corpus {
  public:
   /// Throws Error(data) naming the file and what to do if the corpus is missing, unreadable or empty, or if
@@ -95,8 +93,10 @@ class Corpus {
   [[nodiscard]] std::int64_t mask_separator() const;
   /// Bytes of a token in batches: 2 if the vocabulary allows, else 4.
   [[nodiscard]] std::uint32_t width() const { return id_width(vocab_size()); }
-  /// At least one.
+  /// The data sets that training takes sequences from. At least one.
   [[nodiscard]] std::span<const DataSet> sets() const;
+  /// The data sets with the held-out parts, as many as sets(), or data.val_path alone.
+  [[nodiscard]] std::span<const DataSet> heldout_sets() const;
   /// Number of tokens in one part of all data sets.
   [[nodiscard]] std::uint64_t tokens(Split split) const;
   /// Reads the tokens [begin, begin + out.size()) of one part of all data sets, one after another.
@@ -117,5 +117,8 @@ class Corpus {
   struct Contents;
   std::unique_ptr<const Contents> contents_;
 };
+
+/// Whether `path` is a folder of .bin files of which some are held out by their names.
+[[nodiscard]] bool has_heldout_files(const std::string& path);
 
 }  // namespace isthmus::data

@@ -27,6 +27,8 @@ class Tokenizer {
   virtual void encode(std::string_view text, std::vector<std::uint32_t>& out) const = 0;
   /// Throws Error(data) for an id outside the vocabulary.
   [[nodiscard]] virtual std::string decode(std::span<const std::uint32_t> ids) const = 0;
+  /// The token in its file's spelling, also if it decodes to nothing, like </s>. Throws as decode does.
+  [[nodiscard]] virtual std::string spelling(std::uint32_t id) const { return decode(std::span(&id, 1)); }
   /// The id that follows every document.
   [[nodiscard]] virtual std::uint32_t separator() const = 0;
   /// Covers everything that decides ids: the kind of tokenizer and its size, a SentencePiece model's file, or

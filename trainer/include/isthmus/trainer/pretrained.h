@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "isthmus/outer_sync/log/safetensors.h"
 #include "isthmus/trainer/parameter_table.h"
 
 namespace isthmus::trainer {
@@ -31,12 +32,17 @@ struct PretrainedShape {
 struct PretrainedNotes {
   std::int64_t seq_len = 0;                ///< sequence length in training
   std::optional<std::uint32_t> separator;  ///< id that ends a document
+  outer_sync::log::ValueType type = outer_sync::log::ValueType::fp32;
 };
 
-/// Writes both files, in fp32, and creates the folder. Each file appears complete or not at all. Throws
+/// Writes both files, and creates the folder. Each file appears complete or not at all. Throws
 /// Error(data).
 void write_pretrained(const std::filesystem::path& folder, const ParameterTable& table,
                       std::span<const float> parameters, const PretrainedNotes& notes);
+
+/// Whether write_pretrained wrote the folder's model.safetensors. False if that file is missing or
+/// unreadable.
+[[nodiscard]] bool is_written_here(const std::filesystem::path& folder);
 
 /// The class in `transformers` for such a model.
 [[nodiscard]] std::string_view pretrained_class(const ModelConfig& config);

@@ -20,10 +20,13 @@ struct TensorView {
   std::span<const float> values;
 };
 
+/// How values are written: as they are, or rounded to the nearest bf16 number, ties to even.
+enum class ValueType : std::uint8_t { fp32, bf16 };
+
 /// Writes the file completely or not at all. Adds "format": "pt" to the metadata, which readers of model
 /// files ask for. Throws Error(data) if two tensors have the same name or the file cannot be written.
 void write_safetensors(const std::filesystem::path& file, std::span<const TensorView> tensors,
-                       const std::map<std::string, std::string>& metadata);
+                       const std::map<std::string, std::string>& metadata, ValueType type = ValueType::fp32);
 
 /// Reads an untrusted file. Allocates no more than the file's size, and accepts only headers that describe
 /// each byte of the data exactly once.
@@ -41,6 +44,8 @@ class SafetensorsFile {
 
   /// In the order of their data.
   [[nodiscard]] std::span<const Tensor> tensors() const { return tensors_; }
+  /// The texts of the metadata.
+  [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return metadata_; }
   /// Reads an F32, F16 or BF16 tensor into `out`, which must have its number of elements. Throws Error(data)
   /// for another dtype and for a value that is not finite.
   void read(const Tensor& tensor, std::span<float> out) const;
@@ -53,6 +58,7 @@ class SafetensorsFile {
   File file_;
   std::uint64_t data_begin_ = 0;
   std::vector<Tensor> tensors_;
+  std::map<std::string, std::string> metadata_;
 };
 
 }  // namespace isthmus::outer_sync::log
