@@ -7,7 +7,10 @@ namespace isthmus::app {
 void add_model_verbs(CommandLine& commands, const ModelVerbs& verbs) {
   const auto exported = std::make_shared<ExportRequest>();
   auto* verb = commands.app().add_subcommand("export", "write a run's model in Hugging Face's layout");
-  verb->add_option("run", exported->run, "folder of the run")->required();
+  verb->add_option("run", exported->run,
+                   "folder of the run, also on the machine of its launch: the model then comes from the live "
+                   "run, or from a site")
+      ->required();
   verb->add_option("--to", exported->to, "output folder for config.json, model.safetensors and the tokenizer")
       ->required();
   verb->add_option("--dtype", exported->format.dtype, "type of the written values")
@@ -20,7 +23,10 @@ void add_model_verbs(CommandLine& commands, const ModelVerbs& verbs) {
   add_set(*verb, exported->assignments);
   add_json(*verb, exported->json);
   verb->footer("Example: isthmus export runs/quickstart --to quickstart-model");
-  commands.on(*verb, [exported, run = verbs.write_model] { return run(*exported); });
+  commands.on(*verb, [&commands, exported, run = verbs.write_model] {
+    exported->build = commands.build();
+    return run(*exported);
+  });
 
   const auto evaluated = std::make_shared<EvalRequest>();
   verb =
@@ -33,7 +39,10 @@ void add_model_verbs(CommandLine& commands, const ModelVerbs& verbs) {
   add_json(*verb, evaluated->json);
   add_set(*verb, evaluated->assignments);
   verb->footer("Example: isthmus eval runs/quickstart --data /data/other.txt");
-  commands.on(*verb, [evaluated, run = verbs.evaluate] { return run(*evaluated); });
+  commands.on(*verb, [&commands, evaluated, run = verbs.evaluate] {
+    evaluated->build = commands.build();
+    return run(*evaluated);
+  });
 
   const auto sampled = std::make_shared<SampleRequest>();
   auto& options = sampled->options;
@@ -51,7 +60,10 @@ void add_model_verbs(CommandLine& commands, const ModelVerbs& verbs) {
   add_set(*verb, sampled->assignments);
   add_json(*verb, sampled->json);
   verb->footer("Example: isthmus sample runs/quickstart --prompt 'namespace at {'");
-  commands.on(*verb, [sampled, run = verbs.sample] { return run(*sampled); });
+  commands.on(*verb, [&commands, sampled, run = verbs.sample] {
+    sampled->build = commands.build();
+    return run(*sampled);
+  });
 }
 
 void add_checks(CommandLine& commands, const ModelVerbs& verbs) {

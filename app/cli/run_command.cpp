@@ -124,31 +124,37 @@ void add_worker(CommandLine& commands, std::function<int(WorkerRequest)> train) 
 
 void add_observe(CommandLine& commands, std::function<int(ObserveRequest)> observe) {
   struct Flags : ConfigOptions {
-    std::string name, out;
-    bool once = false, json = false;
+    ObserveRequest request;
   };
   const auto flags = std::make_shared<Flags>();
+  auto& request = flags->request;
   auto* verb = commands.app().add_subcommand("observe", "follow and evaluate a live run without joining it");
   verb->add_option("--config,config", flags->config, "the run's experiment in YAML")->required();
   verb->add_option("--coordinator", flags->coordinator, "HOST:PORT");
-  verb->add_option("--name", flags->name, "observer name, unique in the run; also the name of its folder")
+  verb->add_option("--name", request.name, "observer name, unique in the run; also the name of its folder")
       ->required();
-  verb->add_option("--out", flags->out,
+  verb->add_option("--to", request.to,
+                   "folder that is kept up to date with the model in Hugging Face's layout: new, empty, or "
+                   "written by an earlier `observe --to`");
+  verb->add_option("--every", request.every,
+                   "evaluate, and write --to, at each multiple of this step; by default of run.eval_every")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000}));
+  verb->add_option("--out", request.out,
                    "safetensors file for the newest global parameters, written at the end");
-  auto* once = verb->add_flag("--once", flags->once, "copy the state, evaluate it once, and exit");
+  auto* once = verb->add_flag("--once", request.once, "copy the state, evaluate it once, and exit");
   add_security(*verb, *flags);
   add_set(*verb, flags->set);
-  add_json(*verb, flags->json)->needs(once);
-  verb->footer("Example: isthmus observe --config two_sites.yaml --coordinator eu.example:7000 --name watch");
+  add_json(*verb, request.json)->needs(once);
+  verb->footer(
+      "Example: isthmus observe --config two_sites.yaml --coordinator eu.example:7000 --name watch --to "
+      "newest-model");
   commands.on(*verb, [&commands, flags, observe = std::move(observe)] {
-    return observe(
-        {.experiment =
-             load_and_choose(flags->config, flags->assignments(), std::nullopt, Purpose::training).experiment,
-         .name = flags->name,
-         .out = flags->out,
-         .json = flags->json,
-         .once = flags->once,
-         .build = commands.build()});
+    auto& given = flags->request;
+    // Without data here there is nothing to evaluate on, but the model can be written.
+    const auto purpose = given.to.empty() && given.out.empty() ? Purpose::training : Purpose::inference;
+    given.experiment = load_and_choose(flags->config, flags->assignments(), std::nullopt, purpose).experiment;
+    given.build = commands.build();
+    return observe(given);
   });
 }
 

@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "command_line/command_line.h"
-#include "worker/followers/observe.h"
+#include "model/observe.h"
 #include "worker/worker.h"
 
 namespace isthmus::app {

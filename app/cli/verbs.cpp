@@ -23,6 +23,7 @@ int run_verbs(CommandLine& commands, const TrainerVerbs* trainer, int argc, char
   add_launch(commands);
   add_attach(commands);
   add_tether(commands);
+  add_give_model(commands);
   add_compare(commands);
   add_coordinator(commands);
   add_worker(commands, verbs.worker);

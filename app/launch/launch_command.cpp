@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "isthmus/base/error.h"
+#include "launch/agent/model_giver.h"
 #include "launch/agent/site_agent.h"
 #include "launch/agent/tether.h"
 #include "launch/detach.h"
@@ -99,6 +100,21 @@ void add_tether(CommandLine& commands) {
     request->build = commands.build();
     request->program = commands.program();
     return request->started_fd >= 0 ? run_site_agent(*request) : run_tether(*request);
+  });
+}
+
+void add_give_model(CommandLine& commands) {
+  auto request = std::make_shared<GiveRequest>();
+  auto* verb = commands.app()
+                   .add_subcommand("give-model", "give a run's checkpoints to the machine of its launch")
+                   ->group("");
+  verb->add_option("--folder", request->folder, "folder of runs")->required();
+  verb->add_option("--run", request->run, "name of the run")->required();
+  verb->add_option("--site", request->site, "name of the site")->required();
+  verb->footer("Example: isthmus give-model --folder runs --run two-sites --site eu");
+  commands.on(*verb, [&commands, request] {
+    request->build = commands.build();
+    return run_give_model(*request);
   });
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// The commands `launch`, `attach`, and `tether`, which launch starts at other sites.
+// The commands `launch` and `attach`, and two that are started at sites: `tether` by launch, and `give-model`
+// by export, eval and sample.
 
 #include "command_line/command_line.h"
 
@@ -8,5 +9,6 @@ namespace isthmus::app {
 void add_launch(CommandLine& commands);
 void add_attach(CommandLine& commands);
 void add_tether(CommandLine& commands);
+void add_give_model(CommandLine& commands);
 
 }  // namespace isthmus::app

@@ -118,4 +118,15 @@ std::string LaunchFolder::summary() const { return text_if_there(path() / "summa
 
 bool LaunchFolder::run_is_unfinished() const { return may_be_there(path() / "coordinator.state"); }
 
+std::optional<std::filesystem::file_time_type> LaunchFolder::ended_at() const {
+  std::error_code none;
+  const auto end = std::filesystem::last_write_time(path() / "summary.json", none);
+  if (none || run_is_unfinished()) return std::nullopt;
+  for (const auto& begun : {config(), port_file(path())}) {  // each start writes them
+    const auto time = std::filesystem::last_write_time(begun, none);
+    if (!none && time > end) return std::nullopt;
+  }
+  return end;
+}
+
 }  // namespace isthmus::app

@@ -54,6 +54,8 @@ class LaunchFolder {
   [[nodiscard]] std::string summary() const;
   /// Whether the coordinator's state is there, which it removes at the end of the run.
   [[nodiscard]] bool run_is_unfinished() const;
+  /// When the run ended in order, by the time of its summary; nullopt if it has not ended, or continues.
+  [[nodiscard]] std::optional<std::filesystem::file_time_type> ended_at() const;
 
  private:
   /// Bytes of metrics of all local replicas; grows once one of them trains.

@@ -118,7 +118,7 @@ Evaluation evaluate(TrainedModel& model, const fs::path& all_of) {
 
 int run_eval(const EvalRequest& request) {
   JsonOutput json(request.json);
-  auto model = load_trained_model(request.model, request.assignments);
+  auto model = load_trained_model(request.model, request.assignments, request.build);
   const auto [sum, text_bytes] = evaluate(model, request.data);
   const double loss = sum.nats / static_cast<double>(sum.tokens);
   nlohmann::ordered_json figures = {

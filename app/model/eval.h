@@ -13,6 +13,7 @@ struct EvalRequest {
   std::filesystem::path out;   ///< file for the figures as JSON; may be empty
   bool json = false;
   std::vector<std::string> assignments;
+  std::string build = {};  ///< of this binary
 };
 
 /// Returns the exit status; throws Error(config) or Error(data).

@@ -147,7 +147,7 @@ int run_export(const ExportRequest& request) {
   JsonOutput json(request.json);
   const auto& format = request.format;
   check_target(request.to, request.replace);
-  const auto model = load_trained_model(request.run, request.assignments);
+  const auto model = load_trained_model(request.run, request.assignments, request.build);
   static_cast<void>(tokenizer_of(model, format.tokenizer));  // nothing is removed if this throws
   // Without it no program takes the folder for a complete model while the files are of two models.
   remove_file(request.to / "config.json");

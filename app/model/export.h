@@ -21,6 +21,7 @@ struct ExportRequest {
   bool replace = false;
   std::vector<std::string> assignments;
   bool json = false;
+  std::string build = {};  ///< of this binary
 };
 
 /// Writes the model and its tokenizer into a folder, which it creates if needed, over the files of an earlier

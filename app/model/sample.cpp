@@ -11,7 +11,7 @@ namespace isthmus::app {
 
 int run_sample(const SampleRequest& request) {
   JsonOutput json(request.json);
-  const auto model = load_trained_model(request.model, request.assignments);
+  const auto model = load_trained_model(request.model, request.assignments, request.build);
   if (model.experiment.data.tokenizer.starts_with("vocab:"))
     throw Error(ErrorKind::config, "data.tokenizer is " + model.experiment.data.tokenizer +
                                        "; sampling needs a text tokenizer: pass --set data.tokenizer=FILE");

@@ -15,6 +15,7 @@ struct SampleRequest {
   bool json = false;
   trainer::SampleOptions options;
   std::vector<std::string> assignments;
+  std::string build = {};  ///< of this binary
 };
 
 /// Prints the prompt and its continuation. Returns the exit status; throws Error(config) or Error(data).

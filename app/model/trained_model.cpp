@@ -14,6 +14,7 @@
 #include "isthmus/trainer/checkpoint_folder.h"
 #include "isthmus/trainer/pretrained.h"
 #include "model/bytes_tokenizer.h"
+#include "model/launched_run.h"
 
 namespace isthmus::app {
 
@@ -35,7 +36,7 @@ struct CheckpointAt {
 };
 
 /// Checkpoints of a run's replicas or of one replica, newest first; those of one step by replica name.
-std::vector<CheckpointAt> checkpoints_of(const fs::path& folder) {
+std::vector<CheckpointAt> saved_checkpoints(const fs::path& folder) {
   std::vector<fs::path> replicas = {folder};
   std::error_code no_folder;
   for (const auto& entry : fs::directory_iterator(folder, no_folder)) replicas.push_back(entry.path());
@@ -52,7 +53,7 @@ std::vector<CheckpointAt> checkpoints_of(const fs::path& folder) {
 /// The newest sound checkpoint. Reports damaged ones, so that an older model is not mistaken for the newest.
 trainer::Checkpoint newest_checkpoint(const fs::path& folder) {
   std::optional<Error> newest_failed;
-  for (const auto& [step, file] : checkpoints_of(folder)) {
+  for (const auto& [step, file] : saved_checkpoints(folder)) {
     try {
       auto checkpoint = trainer::read_checkpoint(file);
       if (newest_failed) say_error(fmt::format("isthmus: using {} instead", file.string()));
@@ -144,9 +145,12 @@ std::int64_t TrainedModel::mask_separator() const {
   return data.separator >= 0 ? data.separator : static_cast<std::int64_t>(tokenizer->separator());
 }
 
-TrainedModel load_trained_model(const fs::path& folder, const std::vector<std::string>& assignments) {
-  return fs::exists(folder / "config.json") ? of_pretrained(folder, assignments)
-                                            : of_run(folder, assignments);
+TrainedModel load_trained_model(const fs::path& folder, const std::vector<std::string>& assignments,
+                                const std::string& build) {
+  if (fs::exists(folder / "config.json")) return of_pretrained(folder, assignments);
+  if (saved_checkpoints(folder).empty() && is_launched_run(folder))
+    return model_of_launched_run(folder, assignments, build);
+  return of_run(folder, assignments);
 }
 
 }  // namespace isthmus::app

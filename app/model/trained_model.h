@@ -25,9 +25,11 @@ struct TrainedModel {
 };
 
 /// `folder` is a run's folder, a replica's folder in it, or a folder with a config.json. For a run, loads the
-/// newest sound checkpoint of any replica and reports damaged ones on standard error. `assignments` override
-/// the run's settings. Throws Error(config) or Error(data).
+/// newest sound checkpoint of any replica and reports damaged ones on standard error; if the folder has none,
+/// the model comes from the live run or from a site (launched_run.h). `assignments` override the run's
+/// settings; `build` is this binary's. Throws Error(config) or Error(data).
 [[nodiscard]] TrainedModel load_trained_model(const std::filesystem::path& folder,
-                                              const std::vector<std::string>& assignments);
+                                              const std::vector<std::string>& assignments,
+                                              const std::string& build);
 
 }  // namespace isthmus::app

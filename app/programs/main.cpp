@@ -144,12 +144,15 @@ int run(int argc, char** argv) {
     if ((verb == "doctor" || (verb == "join" && !reduces)) && trainer.found()) return trainer.run();
     return std::nullopt;
   });
-  const TrainerVerbs verbs{
-      .worker = train,
-      .observe = train,
-      .model = {.write_model = train, .evaluate = train, .sample = train, .selftest = train, .rank = train},
-      .device = [&](const auto&) { return trainer.missing(); },
-      .measure_step = {}};
+  const TrainerVerbs verbs{.worker = train,
+                           .observe = train,
+                           .model = {.write_model = run_export,
+                                     .evaluate = train,
+                                     .sample = train,
+                                     .selftest = train,
+                                     .rank = train},
+                           .device = [&](const auto&) { return trainer.missing(); },
+                           .measure_step = {}};
   return run_verbs(commands, &verbs, argc, argv);
 }
 

@@ -1,7 +1,9 @@
 // `isthmus observe`: follows a run that workers started by hand.
 
 #include <algorithm>
+#include <set>
 #include <sstream>
+#include <thread>
 
 #include "by_hand.h"
 
@@ -97,6 +99,61 @@ TEST_F(Observe, OnceTakesTheStateAndLeaves) {
   EXPECT_TRUE(eu.running() && us.running()) << "the workers must continue";
   EXPECT_EQ(views(), 1U);
   EXPECT_EQ(coordinator->output().find("stopping"), std::string::npos);
+  coordinator->signal(SIGINT);
+  EXPECT_EQ(eu.wait().status, 0) << site.logs();
+  EXPECT_EQ(us.wait().status, 0) << site.logs();
+  EXPECT_EQ(coordinator->wait().status, 130) << site.logs();
+}
+
+TEST_F(Observe, AFolderWithTheModelIsReplacedAsAWholeUntilTheEnd) {
+  start_coordinator(settings);
+  auto eu = worker("eu-1", settings);
+  auto us = worker("us-1", settings);
+  const auto to = site / "model";
+  auto watch = observe("watch", {"--to", to.string(), "--every", "20"});
+  std::set<int> seen;
+  std::size_t incomplete = 0;
+  const auto is_complete = [&] {
+    const auto note = nlohmann::json::parse(read_all(to / "isthmus.json"), nullptr, false);
+    if (!note.is_object()) return false;
+    seen.insert(note["step"].get<int>());
+    return std::ranges::all_of(note["files"], [&](const auto& name) {
+      return std::filesystem::exists(to / name.template get<std::string>());
+    });
+  };
+  while (watch.running()) {
+    std::this_thread::sleep_for(2ms);
+    if (!std::filesystem::exists(to)) continue;
+    // A file may be looked up in the old folder while that is being removed, but not twice.
+    if (!is_complete() && !is_complete()) ++incomplete;
+  }
+  const auto end = watch.wait();
+  ASSERT_EQ(end.status, 0) << end.report() << site.logs();
+  expect_good_end(eu, us);
+  EXPECT_EQ(incomplete, 0U) << end.report();
+  EXPECT_GT(seen.size(), 1U) << end.report();
+  const auto note = nlohmann::json::parse(read_all(to / "isthmus.json"));
+  EXPECT_EQ(note["global_hash"], site.hash());
+  const auto loss = site.isthmus({"eval", to.string(), "--data", (site / "corpus.txt").string()});
+  EXPECT_EQ(loss.status, 0) << loss.report();
+  site.write("full/notes.txt", "");
+  const auto refused = observe("again", {"--to", (site / "full").string()}).wait();
+  EXPECT_EQ(refused.status, 2) << refused.report();
+  EXPECT_THAT(refused.output, HasSubstr("which holds notes.txt; expected a new or empty folder"));
+}
+
+TEST_F(Observe, WithoutTheDataHereTheModelIsWrittenAndNotEvaluated) {
+  settings.push_back("run.steps=100000");
+  start_coordinator(settings);
+  auto eu = worker("eu-1", settings);
+  auto us = worker("us-1", settings);
+  const auto once = observe("look", {"--once", "--to", (site / "model").string(), "--set",
+                                     "data.path=" + (site / "elsewhere.bin").string()})
+                        .wait();
+  ASSERT_EQ(once.status, 0) << once.report() << site.logs();
+  EXPECT_THAT(once.output, AllOf(HasSubstr("which is not on this machine: the model is not evaluated"),
+                                 HasSubstr("wrote ")));
+  EXPECT_TRUE(std::filesystem::exists(site / "model/model.safetensors"));
   coordinator->signal(SIGINT);
   EXPECT_EQ(eu.wait().status, 0) << site.logs();
   EXPECT_EQ(us.wait().status, 0) << site.logs();

@@ -4,7 +4,7 @@ import dataclasses
 import re
 import subprocess
 
-HIDDEN = {"tether"}  # launch starts it; no help lists it
+HIDDEN = {"tether", "give-model"}  # started at sites by launch, and by export, eval and sample; no help lists them
 GLOBAL = {"--help": False, "-h": False, "--version": False, "--torch": True}  # option: takes a value
 RANGE = re.compile(r"(?:INT|UINT|FLOAT) in \[(\S+) - (\S+)\]")
 # A word in capitals, three points, or a variable stands for a value.

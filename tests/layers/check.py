@@ -91,7 +91,7 @@ APP = {
     "doctor": [*RUN, "command_line", "plan", "coordinator", "launch"],
     "bench": [*RUN, "participant", "command_line", "plan", "coordinator", "launch"],
     "compare": [*RUN, "command_line", "plan"],
-    "model": [*RUN, "worker"],
+    "model": [*RUN, "worker", "launch"],
     "cli": [*RUN, "command_line", "plan", "coordinator", "worker", "launch", "doctor", "bench", "compare", "model"],
     "programs": [*RUN, "worker", "cli"],
 }

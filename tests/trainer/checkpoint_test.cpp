@@ -62,6 +62,31 @@ TEST(Checkpoint, GivesBackWhatWasWritten) {
   EXPECT_FALSE(std::filesystem::exists(sample.folder / "a.ckpt.partial"));
 }
 
+TEST(Checkpoint, ACopyOfSomeSectionsIsACheckpoint) {
+  Sample sample;
+  std::string copy;
+  std::uint64_t announced = 0;
+  const PartialCopy to{.length = [&](std::uint64_t bytes) { announced = bytes; },
+                       .bytes =
+                           [&](std::span<const std::byte> piece) {
+                             copy.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+                           }};
+  copy_sections(sample.file, std::vector<std::string>{"empty", "config"}, to);
+  EXPECT_EQ(announced, copy.size());
+  EXPECT_LT(copy.size(), sample.text.size());
+  const auto file = sample.folder.write("copy.ckpt", copy);
+  const auto checkpoint = read_checkpoint(file, model);
+  EXPECT_EQ(checkpoint.step, 1200);
+  EXPECT_EQ(checkpoint.sections.size(), 2);
+  EXPECT_EQ(checkpoint.section("config"), bytes_of("model.layers: 2\n"));
+  EXPECT_EQ(section_digest(file, "config"), section_digest(sample.file, "config"));
+  copy.clear();
+  EXPECT_THROW(copy_sections(sample.file, std::vector<std::string>{"config", "other"}, to), Error);
+  sample.put(sample.text.substr(0, sample.text.size() - 1));
+  EXPECT_THROW(copy_sections(sample.file, std::vector<std::string>{"config"}, to), Error);
+  EXPECT_TRUE(copy.empty()) << "an unsound file must be refused before anything is copied";
+}
+
 TEST(Checkpoint, ReplacesAnOlderFile) {
   Sample sample;
   write_checkpoint(sample.file, model, 1300, {});

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
 #include "isthmus/base/error.h"
@@ -14,6 +13,7 @@ namespace {
 constexpr std::array magic = {'I', 'S', 'T', 'H', 'C', 'K', 'P', 'T'};
 constexpr std::uint32_t max_sections = 64;
 constexpr std::size_t max_name = 255;
+constexpr std::size_t piece_bytes = std::size_t{1} << 20;
 
 struct SectionEntry {
   std::string name;
@@ -61,6 +61,11 @@ class FileReader {
     take(std::as_writable_bytes(std::span(&value, 1)), what);
     hasher.update(std::as_bytes(std::span(&value, 1)));
     return value;
+  }
+  /// At most as many as are left.
+  void skip(std::uint64_t bytes) {
+    open_.skip(bytes);
+    left_ -= bytes;
   }
   [[nodiscard]] std::uint64_t left() const { return left_; }
 
@@ -200,12 +205,11 @@ Checkpoint read_checkpoint(const std::filesystem::path& file) {
 }
 
 void check_checkpoint(const std::filesystem::path& file, const Digest& model) {
-  constexpr std::size_t piece = std::size_t{1} << 20;
   FileReader in(file);
   const auto header = read_header(in);
   refuse_other_model(in, header, model);
   refuse_other_length(in, header);
-  Bytes memory(piece);
+  Bytes memory(piece_bytes);
   for (const auto& entry : header.sections) check_section(in, entry, memory);
 }
 
@@ -224,51 +228,35 @@ std::optional<Digest> section_digest(const std::filesystem::path& file, const st
   return found == header.sections.end() ? std::nullopt : std::optional(found->digest);
 }
 
-namespace {
-
-constexpr const char* parameters_name = "parameters";
-constexpr const char* first_moment_name = "first_moment";
-constexpr const char* second_moment_name = "second_moment";
-
-std::vector<float> take_floats(Checkpoint& checkpoint, const char* name, std::uint64_t size) {
-  const auto& bytes = checkpoint.section(name);
-  if (bytes.size() != size * sizeof(float)) {
-    data_error("checkpoint " + checkpoint.file.string() + ": section " + name + " has " +
-               std::to_string(bytes.size()) + " bytes; expected " + std::to_string(size * sizeof(float)));
+void copy_sections(const std::filesystem::path& file, std::span<const std::string> names,
+                   const PartialCopy& to) {
+  FileReader in(file);
+  const auto header = read_header(in);
+  refuse_other_length(in, header);
+  Header copy{header.model, header.step, {}};
+  std::uint64_t length = 0;
+  for (const auto& entry : header.sections) {
+    if (std::ranges::find(names, entry.name) == names.end()) continue;
+    copy.sections.push_back(entry);
+    length += entry.length;
   }
-  std::vector<float> values(size);
-  std::memcpy(values.data(), bytes.data(), bytes.size());
-  checkpoint.sections.erase(name);
-  return values;
-}
-
-}  // namespace
-
-void save_replica(const std::filesystem::path& file, const Digest& model, const ReplicaState& state,
-                  std::span<const SectionView> others) {
-  const auto view = [](const char* name, const std::vector<float>& values) {
-    return SectionView{name, std::as_bytes(std::span(values))};
-  };
-  std::vector<SectionView> sections = {view(parameters_name, state.parameters),
-                                       view(first_moment_name, state.first_moment),
-                                       view(second_moment_name, state.second_moment)};
-  sections.insert(sections.end(), others.begin(), others.end());
-  write_checkpoint(file, model, state.steps, sections);
-}
-
-void save_replica(const std::filesystem::path& file, const Replica& replica,
-                  std::span<const SectionView> others) {
-  save_replica(file, replica.table().fingerprint(), replica.state(), others);
-}
-
-Checkpoint load_replica(const std::filesystem::path& file, Replica& replica) {
-  auto checkpoint = read_checkpoint(file, replica.table().fingerprint());
-  const auto size = replica.table().buffer_size();
-  replica.restore({.steps = checkpoint.step,
-                   .parameters = take_floats(checkpoint, parameters_name, size),
-                   .first_moment = take_floats(checkpoint, first_moment_name, size),
-                   .second_moment = take_floats(checkpoint, second_moment_name, size)});
-  return checkpoint;
+  if (copy.sections.size() != names.size()) in.refuse("it lacks a section of the run's state");
+  const auto bytes = to_bytes(copy);
+  to.length(bytes.size() + length);
+  to.bytes(bytes);
+  Bytes memory(piece_bytes);
+  for (const auto& entry : header.sections) {
+    if (std::ranges::find(names, entry.name) == names.end()) {
+      in.skip(entry.length);
+      continue;
+    }
+    for (auto left = entry.length; left > 0;) {
+      const auto piece = std::span(memory).first(std::min<std::uint64_t>(left, memory.size()));
+      in.take(piece, name_of(entry));
+      to.bytes(piece);
+      left -= piece.size();
+    }
+  }
 }
 
 }  // namespace isthmus::trainer

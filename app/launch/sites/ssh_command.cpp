@@ -24,6 +24,10 @@ std::string export_lines(const LauncherConfig& launcher) {
 }
 
 std::vector<std::string> ssh_command(const LauncherConfig& launcher, const AgentOptions& agent) {
+  return ssh_to_run(launcher, tether_script(launcher, agent));
+}
+
+std::vector<std::string> ssh_to_run(const LauncherConfig& launcher, const std::string& script) {
   // ssh uses the first of several values, so the config cannot override the first three.
   std::vector<std::string> command = {"ssh", "-T", "-a", "-x"};
   const auto option = [&](const std::string& text) { command.insert(command.end(), {"-o", text}); };
@@ -37,12 +41,11 @@ std::vector<std::string> ssh_command(const LauncherConfig& launcher, const Agent
     option("IdentitiesOnly=yes");
     command.insert(command.end(), {"-i", launcher.identity});
   }
-  command.insert(command.end(),
-                 {"--", launcher.ssh, "exec /bin/sh -c " + shell_word(tether_script(launcher, agent))});
+  command.insert(command.end(), {"--", launcher.ssh, "exec /bin/sh -c " + shell_word(script)});
   return command;
 }
 
-std::string tether_script(const LauncherConfig& launcher, const AgentOptions& agent) {
+std::string program_script(const LauncherConfig& launcher, const std::vector<std::string>& arguments) {
   auto script = export_lines(launcher);
   for (const auto& line : launcher.setup) {
     script += fmt::format("{{ {}\n}} || {{ echo {} >&2; exit 3; }}\n", line,
@@ -51,10 +54,14 @@ std::string tether_script(const LauncherConfig& launcher, const AgentOptions& ag
   script += fmt::format("program={}\n", path_word(launcher.program));
   script +=
       "command -v \"$program\" >/dev/null 2>&1 || { echo \"there is no program $program\" >&2; exit 3; }\n";
-  std::vector<std::string> words = {"exec", "\"$program\""};
+  return script + "exec \"$program\" " + joined(arguments, " ");
+}
+
+std::string tether_script(const LauncherConfig& launcher, const AgentOptions& agent) {
+  std::vector<std::string> words;
   add_tether_words(words, path_word(launcher.folder),
                    {shell_word(agent.run), shell_word(agent.site), agent.silence, agent.grace});
-  return script + joined(words, " ");
+  return program_script(launcher, words);
 }
 
 }  // namespace isthmus::app

@@ -10,12 +10,14 @@
 
 namespace isthmus::app {
 
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name.size() <= 64 && name.front() != '.' &&
+         name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") ==
+             std::string::npos;
+}
+
 void check_name(const std::string& what, const std::string& name) {
-  const bool plain =
-      !name.empty() && name.size() <= 64 && name.front() != '.' &&
-      name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") ==
-          std::string::npos;
-  if (!plain) {
+  if (!is_plain_name(name)) {
     throw Error(ErrorKind::config,
                 what + " is '" + name +
                     "'; expected up to 64 letters, digits, '.', '_' and '-', not beginning "
@@ -26,7 +28,7 @@ void check_name(const std::string& what, const std::string& name) {
 void check_member_name(const std::string& what, const std::string& name) {
   check_name(what, name);
   constexpr auto taken = std::to_array<std::string_view>(
-      {"config.yaml", "coordinator", "dashboard.token", "launch.json", "launch.log", "launch.seen",
+      {"config.yaml", "coordinator", "dashboard.token", "fetched", "launch.json", "launch.log", "launch.seen",
        "metrics.jsonl", "run.secret", "stores", "summary.json", "wandb"});
   const auto is_of = [&name](std::string_view own) {
     return name == own || name.starts_with(std::string(own) + '.');

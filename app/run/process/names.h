@@ -5,6 +5,8 @@
 
 namespace isthmus::app {
 
+/// Whether the name is valid for a folder: 1 to 64 letters, digits, '.', '_' and '-', not beginning with '.'.
+[[nodiscard]] bool is_plain_name(const std::string& name);
 /// Throws Error(config) naming `what` unless the name is valid for a folder: letters, digits, '.', '_' and
 /// '-'.
 void check_name(const std::string& what, const std::string& name);

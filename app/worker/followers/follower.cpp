@@ -23,12 +23,18 @@ outer_sync::NetworkConfig unknown_to_others(outer_sync::NetworkConfig network) {
   return network;
 }
 
+/// Steps between two evaluations of the run; it always evaluates the last step.
+std::uint64_t evaluation_interval(const RunConfig& run) {
+  return static_cast<std::uint64_t>(run.eval_every > 0 ? run.eval_every : run.steps);
+}
+
 }  // namespace
 
 Follower::Follower(const Experiment& experiment, const outer_sync::FragmentLayout& layout,
-                   std::function<void()> while_waiting)
+                   std::function<void()> while_waiting, std::uint64_t every)
     : config_(experiment),
       layout_(layout),
+      every_(every > 0 ? every : evaluation_interval(experiment.run)),
       local_(layout.buffer_size()),
       node_(unknown_to_others(experiment.network), layout,
             outer_sync::codec_plan(experiment.outer, static_cast<std::uint64_t>(experiment.run.seed)),
@@ -43,6 +49,7 @@ void Follower::join(outer_sync::protocol::Hello hello) {
 
 bool Follower::follow(const Rounds& until) {
   seen_ = node_.follow(loop_, until);
+  ++arrived_;
   return seen_.goes_on;
 }
 
@@ -75,14 +82,9 @@ bool Follower::is_over() const {
 
 bool Follower::is_at_target() const { return target_ && has_state() && !is_over() && rounds() == limits(); }
 
-/// Steps between two evaluations of the run; it always evaluates the last step.
-std::uint64_t Follower::every() const {
-  return static_cast<std::uint64_t>(config_.run.eval_every > 0 ? config_.run.eval_every : config_.run.steps);
-}
-
 std::optional<Follower::Moment> Follower::next() {
   for (;;) {
-    if (is_at_target()) return Moment{std::exchange(target_, *target_ + every())};
+    if (is_at_target()) return Moment{std::exchange(target_, *target_ + every_)};
     if (!follow(limits())) break;
     if (!has_state()) {
       target_.reset();
@@ -92,7 +94,7 @@ std::optional<Follower::Moment> Follower::next() {
     // A fragment that was copied again may be past the target.
     const auto at = rounds(), due = limits();
     if (begins || !std::ranges::equal(at, due, std::less_equal<>()))
-      target_ = loop_.schedule().step_with(at, every());
+      target_ = loop_.schedule().step_with(at, every_);
     if (begins && !is_at_target()) return Moment{};
   }
   drain();

@@ -22,9 +22,9 @@ class Follower {
   using Rounds = std::vector<outer_sync::protocol::Round>;
 
   /// The layout must outlive it. `while_waiting` is called regularly during waits, and may throw; may be
-  /// null.
+  /// null. `every`: steps between the moments of `next`; 0: as the run evaluates.
   Follower(const Experiment& experiment, const outer_sync::FragmentLayout& layout,
-           std::function<void()> while_waiting);
+           std::function<void()> while_waiting, std::uint64_t every = 0);
 
   /// Throws Error(config) if rejected, Error(network) if no coordinator answers.
   void join(outer_sync::protocol::Hello hello);
@@ -34,13 +34,17 @@ class Follower {
   struct Moment {
     std::optional<std::uint64_t> step;
   };
-  /// Blocks until the next step that the run evaluates (`run.eval_every`). nullopt once the run has ended:
-  /// the parameters are then the final ones, if `has_state`.
+  /// Blocks until the next step that the run evaluates (`run.eval_every`), or of `every`. nullopt once the
+  /// run has ended: the parameters are then the final ones, if `has_state`.
   [[nodiscard]] std::optional<Moment> next();
   /// Blocks until it has caught up with the run, at any step. False once the run has ended.
   [[nodiscard]] bool catch_up();
 
   [[nodiscard]] bool has_state() const { return seen_.has_state; }
+  /// States and rounds applied so far.
+  [[nodiscard]] std::uint64_t arrived() const { return arrived_; }
+  /// The step by which the applied rounds are due.
+  [[nodiscard]] std::uint64_t step() const { return loop_.schedule().step_with(rounds(), 1); }
   /// Newest applied round of each fragment.
   [[nodiscard]] Rounds rounds() const;
   [[nodiscard]] std::span<const float> global_parameters() { return loop_.global_parameters(); }
@@ -71,16 +75,17 @@ class Follower {
   [[nodiscard]] Rounds limits() const;
   [[nodiscard]] bool is_over() const;
   [[nodiscard]] bool is_at_target() const;
-  [[nodiscard]] std::uint64_t every() const;
   void drain();
 
   const Experiment& config_;
   const outer_sync::FragmentLayout& layout_;
+  std::uint64_t every_;  ///< steps between two moments
   Trace trace_;
   PlainParameters local_;
   outer_sync::MemberNode node_;
   outer_sync::OuterLoop loop_;
   outer_sync::Following seen_;
+  std::uint64_t arrived_ = 0;
   std::optional<std::uint64_t> target_;  ///< step of the next moment; nullopt before the state is here
 };
 

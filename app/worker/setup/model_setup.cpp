@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "isthmus/outer_sync/log/fingerprint.h"
+#include "worker/setup/model_hello.h"
 
 namespace isthmus::app {
 
@@ -26,11 +26,7 @@ ModelSetup::ModelSetup(const Experiment& experiment, const std::optional<data::S
 
 outer_sync::protocol::Hello ModelSetup::hello(Experiment& experiment, const std::string& name,
                                               const std::string& build) const {
-  auto hello = hello_of(experiment, name, build);
-  // Not the table's own fingerprint, which covers this trainer's settings: those are compared key by key.
-  hello.model = outer_sync::fingerprint_of(trainer::logged_tensors(table), table.layout());
-  hello.tokenizer = corpus.tokenizer_fingerprint();
-  return hello;
+  return model_hello(experiment, table, corpus.tokenizer_fingerprint(), name, build);
 }
 
 trainer::LossSum ModelSetup::evaluate(std::span<const float> parameters, std::uint64_t replica,
@@ -47,13 +43,6 @@ double ModelSetup::bytes_per_token(const Experiment& experiment) const {
   corpus.read(data::Split::heldout, 0, ids);
   const auto text = corpus.tokenizer().decode(std::vector<std::uint32_t>(ids.begin(), ids.end()));
   return static_cast<double>(text.size()) / static_cast<double>(tokens);
-}
-
-std::vector<outer_sync::log::TensorView> ModelSetup::tensors(std::span<const float> parameters) const {
-  std::vector<outer_sync::log::TensorView> out;
-  for (const auto& tensor : table.tensors())
-    out.push_back({tensor.name, tensor.shape, parameters.subspan(tensor.range.begin, tensor.range.size)});
-  return out;
 }
 
 }  // namespace isthmus::app

@@ -10,7 +10,6 @@
 #include "isthmus/data/corpus.h"
 #include "isthmus/data/device.h"
 #include "isthmus/data/heldout.h"
-#include "isthmus/outer_sync/log/safetensors.h"
 #include "isthmus/outer_sync/protocol/messages/joining.h"
 #include "isthmus/trainer/device.h"
 #include "isthmus/trainer/evaluate.h"
@@ -47,8 +46,6 @@ struct ModelSetup {
                                           std::uint64_t replicas = 1);
   /// Mean bytes of text per held-out token; 0 if tokens are not text.
   [[nodiscard]] double bytes_per_token(const Experiment& experiment) const;
-  /// The tensors in flat parameters, by name.
-  [[nodiscard]] std::vector<outer_sync::log::TensorView> tensors(std::span<const float> parameters) const;
 };
 
 }  // namespace isthmus::app

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -16,9 +17,11 @@
 
 #include "isthmus/base/archive.h"
 #include "isthmus/base/hash.h"
-#include "isthmus/trainer/replica.h"
 
 namespace isthmus::trainer {
+
+class Replica;
+struct ReplicaState;
 
 inline constexpr std::uint32_t checkpoint_version = 6;
 /// The section with the state that all replicas of a run agree on: two checkpoints of one step belong to one
@@ -61,6 +64,16 @@ void check_checkpoint_header(const std::filesystem::path& file, const Digest& mo
 /// check_checkpoint_header, but accepts any model.
 [[nodiscard]] std::optional<Digest> section_digest(const std::filesystem::path& file,
                                                    const std::string& name);
+
+/// A copy of a checkpoint with only some of its sections, for a machine that needs no more: its length, then
+/// its bytes in pieces. Does not verify the sections' checksums, which the copy has too. Throws like
+/// section_digest, and Error(data) naming the file if it lacks one of the sections.
+struct PartialCopy {
+  std::function<void(std::uint64_t)> length;
+  std::function<void(std::span<const std::byte>)> bytes;
+};
+void copy_sections(const std::filesystem::path& file, std::span<const std::string> names,
+                   const PartialCopy& to);
 
 /// Writes a replica's state in the sections "parameters", "first_moment" and "second_moment", next to the
 /// sections `others` (the outer loop's state, the config as YAML). `model` is the table's fingerprint.

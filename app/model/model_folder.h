@@ -1,0 +1,28 @@
+#pragma once
+// A folder with a model that is replaced as a whole, so that a reader finds the old files or the new ones,
+// each complete. Used by `observe --to`, on one thread.
+
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+namespace isthmus::app {
+
+class ModelFolder {
+ public:
+  /// Throws Error(config) unless the folder is new, empty, or holds only files that this class has written:
+  /// isthmus.json in it lists them.
+  explicit ModelFolder(const std::filesystem::path& folder);
+
+  /// Calls `write` with a temporary folder next to it, adds isthmus.json with the entries of `note`, and
+  /// swaps the two. Throws Error(data), Error(config) if a file of others has appeared in the folder, and
+  /// what `write` throws; the folder is then unchanged.
+  void replace(const std::function<void(const std::filesystem::path&)>& write, nlohmann::ordered_json note);
+  [[nodiscard]] const std::filesystem::path& path() const { return folder_; }
+
+ private:
+  void refuse_files_of_others() const;
+  std::filesystem::path folder_, fresh_;
+};
+
+}  // namespace isthmus::app
