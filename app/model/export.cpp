@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -12,6 +10,7 @@
 #include "isthmus/base/text_file.h"
 #include "isthmus/trainer/pretrained.h"
 #include "model/bytes_tokenizer.h"
+#include "model/model_folder.h"
 #include "run/output/json_output.h"
 
 namespace isthmus::app {
@@ -24,49 +23,7 @@ namespace {
 constexpr const char* tokenizer_json_name = "tokenizer.json";
 constexpr const char* tokenizer_model_name = "tokenizer.model";
 constexpr const char* tokenizer_settings_name = "tokenizer_config.json";
-constexpr std::array written_names = {"config.json", "model.safetensors", tokenizer_json_name,
-                                      tokenizer_model_name, tokenizer_settings_name};
 constexpr std::size_t max_tokenizer_bytes = 256 << 20;
-
-// ---- the output folder ----
-
-/// Whether an export writes this file, or leaves it when it is interrupted.
-bool is_of_export(const fs::path& file) {
-  const auto name = file.filename().string();
-  return std::ranges::any_of(
-      written_names, [&](const std::string& own) { return name == own || name == own + partial_suffix; });
-}
-
-/// Throws unless the model may be written to this folder: a new or empty one, or, with --replace, that of an
-/// earlier export.
-void check_target(const fs::path& to, bool replace) {
-  const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorKind::config, "--to " + to.string() + " " + why);
-  };
-  std::error_code error;
-  const auto status = fs::status(to, error);
-  if (status.type() == fs::file_type::not_found) return;
-  if (!fs::is_directory(status)) refuse("is not a folder; expected a new or empty folder");
-  bool has_files = false;
-  std::string other;
-  for (fs::directory_iterator it(to, error), end; !error && it != end; it.increment(error)) {
-    if (it->path().extension() != partial_suffix) has_files = true;
-    if (!is_of_export(it->path())) other = it->path().filename().string();
-  }
-  if (error) refuse("cannot be read: " + error.message());
-  if (!has_files && other.empty()) return;
-  if (!replace)
-    refuse(
-        "has files already; expected a new or empty folder, or --replace to replace the model of an earlier "
-        "export");
-  if (!other.empty())
-    refuse("has " + other + ", which `isthmus export` did not write; remove it, or name another folder");
-  if (!trainer::is_written_here(to))
-    refuse(
-        "has a model that this version of `isthmus export` did not write; remove it, or name another folder");
-}
-
-// ---- the tokenizer ----
 
 struct ExportedTokenizer {
   std::vector<std::pair<std::string, std::string>> files;  ///< names and contents
@@ -136,22 +93,18 @@ std::string write_model_folder(const TrainedModel& model, const fs::path& to, co
       {.seq_len = model.experiment.data.seq_len,
        .separator = tokenizer.separator,
        .type = format.dtype == "bf16" ? outer_sync::log::ValueType::bf16 : outer_sync::log::ValueType::fp32});
-  for (const std::string name : {tokenizer_settings_name, tokenizer_json_name, tokenizer_model_name}) {
-    const auto file = std::ranges::find(tokenizer.files, name, &std::pair<std::string, std::string>::first);
-    file != tokenizer.files.end() ? replace_file(to / name, file->second) : remove_file(to / name);
-  }
+  for (const auto& [name, text] : tokenizer.files) replace_file(to / name, text);
   return tokenizer.description;
 }
 
 int run_export(const ExportRequest& request) {
   JsonOutput json(request.json);
   const auto& format = request.format;
-  check_target(request.to, request.replace);
+  ModelFolder folder(request.to, request.replace);
   const auto model = load_trained_model(request.run, request.assignments, request.build);
-  static_cast<void>(tokenizer_of(model, format.tokenizer));  // nothing is removed if this throws
-  // Without it no program takes the folder for a complete model while the files are of two models.
-  remove_file(request.to / "config.json");
-  const auto tokenizer = write_model_folder(model, request.to, format);
+  std::string tokenizer;
+  folder.replace([&](const auto& to) { tokenizer = write_model_folder(model, to, format); },
+                 {{"model", model.origin}});
   fmt::print("{}\n{} of {} parameters in {}, {}\nwrote {}\n", model.origin,
              trainer::pretrained_class(model.experiment.model), model.table.parameters(), format.dtype,
              tokenizer, request.to.string());

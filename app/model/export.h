@@ -11,8 +11,8 @@ namespace isthmus::app {
 
 struct ExportFormat {
   std::string dtype = "fp32";  ///< or bf16
-  std::filesystem::path tokenizer =
-      {};  ///< for a run that knows only the size of its vocabulary; may be empty
+  /// For a run that knows only the size of its vocabulary; may be empty.
+  std::filesystem::path tokenizer = {};
 };
 
 struct ExportRequest {
@@ -24,14 +24,13 @@ struct ExportRequest {
   std::string build = {};  ///< of this binary
 };
 
-/// Writes the model and its tokenizer into a folder, which it creates if needed, over the files of an earlier
-/// export. Returns a description of the tokenizer. Throws Error(config) for another tokenizer than the
-/// model's, and as write_pretrained does.
+/// Writes the model and its tokenizer into an empty folder, which it creates if needed. Returns a description
+/// of the tokenizer. Throws Error(config) for another tokenizer than the model's, and as write_pretrained
+/// does.
 std::string write_model_folder(const TrainedModel& model, const std::filesystem::path& to,
                                const ExportFormat& format = {});
 
-/// Returns the exit status. Throws Error(config) for an output folder that it must not write to, and as
-/// load_trained_model and write_model_folder do.
+/// Returns the exit status. Throws as ModelFolder, load_trained_model and write_model_folder do.
 [[nodiscard]] int run_export(const ExportRequest& request);
 
 }  // namespace isthmus::app

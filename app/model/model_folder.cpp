@@ -63,11 +63,17 @@ void exchange_folders(const fs::path& fresh, const fs::path& folder) {
 
 }  // namespace
 
-ModelFolder::ModelFolder(const fs::path& folder) : folder_(fs::weakly_canonical(fs::absolute(folder))) {
+ModelFolder::ModelFolder(const fs::path& folder, bool may_replace)
+    : folder_(fs::weakly_canonical(fs::absolute(folder))) {
   if (!folder_.has_filename()) folder_ = folder_.parent_path();
   fresh_ = folder_.parent_path() / fmt::format(".{}.isthmus-partial", folder_.filename().string());
   if (fs::exists(folder_) && !fs::is_directory(folder_))
     config_error(fmt::format("--to is {}, which is a file; expected a folder", folder_.string()));
+  if (!may_replace && !names_in(folder_).empty())
+    config_error(fmt::format(
+        "--to is {}, which has files already; expected a new or empty folder, or --replace to replace the "
+        "model of an earlier export",
+        folder_.string()));
   refuse_files_of_others();
 }
 
@@ -76,8 +82,8 @@ void ModelFolder::refuse_files_of_others() const {
   for (const auto& name : names_in(folder_)) {
     if (!own.contains(name))
       config_error(fmt::format(
-          "--to is {}, which holds {}; expected a new or empty folder, or the folder of an earlier "
-          "`isthmus observe --to` with nothing added: it is replaced as a whole",
+          "--to is {}, which holds {}; expected a new or empty folder, or one that `isthmus export` or "
+          "`isthmus observe --to` has written, with nothing added: it is replaced as a whole",
           folder_.string(), name));
   }
 }

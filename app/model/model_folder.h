@@ -1,6 +1,6 @@
 #pragma once
 // A folder with a model that is replaced as a whole, so that a reader finds the old files or the new ones,
-// each complete. Used by `observe --to`, on one thread.
+// each complete. Used by `export` and `observe --to`, on one thread.
 
 #include <filesystem>
 #include <functional>
@@ -10,9 +10,9 @@ namespace isthmus::app {
 
 class ModelFolder {
  public:
-  /// Throws Error(config) unless the folder is new, empty, or holds only files that this class has written:
-  /// isthmus.json in it lists them.
-  explicit ModelFolder(const std::filesystem::path& folder);
+  /// Throws Error(config) unless the folder is new or empty or, with `may_replace`, holds only files that
+  /// this class has written: isthmus.json in it lists them.
+  ModelFolder(const std::filesystem::path& folder, bool may_replace);
 
   /// Calls `write` with a temporary folder next to it, adds isthmus.json with the entries of `note`, and
   /// swaps the two. Throws Error(data), Error(config) if a file of others has appeared in the folder, and

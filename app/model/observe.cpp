@@ -70,7 +70,7 @@ class Observer {
         model_(model_of(config_)),
         metrics_(folder_ / "metrics.jsonl"),
         follower_(config_, model_.table.layout(), nullptr, static_cast<std::uint64_t>(request_.every)) {
-    if (!request_.to.empty()) published_.emplace(request_.to);
+    if (!request_.to.empty()) published_.emplace(request_.to, true);
     const bool only_evaluates = request_.out.empty() && !published_;
     if (only_evaluates || is_here(config_.data)) {
       evaluation_.emplace(config_);

@@ -97,16 +97,6 @@ TEST(Pretrained, Bf16IsReadBackRounded) {
     ASSERT_NEAR(values[i], model.values[i], std::abs(model.values[i]) / 256);
 }
 
-TEST(Pretrained, AFileOfAnotherProgramIsNotOurs) {
-  const Exported model(small_shape());
-  EXPECT_TRUE(is_written_here(model.path));
-  model.rewrite([](const auto&) { return true; });
-  EXPECT_FALSE(is_written_here(model.path));
-  model.folder.write("model/model.safetensors", "{}");
-  EXPECT_FALSE(is_written_here(model.path));
-  EXPECT_FALSE(is_written_here(model.folder / "none"));
-}
-
 TEST(Pretrained, AReplicaBeginsWithIt) {
   const Exported model(small_gpt2_shape());
   auto options = small_options();

@@ -22,9 +22,6 @@ namespace {
 
 constexpr const char* config_name = "config.json";
 constexpr const char* weights_name = "model.safetensors";
-/// Metadata of the weights' file. Other programs that write such a file do not keep it.
-constexpr const char* writer_key = "written_by";
-constexpr const char* writer_name = "isthmus export";
 constexpr std::uint64_t max_config_bytes = 1 << 20;  // bytes
 constexpr int deepest_json = 20;
 
@@ -194,16 +191,6 @@ std::string_view pretrained_class(const ModelConfig& config) {
   return config.qk_norm ? "Qwen3ForCausalLM" : "LlamaForCausalLM";
 }
 
-bool is_written_here(const fs::path& folder) {
-  try {
-    const SafetensorsFile file(folder / weights_name);
-    const auto found = file.metadata().find(writer_key);
-    return found != file.metadata().end() && found->second == writer_name;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 PretrainedShape read_pretrained_shape(const fs::path& folder) {
   const ConfigFile in(folder / config_name);
   const auto& type = in["model_type"];
@@ -293,7 +280,7 @@ void write_pretrained(const fs::path& folder, const ParameterTable& table, std::
   std::vector<TensorView> tensors;
   for (const auto& tensor : table.tensors())
     tensors.push_back({tensor.name, tensor.shape, parameters.subspan(tensor.range.begin, tensor.range.size)});
-  outer_sync::log::write_safetensors(folder / weights_name, tensors, {{writer_key, writer_name}}, notes.type);
+  outer_sync::log::write_safetensors(folder / weights_name, tensors, {}, notes.type);
   replace_file(folder / config_name, config.dump(2) + "\n");
 }
 

@@ -40,10 +40,6 @@ struct PretrainedNotes {
 void write_pretrained(const std::filesystem::path& folder, const ParameterTable& table,
                       std::span<const float> parameters, const PretrainedNotes& notes);
 
-/// Whether write_pretrained wrote the folder's model.safetensors. False if that file is missing or
-/// unreadable.
-[[nodiscard]] bool is_written_here(const std::filesystem::path& folder);
-
 /// The class in `transformers` for such a model.
 [[nodiscard]] std::string_view pretrained_class(const ModelConfig& config);
 
