@@ -10,6 +10,7 @@
 
 #include "config_text.h"
 #include "isthmus/base/error.h"
+#include "isthmus/base/near_word.h"
 
 namespace isthmus::config {
 namespace {
@@ -195,20 +196,6 @@ void Reader::finish() const {
 
 namespace {
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    auto diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const auto replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
 std::string_view last_part(std::string_view key) {
   const auto dot = key.rfind('.');
   return dot == key.npos ? key : key.substr(dot + 1);
@@ -235,9 +222,10 @@ std::string nearest(std::string_view key, std::span<const std::string> valid) {
 
 namespace {
 
-/// A string is quoted where it would read back as something else.
+/// A free text is quoted where it would read back as something else. A choice is a plain word.
 std::string yaml_value(const Item& item) {
-  return item.kind == Kind::text ? yaml_string(item.value) : item.value;
+  const bool is_word = !item.choices.empty() && !item.value.empty();
+  return item.kind == Kind::text && !is_word ? yaml_string(item.value) : item.value;
 }
 
 /// In the order of ValueRef.

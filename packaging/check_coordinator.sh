@@ -86,7 +86,7 @@ data: {path: none, tokenizer: bytes, seq_len: 32}
 metrics: {listen: 9400}
 network: {certs: certs/check, coordinator: "localhost:7000"}
 YAML
-start coordinator coordinator --config check.yaml
+start coordinator coordinator check.yaml
 wait_for "$base/coordinator.log" "listens at port 7000"
 
 exec 3<>/dev/tcp/127.0.0.1/9400
@@ -96,12 +96,12 @@ exec 3>&-
 grep -q '^isthmus_build_info{.*process="coordinator"' "$base/metrics.log" || fail "the metrics page does not have the coordinator's isthmus_build_info"
 
 reached_at() { # HOST
-  program ctl status --config check.yaml --coordinator "$1:7000" >"$base/status.log" 2>&1 || fail "the coordinator is not reached at $1"
+  program ctl status check.yaml --coordinator "$1:7000" >"$base/status.log" 2>&1 || fail "the coordinator is not reached at $1"
   grep -q '^run check: joining' "$base/status.log" || fail "ctl status at $1 did not print 'run check: joining'"
   echo "reached at $1"
 }
 not_reached_at() { # HOST
-  ! program ctl status --config check.yaml --coordinator "$1:7000" >"$base/status.log" 2>&1 || fail "$1 was reached, though no such name exists"
+  ! program ctl status check.yaml --coordinator "$1:7000" >"$base/status.log" 2>&1 || fail "$1 was reached, though no such name exists"
 }
 reached_at 127.0.0.1
 reached_at localhost
@@ -121,6 +121,6 @@ not_reached_at nowhere.test
 # A worker finds its own program file through /proc.
 mkdir "$root/proc"
 mount --rbind /proc "$root/proc"
-start third worker --reduce-only --config check.yaml --coordinator coordinator.test:7000 --name third --listen none
+start third worker --reduce-only check.yaml --coordinator coordinator.test:7000 --name third --listen none
 wait_for "$base/coordinator.log" "third joined"
 echo "passed: ${tarball##*/}"

@@ -74,9 +74,9 @@ as_user 'isthmus --version; isthmus-coordinator --version >version; isthmus cert
   doctor isthmus-coordinator >doctor || { cat doctor; exit 1; }
   ! doctor isthmus >doctor; grep -q "training needs torch" doctor; grep -q "pip install .torch==" doctor
   ! isthmus eval none 2>error; grep -q "pip install .torch==" error
-  isthmus coordinator --config ${configs[0]}/quickstart.yaml --listen 127.0.0.1:7000 >coordinator 2>&1 &
+  isthmus coordinator ${configs[0]}/quickstart.yaml --listen 127.0.0.1:7000 >coordinator 2>&1 &
   for i in {1..100}; do ! grep -q "listens at port 7000" coordinator || break; sleep 0.1; done
-  top() { isthmus top --config ${configs[0]}/quickstart.yaml --coordinator 127.0.0.1:7000 --once; }
+  top() { isthmus top ${configs[0]}/quickstart.yaml --coordinator 127.0.0.1:7000 --once; }
   top >top || { cat coordinator top; exit 1; }
   grep -q quickstart top; kill %1; wait || true'
 

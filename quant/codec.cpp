@@ -38,6 +38,8 @@ std::size_t blocks_of(const CodecSpec& spec, std::size_t elements) {
 
 std::string_view to_string(CodecKind kind) { return codec_of(kind).name; }
 CodecKind codec_kind(std::string_view name) {
+  const auto* stored = std::ranges::find(codecs, name, &Codec::stored_name);
+  if (stored != codecs.end()) return stored->kind;
   return static_cast<CodecKind>(index_of(codec_names, name, "codec"));
 }
 std::string_view to_string(ScaleFormat format) { return scale_names[static_cast<std::size_t>(format)]; }

@@ -66,7 +66,7 @@ model: {layers: 4, dim: 256, heads: 4, architecture: gpt2}
 data: {path: $torch/include/ATen, tokenizer: bytes, seq_len: 256}
 inner: {batch: 16, lr: 1e-3, warmup_steps: 10, precision: bf16}
 trainer: {deterministic: true}
-outer: {num_fragments: 3, sync_every: 10, sync_delay: 2, codec: lloyd4, error_feedback: true}
+outer: {num_fragments: 3, sync_every: 10, sync_delay: 2, codec: 4bit, error_feedback: true}
 YAML
   check version 60 "${ours[@]}" "$kit/bin/isthmus" --version
   check codecs 200 "${ours[@]}" "$kit/bin/test_quant_cuda" --gtest_filter='CudaPassesTest/2.*:CudaStreamTest.*-*TakesUnaligned*' &
@@ -95,9 +95,9 @@ speed() {
   check nanogpt 300 python3 "$kit/compare_step.py" "$kit/bin/bench_step" --library-path "$libraries" --device cuda \
     --compile --precision bf16 --case gpt2-124m-gpu llama-350m-gpu --rounds 5
   check codec_speed 90 "${ours[@]}" "$kit/bin/bench_quant_cuda" --benchmark_min_time=0.05 \
-    --benchmark_filter='^(lloyd4|int8|fp32)/.*thread_blocks:(16|1024)/manual_time$'
+    --benchmark_filter='^(4bit|int8|fp32)/.*thread_blocks:(16|1024)/manual_time$'
   check outer_device 60 "${ours[@]}" "$kit/bin/bench_outer_device" 124
-  check outer_device_1b 90 "${ours[@]}" "$kit/bin/bench_outer_device" 1000 lloyd4 16
+  check outer_device_1b 90 "${ours[@]}" "$kit/bin/bench_outer_device" 1000 4bit 16
   for case in outer_device outer_device_1b step_gpt2_16_50304 step_gpt2_64_50304 step_gpt2_16_50257 step_llama nanogpt; do
     echo "== $case" && tail -n 2 "$logs/$case.log" | cut -c 1-600
   done

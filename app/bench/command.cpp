@@ -59,24 +59,24 @@ void add_outer(CommandLine& commands, CLI::App& bench) {
   auto& request = flags->request;
   auto* verb = bench.add_subcommand(
       "outer", "run the outer loop with steps that only sleep: does it keep up over this link?");
-  verb->add_option("--params", flags->params, "parameters: 200M")->required();
+  verb->add_option("--params", flags->params, "number of parameters, for example 200M")->required();
   verb->add_option("--step-time", flags->step_time, "time of an inner step, for example 500ms")->required();
-  verb->add_option("--replicas", flags->replicas, "number of replicas; overrides the key")
+  verb->add_option("--replicas", flags->replicas, "number of replicas; overrides the key replicas")
       ->check(CLI::Range(1, 1024));
   verb->add_option("--steps", flags->steps, "number of steps; by default enough for two sync intervals")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000'000}));
-  verb->add_option("--config", flags->config, "experiment in YAML; its outer and network keys are used");
+  add_config_file(*verb, flags->config, "experiment in YAML; its outer and network keys are used");
   verb->add_option("--out", request.out, "file for the coordinator's figures as JSON");
   add_json(*verb, request.json);
   verb->add_option("--role", flags->role, "which part to start, when the parts run on several machines")
       ->capture_default_str()
       ->check(CLI::IsMember({"all", "coordinator", "replica"}));
-  verb->add_option("--name", request.name, "name of the replica");
+  verb->add_option("--name", request.name, "name of this replica");
   verb->add_option("--coordinator", flags->coordinator, "HOST:PORT of the coordinator, for a replica");
   verb->add_option("--listen", flags->listen,
                    "ADDRESS:PORT to listen on, as the coordinator or for a replica's peers");
   verb->add_option("--advertise", flags->advertise, "HOST:PORT that a replica's peers dial");
-  verb->add_flag("--quiet", request.quiet, "a replica prints errors only");
+  verb->add_flag("--quiet", request.quiet, "print errors only, for a replica");
   verb->add_option("--announce-fd", request.announce_fd)->group("");
   add_security(*verb, *flags);
   add_set(*verb, flags->set);
@@ -93,7 +93,7 @@ void add_loader(CommandLine& commands, CLI::App& bench) {
   const auto flags = std::make_shared<LoaderFlags>();
   auto& request = flags->request;
   auto* verb = bench.add_subcommand("loader", "load a config's data: does it keep up with training?");
-  verb->add_option("config", flags->config, "experiment in YAML")->required();
+  add_config_file(*verb, flags->config)->required();
   verb->add_option("--step-time", flags->step_time,
                    "time of an inner step, for example 50ms; by default as fast as possible");
   verb->add_option("--seconds", request.seconds, "seconds for each measurement")

@@ -82,7 +82,7 @@ void add_coordinator(CommandLine& commands) {
   const auto flags = std::make_shared<CoordinatorFlags>();
   auto* verb =
       commands.app().add_subcommand("coordinator", "form the run, show its progress, write its summary");
-  verb->add_option("--config", flags->config, "experiment in YAML")->required();
+  add_config_file(*verb, flags->config)->required();
   verb->add_option("--listen", flags->coordinator,
                    "ADDRESS:PORT to listen on; overrides network.coordinator");
   verb->add_flag("--resume", flags->resume, "the workers resume from their checkpoints");
@@ -90,13 +90,14 @@ void add_coordinator(CommandLine& commands) {
                  "take over a live run from its members when the coordinator's own state is lost");
   verb->add_option("--give-up", flags->given_up,
                    "with --recover: NAME[,NAME] of trainers that will not return; their rounds may be lost")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   verb->add_option("--announce-fd", flags->announce_fd, "descriptor that gets the port, for launchers")
       ->group("");
   add_security(*verb, *flags);
   add_set(*verb, flags->set);
   add_json(*verb, flags->json);
-  verb->footer("Example: isthmus coordinator --config two_sites.yaml --listen 0.0.0.0:7000");
+  verb->footer("Example: isthmus coordinator two_sites.yaml --listen 0.0.0.0:7000");
   commands.on(*verb, [&commands, flags] { return act(*flags, commands.build()); });
 }
 
@@ -104,8 +105,9 @@ void add_worker(CommandLine& commands, std::function<int(WorkerRequest)> train) 
   const auto flags = std::make_shared<WorkerFlags>();
   auto* verb = commands.app().add_subcommand(
       "worker", train ? "train one replica, or only reduce" : "reduce chunks for the trainers");
-  verb->add_option("--config", flags->config, "experiment in YAML")->required();
-  verb->add_option("--coordinator", flags->coordinator, "HOST:PORT");
+  add_config_file(*verb, flags->config)->required();
+  verb->add_option("--coordinator", flags->coordinator,
+                   "HOST:PORT of the coordinator; overrides network.coordinator");
   verb->add_option("--name", flags->name, "worker name, unique in the run")->required();
   verb->add_option("--site", flags->site,
                    "site that provides the settings; by default the site of the worker's name");
@@ -117,7 +119,7 @@ void add_worker(CommandLine& commands, std::function<int(WorkerRequest)> train) 
   add_security(*verb, *flags);
   add_set(*verb, flags->set);
   verb->footer(
-      "Example: isthmus worker --config two_sites.yaml --coordinator eu.example:7000 --name us-1 "
+      "Example: isthmus worker two_sites.yaml --coordinator eu.example:7000 --name us-1 "
       "--listen 0.0.0.0:7001 --advertise us.example:7001");
   commands.on(*verb, [&commands, flags, train = std::move(train)] { return act(*flags, commands, train); });
 }
@@ -129,8 +131,9 @@ void add_observe(CommandLine& commands, std::function<int(ObserveRequest)> obser
   const auto flags = std::make_shared<Flags>();
   auto& request = flags->request;
   auto* verb = commands.app().add_subcommand("observe", "follow and evaluate a live run without joining it");
-  verb->add_option("--config,config", flags->config, "the run's experiment in YAML")->required();
-  verb->add_option("--coordinator", flags->coordinator, "HOST:PORT");
+  add_config_file(*verb, flags->config, "the run's experiment in YAML")->required();
+  verb->add_option("--coordinator", flags->coordinator,
+                   "HOST:PORT of the coordinator; overrides network.coordinator");
   verb->add_option("--name", request.name, "observer name, unique in the run; also the name of its folder")
       ->required();
   verb->add_option("--to", request.to,
@@ -146,7 +149,7 @@ void add_observe(CommandLine& commands, std::function<int(ObserveRequest)> obser
   add_set(*verb, flags->set);
   add_json(*verb, request.json)->needs(once);
   verb->footer(
-      "Example: isthmus observe --config two_sites.yaml --coordinator eu.example:7000 --name watch --to "
+      "Example: isthmus observe two_sites.yaml --coordinator eu.example:7000 --name watch --to "
       "newest-model");
   commands.on(*verb, [&commands, flags, observe = std::move(observe)] {
     auto& given = flags->request;

@@ -7,10 +7,13 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <utility>
 
+#include "command_line/help_text.h"
+#include "command_line/mistakes.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/say.h"
 #include "isthmus/outer_sync/tls/join_token.h"
@@ -47,6 +50,23 @@ std::string exit_status_line() {
   return line;
 }
 
+/// Reports a command line that CLI11 did not accept, or prints the help or version that it asks for. Returns
+/// the exit status.
+int refused(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
+    const bool is_help = error.get_name() == "CallForHelp";
+    std::fputs((is_help ? named_verb(app).help() : error.what() + std::string("\n")).c_str(), stdout);
+    return 0;
+  }
+  const auto& verb = named_verb(app);
+  const bool lacks_verb = verb.get_require_subcommand_min() > 0 && app.remaining(true).empty();
+  if (lacks_verb)
+    std::fputs(verb.help().c_str(), stderr);
+  else
+    say_error("isthmus: " + message_of(app, error));
+  return exit_status(ErrorKind::config);
+}
+
 /// Every account of the machine can read a process's command line for as long as the process runs.
 void hide_tokens(std::span<char*> arguments) {
   for (char* argument : arguments) {
@@ -58,8 +78,12 @@ void hide_tokens(std::span<char*> arguments) {
 }  // namespace
 
 CommandLine::CommandLine(const std::string& description, TrainerBuild trainer, std::string torch)
-    : app_(description), trainer_(std::move(trainer)), torch_(std::move(torch)) {
-  app_.set_version_flag("--version", version_text(trainer_));
+    : app_(description, std::filesystem::read_symlink("/proc/self/exe").filename().string()),
+      trainer_(std::move(trainer)),
+      torch_(std::move(torch)) {
+  app_.formatter(std::make_shared<HelpText>());  // before the verbs, which inherit it
+  app_.set_help_flag("-h,--help", "print this help and exit");
+  app_.set_version_flag("--version", version_text(trainer_), "print the version and exit");
   app_.require_subcommand(1);
   app_.footer(exit_status_line());
 }
@@ -78,6 +102,7 @@ int CommandLine::run(int argc, char** argv) {
   open_standard_descriptors();
   try {
     refuse_removed_verbs(argc, argv);
+    refuse_unknown_verbs(app_, {argv + std::min(argc, 1), argv + argc});
     app_.parse(argc, argv);
     if (ask_) {
       if (const auto status = ask_(app_.get_subcommands().front()->get_name())) return *status;
@@ -86,9 +111,7 @@ int CommandLine::run(int argc, char** argv) {
     const auto act = act_;  // `help --check` parses other command lines while it acts
     return act();
   } catch (const CLI::ParseError& error) {
-    const int status = app_.exit(error);
-    if (error.get_name() == "CallForHelp") std::fputs("\n", stdout);  // the help text has none at its end
-    return status == 0 ? 0 : 2;
+    return refused(app_, error);
   } catch (const isthmus::Error& error) {
     say_error(std::string("isthmus: ") + error.what());
     return error.exit_status();
@@ -109,6 +132,10 @@ std::vector<std::string> ConfigOptions::assignments() const {
   }
   if (insecure) assignments.emplace_back("network.insecure=true");
   return assignments;
+}
+
+CLI::Option* add_config_file(CLI::App& verb, std::string& file, const std::string& meaning) {
+  return verb.add_option("config,--config", file, meaning);
 }
 
 void add_set(CLI::App& verb, std::vector<std::string>& set) {

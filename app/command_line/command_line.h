@@ -50,6 +50,10 @@ struct ConfigOptions {
   [[nodiscard]] std::vector<std::string> assignments() const;
 };
 
+/// The verb's config file, as an argument. The spelling of earlier releases, `--config FILE`, is accepted
+/// too: `launch` writes it, for older builds at its sites.
+CLI::Option* add_config_file(CLI::App& verb, std::string& file,
+                             const std::string& meaning = "experiment in YAML");
 void add_set(CLI::App& verb, std::vector<std::string>& set);
 /// --certs, --secret and --insecure.
 void add_security(CLI::App& verb, ConfigOptions& options);

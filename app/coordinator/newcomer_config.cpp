@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "isthmus/base/error.h"
+#include "run/experiment/current_names.h"
 
 namespace isthmus::app {
 
@@ -50,7 +51,8 @@ std::string config_for_newcomers(Experiment& experiment) {
   Experiment defaults;
   const auto usual = config::list(defaults);
   std::vector<config::Item> shared, withheld;
-  for (auto& item : items_of(experiment)) {
+  auto stored = with_stored_names(experiment);
+  for (auto& item : items_of(stored)) {
     const auto key = general(item.key);
     if (!own.contains(key) || is_everybodys(key, item.value)) {
       shared.push_back(std::move(item));
@@ -71,7 +73,7 @@ void check_config_for_newcomers(const std::string& yaml) {
   const auto own = own_keys();
   const auto source = config::Source::from_text(yaml, "the run's config");
   for (const auto& entry : source.entries()) {
-    const auto key = general(entry.key);
+    const auto key = general(current_key(entry.key));
     if (!own.contains(key) || (entry.values.size() == 1 && is_everybodys(key, entry.values.front())))
       continue;
     throw Error(ErrorKind::network, "the coordinator's config sets " + entry.key +

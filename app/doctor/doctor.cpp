@@ -11,6 +11,7 @@
 #include "doctor/everywhere.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/say.h"
+#include "isthmus/outer_sync/protocol/shown_items.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "plan/choose.h"
 #include "run/experiment/identity.h"
@@ -20,6 +21,7 @@ namespace isthmus::app {
 
 using outer_sync::PathTest;
 using outer_sync::PreflightGuest;
+using outer_sync::protocol::shown_items;
 
 namespace {
 
@@ -44,7 +46,8 @@ void compare(const MachineReport& own, MachineReport& other) {
         "different builds may compute different bits; use the same build on all machines");
   equal("certificates", "its authority's fingerprint is", own.authority, other.authority, Level::fail,
         "issue all certificates of a run with the same authority");
-  const auto differs = config::first_difference(own.config, own.name, other.config, other.name);
+  const auto differs =
+      config::first_difference(shown_items(own.config), own.name, shown_items(other.config), other.name);
   if (!differs.empty()) other.add({"config", Level::fail, differs, "use the same config file everywhere"});
   other.add({"build"});
 }
@@ -274,7 +277,7 @@ void add_doctor(CommandLine& commands, DeviceProbe device) {
   const auto flags = std::make_shared<DoctorFlags>();
   auto* verb = commands.app().add_subcommand(
       "doctor", "check machines and links before a run: at all sites over ssh, or on each machine");
-  verb->add_option("config", flags->config, "experiment in YAML")->required();
+  add_config_file(*verb, flags->config)->required();
   verb->add_option("--name", flags->name, "check as the worker of this name");
   verb->add_option("--coordinator", flags->coordinator,
                    "HOST:PORT of the doctor that checks as the coordinator");

@@ -148,7 +148,7 @@ void check_no_launch(const fs::path& folder, bool lost) {
   if (lost)
     config_error(fmt::format(
         "the run in {0} is in progress: its launch was lost, but its processes continue; take the "
-        "run over with isthmus launch --resume {0}, or stop it with isthmus ctl stop --config {0}",
+        "run over with isthmus launch --resume {0}, or stop it with isthmus ctl stop {0}",
         folder.string()));
 }
 
@@ -271,10 +271,10 @@ class Attachment {
 
   int ended() {
     if (!state_.exit_status) {
-      say_error(fmt::format(
-          "the launch of {0} was killed, and its processes may still train; to take them over or "
-          "start them again: isthmus launch --resume {1}; to stop the run: isthmus ctl stop --config {1}",
-          folder_.filename().string(), folder_.string()));
+      say_error(
+          fmt::format("the launch of {0} was killed, and its processes may still train; to take them over or "
+                      "start them again: isthmus launch --resume {1}; to stop the run: isthmus ctl stop {1}",
+                      folder_.filename().string(), folder_.string()));
       return exit_status(ErrorKind::network);
     }
     const int status = *state_.exit_status;

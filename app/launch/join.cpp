@@ -175,7 +175,7 @@ int run_join(JoinRequest request, const std::function<int(WorkerRequest)>& train
   if (!outer_sync::tls::NewcomerFolder(folder).enrolled()) enrol(request, token, folder);
   const auto config = folder / "config.yaml";
   if (request.only_enrol) {
-    fmt::print("Next: isthmus worker --config {} --name {}\n", config.string(), token.name);
+    fmt::print("Next: isthmus worker {} --name {}\n", config.string(), token.name);
     return 0;
   }
   const auto assignments = assignments_of(request);
@@ -218,7 +218,7 @@ void add_join(CommandLine& commands, std::function<int(WorkerRequest)> train) {
                    "token from `isthmus certs invite`, or a file with it; - reads standard input")
       ->required();
   verb->add_option("--data", request->data, "data.path on this machine");
-  verb->add_option("--dir", request->folder,
+  verb->add_option("--out,--dir", request->folder,
                    "folder for the certificate and config; certs/RUN/NAME by default");
   verb->add_option("--site", request->site,
                    "site that provides the settings; by default the site of the worker's name");

@@ -51,7 +51,7 @@ void add_launch(CommandLine& commands) {
   auto flags = std::make_shared<LaunchFlags>();
   auto* verb = commands.app().add_subcommand(
       "launch", "start a coordinator and all replicas of an experiment, here and by ssh at its sites");
-  verb->add_option("config", flags->config, "experiment in YAML");
+  add_config_file(*verb, flags->config);
   verb->add_option("--resume", flags->resume, "resume the run in this folder from its newest checkpoint");
   verb->add_option("--set", flags->launch.assignments, "override a config key with KEY=VALUE (repeatable)")
       ->allow_extra_args(false);
@@ -61,7 +61,8 @@ void add_launch(CommandLine& commands) {
                                   "start nothing; write batch scripts or manifests for slurm or kubernetes")
                      ->check(CLI::IsMember({"slurm", "kubernetes"}))
                      ->excludes(detach);
-  verb->add_option("--to", flags->to, "output folder of --render; NAME-slurm by default")->needs(render);
+  verb->add_option("--out,--to", flags->to, "output folder of --render; NAME-slurm by default")
+      ->needs(render);
   add_json(*verb, flags->launch.json);
   verb->add_option("--started-fd", flags->launch.started_fd)->group("");
   verb->footer("Example: isthmus launch configs/quickstart.yaml --set outer.sync_every=60");

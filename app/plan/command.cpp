@@ -39,7 +39,7 @@ void add_plan(CommandLine& commands, MeasureStep measure) {
   const auto flags = std::make_shared<PlanFlags>();
   auto& request = flags->request;
   request.measure_step = std::move(measure);
-  verb->add_option("config", flags->config, "experiment in YAML; without it, the defaults with --params");
+  add_config_file(*verb, flags->config, "experiment in YAML; without it, the defaults with --params");
   auto* links = verb->add_option(
       "--links", request.links,
       "sites and their links in YAML, the output of `doctor --json` (.json), or the folder of a run");

@@ -240,7 +240,7 @@ std::vector<Choice> find_choices(double utilization, const PlanInput& input) {
   auto base = input.experiment.outer;
   if (base.method != outer_sync::Method::streaming_diloco) {
     base.method = outer_sync::Method::streaming_diloco;
-    if (base.codec == "topk") base.codec = "lloyd4";
+    if (base.codec == "topk") base.codec = "4bit";
   }
   outer_sync::plan::Wanted wanted;
   wanted.utilization = utilization;
@@ -254,7 +254,7 @@ std::vector<Choice> find_choices(double utilization, const PlanInput& input) {
   const auto enough = static_cast<std::int64_t>(input.parameters / 1024);
   std::erase_if(wanted.num_fragments, [&](auto count) { return count > std::max<std::int64_t>(1, enough); });
   wanted.codecs = {base.codec};
-  for (const auto* codec : {"lloyd4", "lloyd3", "lloyd2"}) {
+  for (const auto* codec : {"4bit", "3bit", "2bit"}) {
     auto outer = base;
     outer.codec = codec;
     if (codec != base.codec &&

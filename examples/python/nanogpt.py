@@ -2,7 +2,7 @@
 
 isthmus launch examples/python/nanogpt.yaml        # a coordinator and two of these
 
-or by hand `isthmus coordinator --config examples/python/nanogpt.yaml --listen 127.0.0.1:7000`, and for each replica
+or by hand `isthmus coordinator examples/python/nanogpt.yaml --listen 127.0.0.1:7000`, and for each replica
 
 python examples/python/nanogpt.py --config examples/python/nanogpt.yaml --coordinator 127.0.0.1:7000 --name replica-0
 """

@@ -84,7 +84,7 @@ model: {layers: 3, dim: 96, heads: 4}
 data: {path: corpus.txt, seq_len: 128}
 inner: {batch: 4, lr: 3e-3, warmup_steps: 20, precision: fp32}
 trainer: {threads: 1}
-outer: {num_fragments: 4, sync_every: 20, sync_delay: 4, codec: lloyd4, error_feedback: true, warmup_steps: $warmup}
+outer: {num_fragments: 4, sync_every: 20, sync_delay: 4, codec: 4bit, error_feedback: true, warmup_steps: $warmup}
 CONFIG
 site() {
   cat <<CONFIG

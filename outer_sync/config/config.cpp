@@ -61,8 +61,11 @@ void OuterConfig::serialize(config::Archive& ar) {
       -config::unbounded, config::unbounded, merges});
   ar({"merge_alpha", &merge_alpha, Scope::live,
       "with merge alpha: weight of the local parameters when a result is merged", 0, 1});
-  ar({"codec", &codec, Scope::agreed, "format of outer gradients on the wire", -config::unbounded,
-      config::unbounded, codecs});
+  ar({"codec", &codec, Scope::agreed,
+      "format in which outer gradients are sent: floats, integers, or 2 to 4 bits for a value with levels "
+      "fitted "
+      "to outer gradients (docs/numerics.md)",
+      -config::unbounded, config::unbounded, codecs});
   ar({"codec_block", &codec_block, Scope::agreed,
       "elements that share one scale: a power of two, at least 16; 0: the codec's default", 0, 4096});
   ar({"codec_scale", &codec_scale, Scope::agreed, "format of the blocks' scales", -config::unbounded,
@@ -70,23 +73,30 @@ void OuterConfig::serialize(config::Archive& ar) {
   ar({"codec_clip", &codec_clip, Scope::agreed,
       "value of the largest level, as a share of the block's largest magnitude", 0.01, 1});
   ar({"codec_rounding", &codec_rounding, Scope::agreed,
-      "round to the nearest level, or at random to one of the two nearest", -config::unbounded,
-      config::unbounded, roundings});
+      "nearest: each value is rounded to the nearest level; stochastic: at random to one of the two nearest, "
+      "so "
+      "that it is right on average",
+      -config::unbounded, config::unbounded, roundings});
   ar({"codec_top_k", &codec_top_k, Scope::agreed, "codec topk: elements kept of every 4096", 1, 4096});
-  ar({"lossless", &lossless, Scope::agreed, "lossless compression of encoded chunks on the wire",
+  ar({"lossless", &lossless, Scope::agreed, "lossless compression of encoded chunks before they are sent",
       -config::unbounded, config::unbounded, lossless_stages});
   ar({"error_feedback", &error_feedback, Scope::agreed,
-      "add what the codec lost to the next contribution, and what chunk owners lost to the next result; with "
-      "merge carry only the latter"});
+      "whether what the codec lost is added to the next contribution, and what chunk owners lost to the next "
+      "result; with merge carry only the latter"});
   ar({"feedback_decay", &feedback_decay, Scope::agreed,
       "share of the codec's error that error feedback carries into the next round", 0, 1});
   ar({"chunk_elements", &chunk_elements, Scope::agreed,
       "elements of a chunk, a multiple of codec_block (topk: of 4096)", 16, 16777216});
-  ar({"warmup_steps", &warmup_steps, Scope::agreed, "first steps with gradients averaged every step", 0,
-      1e12});
-  ar({"warmup_codec", &warmup_codec, Scope::agreed, "format of warm-up gradients, always with error feedback",
+  ar({"warmup_steps", &warmup_steps, Scope::agreed,
+      "number of steps, from the first on, in which gradients are averaged at every step, before the outer "
+      "loop "
+      "begins",
+      0, 1e12});
+  ar({"warmup_codec", &warmup_codec, Scope::agreed,
+      "format in which gradients are sent in the steps of outer.warmup_steps, always with error feedback",
       -config::unbounded, config::unbounded, codecs});
-  ar({"final_sync", &final_sync, Scope::agreed, "synchronise every fragment once more after the last step"});
+  ar({"final_sync", &final_sync, Scope::agreed,
+      "whether every fragment is synchronised once more after the last step"});
   ar({"max_local_rounds", &max_local_rounds, Scope::live,
       "rounds, of H steps each, that a replica trains alone while rounds do not commit, before it waits", 0,
       1e9});
@@ -102,7 +112,9 @@ void OuterConfig::serialize(config::Archive& ar) {
   ar({"grace", &grace, Scope::agreed,
       "how long a round waits for late contributions after reaching the quorum", 0, 3600});
   ar({"reject", &reject, Scope::agreed,
-      "exclude contributions to a chunk whose norm exceeds this multiple of the median; 0 disables", 0, 1e6});
+      "multiple of the median norm above which a contribution to a chunk is left out of the mean; 0: none is "
+      "left out",
+      0, 1e6});
   ar({"log", &log, Scope::per_site,
       "folder for a log of all results, from which `isthmus replay` rebuilds the model; empty: no log"});
   ar({"log_budget", &log_budget, Scope::per_site, "maximum size of the log", 1e6, 1e18});
@@ -138,6 +150,11 @@ void OuterConfig::resolve() {
            "; expected sync_delay < sync_every: a fragment's result must be applied before the fragment is "
            "sent again");
   }
+}
+
+void OuterConfig::use_stored_names() {
+  for (auto* name : {&codec, &warmup_codec})
+    *name = std::string(quant::codec_of(quant::codec_kind(*name)).stored_name);
 }
 
 void OuterConfig::take_replicas(std::int64_t number) {

@@ -12,9 +12,9 @@ namespace {
 
 /// All settings that determine how encoded bytes are decoded.
 std::string description_of(const quant::CodecSpec& spec) {
-  return std::string(to_string(spec.kind)) + " block " + std::to_string(spec.block) + " scale " +
-         std::string(to_string(spec.scale)) + " top_k " + std::to_string(spec.top_k) + " numerics " +
-         std::to_string(protocol::numerics_version);
+  return std::string(quant::codec_of(spec.kind).stored_name) + " block " + std::to_string(spec.block) +
+         " scale " + std::string(to_string(spec.scale)) + " top_k " + std::to_string(spec.top_k) +
+         " numerics " + std::to_string(protocol::numerics_version);
 }
 
 /// The outcome of this replica's contribution to a chunk.

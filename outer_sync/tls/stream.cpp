@@ -26,12 +26,12 @@ asio::awaitable<void> Stream::handshake() {
     const auto verdict = SSL_get_verify_result(stream_.native_handle());
     std::string why = error == asio::error::operation_aborted ? "not in time" : error.message();
     if (verdict != X509_V_OK) why += std::string(": ") + X509_verify_cert_error_string(verdict);
-    throw Error(ErrorKind::network, "no TLS: " + why);
+    throw Error(ErrorKind::network, "TLS failed: " + why);
   }
   const Certificate shown(SSL_get1_peer_certificate(stream_.native_handle()));
   newcomer_ = !shown && admits_newcomers_;
   if (newcomer_) co_return;
-  if (!shown) throw Error(ErrorKind::network, "no TLS: it presented no certificate");
+  if (!shown) throw Error(ErrorKind::network, "TLS failed: it presented no certificate");
   const auto run = subject_entry(shown.get(), NID_organizationName);
   if (run != run_)
     throw Error(ErrorKind::network, "its certificate is for run '" + run + "', not for '" + run_ + "'");

@@ -1,6 +1,6 @@
 """The codecs of outer gradients, applied to tensors, for studying them. docs/numerics.md describes the formats.
 
-    spec = isthmus.codecs.spec("lloyd4", block=64)
+    spec = isthmus.codecs.spec("4bit", block=64)
     encoded = isthmus.codecs.encode(x, spec)              # uint8
     y = isthmus.codecs.decode(encoded, spec, x.shape)
     isthmus.codecs.bits(spec), isthmus.codecs.error(x, spec)

@@ -122,9 +122,8 @@ TEST(BadInput, NoConfigFile) {
 
 TEST(BadInput, ACommandLineThatIsNone) {
   Site site;
-  expect_refused(site, site.isthmus({"lunch"}), 2, {"A subcommand is required"});
-  expect_refused(site, site.isthmus({"worker", "--config", site.config().string()}), 2,
-                 {"--name is required"});
+  expect_refused(site, site.isthmus({"lunch"}), 2, {"unknown verb 'lunch'; did you mean 'launch'?"});
+  expect_refused(site, site.isthmus({"worker", site.config().string()}), 2, {"--name is required"});
   expect_refused(site, site.isthmus({"worker", "--config", site.config().string(), "--name", "../up"}), 2,
                  {"--name is '../up'; expected up to 64 letters, digits"});
 }

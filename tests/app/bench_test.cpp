@@ -15,7 +15,7 @@ using ::testing::SizeIs;
 
 /// 4.25 bits per parameter in 10 steps, in five fragments that are sent two steps apart.
 constexpr std::string_view config_text = R"(
-outer: {num_fragments: 5, sync_every: 10, sync_delay: 2, codec: lloyd4}
+outer: {num_fragments: 5, sync_every: 10, sync_delay: 2, codec: 4bit}
 network: {detect_timeout: 60s} # machines that test are busy
 )";
 

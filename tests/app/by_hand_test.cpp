@@ -41,7 +41,7 @@ TEST_F(ByHand, WithCertificatesItIsTheSameRunAndStrangersStayOut) {
   auto us = worker("us-1", with);
   auto eu = worker("eu-1", with);
   expect_reference(eu, us);
-  EXPECT_THAT(coordinator->output(), HasSubstr("no TLS: "));
+  EXPECT_THAT(coordinator->output(), HasSubstr("TLS failed: "));
 }
 
 TEST_F(ByHand, AddressesThatOthersCanReachNeedCertificates) {

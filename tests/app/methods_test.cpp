@@ -22,7 +22,7 @@ INSTANTIATE_TEST_SUITE_P(Methods, Setting,
                          ::testing::Values("outer.method=diloco", "outer.method=local_sgd",
                                            "outer.method=data_parallel", "outer.codec=fp32",
                                            "outer.codec=bf16", "outer.codec=int8", "outer.codec=e3m0",
-                                           "outer.codec=lloyd4", "outer.codec=lloyd3", "outer.codec=lloyd2",
+                                           "outer.codec=4bit", "outer.codec=3bit", "outer.codec=2bit",
                                            "outer.codec=sign", "outer.codec=topk",
                                            "outer.codec_rounding=stochastic", "outer.codec_scale=e5m3",
                                            "outer.error_feedback=true"));

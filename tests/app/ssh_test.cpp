@@ -282,8 +282,8 @@ TEST(Detached, ProcessesOfThisMachineOutliveTheLaunch) {
   kill(state["pid"].get<pid_t>(), SIGKILL);
   const auto attached = site.isthmus({"attach", site.run().string()});
   EXPECT_EQ(attached.status, 4);
-  EXPECT_THAT(attached.output, HasSubstr("isthmus ctl stop --config " + site.run().string()));
-  const auto status = site.isthmus({"ctl", "status", "--config", site.run().string()});
+  EXPECT_THAT(attached.output, HasSubstr("isthmus ctl stop " + site.run().string()));
+  const auto status = site.isthmus({"ctl", "status", site.run().string()});
   EXPECT_EQ(status.status, 0) << "the run's folder has the address and the secret: " << status.report();
   const auto lines = site.metric_lines("replica-1");
   EXPECT_TRUE(eventually([&] { return site.metric_lines("replica-1") > lines + 2; })) << site.logs();

@@ -5,6 +5,7 @@
 #include "isthmus/outer_sync/config/outer_method.h"
 #include "plan/choose.h"
 #include "plan/plan.h"
+#include "run/experiment/current_names.h"
 #include "run/experiment/experiment.h"
 #include "site.h"
 
@@ -131,6 +132,68 @@ TEST(RemovedKeys, NameTheirReplacement) {
   EXPECT_THAT(problem_of("data.source: [files]\n"), HasSubstr("data.path alone"));
   EXPECT_THAT(problem_of("sites: {eu: {run.gather: false}, us: {inner.batch: 2}}\n"),
               HasSubstr("run.gather_limit"));
+}
+
+TEST(Codecs, HaveANameOfEarlierReleasesToo) {
+  auto experiment = loaded("outer: {codec: lloyd2, warmup_codec: lloyd3}\n");
+  EXPECT_EQ(experiment.outer.codec, "2bit");
+  EXPECT_EQ(experiment.outer.warmup_codec, "3bit");
+  EXPECT_EQ(values_of(experiment), values_of(loaded("outer: {codec: 2bit}\n", {"outer.warmup_codec=3bit"})));
+  EXPECT_THAT(values_of(experiment), HasSubstr("codec: 2bit\n"));
+  EXPECT_THAT(problem_of("outer.codec: lloyd5\n"),
+              HasSubstr("one of fp32, bf16, int8, int4, e3m0, 4bit, 3bit"));
+}
+
+TEST(Codecs, AreComparedByNamesThatNeverChange) {
+  auto experiment = loaded("outer.codec: 2bit\n");
+  const auto shared = app::shared_items(experiment);
+  EXPECT_THAT(shared, ::testing::Contains(::testing::Pair("outer.codec", "lloyd2")));
+  EXPECT_THAT(shared, ::testing::Contains(::testing::Pair("outer.warmup_codec", "lloyd4")));
+  EXPECT_EQ(app::fingerprint(experiment), app::fingerprint(loaded("outer.codec: lloyd2\n")));
+  auto for_others = app::with_stored_names(experiment);
+  EXPECT_THAT(app::to_yaml(for_others), HasSubstr("codec: lloyd2\n"))
+      << "older builds know these names alone";
+}
+
+TEST(Aliases, StandForTheirKeys) {
+  auto aliased = loaded(
+      "run: {max_steps: 500, save_total_limit: 5}\nouter.sync_period: 40\n"
+      "model: {num_hidden_layers: 2, hidden_size: 64}\n",
+      {"inner.max_grad_norm=0.5"});
+  const auto plain = loaded(
+      "run: {steps: 500, keep_checkpoints: 5}\nouter.sync_every: 40\n"
+      "model: {layers: 2, dim: 64}\ninner.clip: 0.5\n");
+  EXPECT_EQ(values_of(aliased), values_of(plain));
+  EXPECT_THAT(
+      values_of(loaded("sites: {eu: {trainer.gradient_checkpointing: true}, us: {inner.batch: 2}}\n")),
+      HasSubstr("activation_checkpointing: true"));
+}
+
+TEST(Aliases, AreNamesOfKeysThatExistAndNoKeysThemselves) {
+  app::Experiment experiment;
+  std::vector<std::string> keys;
+  for (const auto& item : config::list(experiment)) keys.push_back(item.key);
+  for (const auto& [alias, key] : app::key_aliases()) {
+    EXPECT_THAT(keys, ::testing::Contains(std::string(key))) << alias;
+    EXPECT_THAT(keys, ::testing::Not(::testing::Contains(std::string(alias)))) << alias;
+  }
+}
+
+TEST(Aliases, WithTheirKeyAreRefusedWithBothPlaces) {
+  EXPECT_THAT(problem_of("run.steps: 5\nrun.max_steps: 6\n"),
+              AllOf(HasSubstr("run.max_steps (test.yaml:2)"), HasSubstr("run.steps (test.yaml:1)"),
+                    HasSubstr("two names of one key")));
+  EXPECT_THAT(problem_of("outer: {sync_steps: 5, sync_period: 6}\n"), HasSubstr("two names of one key"));
+  EXPECT_EQ(loaded("run.steps: 5\n", {"run.max_steps=6"}).run.steps, 6) << "--set overrides a file";
+  EXPECT_EQ(loaded("run.max_steps: 5\n", {"run.steps=6"}).run.steps, 6);
+}
+
+TEST(Aliases, AreSuggestedToo) {
+  EXPECT_THAT(
+      problem_of("inner.max_grad_nrm: 1\n"),
+      HasSubstr("unknown key inner.max_grad_nrm (test.yaml:1); did you mean inner.max_grad_norm, which is "
+                "inner.clip here?"));
+  EXPECT_THAT(problem_of("inner.clp: 1\n"), HasSubstr("did you mean inner.clip?"));
 }
 
 TEST(Silence, IsTheSitesOwnOrThatOfAll) {

@@ -36,7 +36,7 @@ class Enrolment : public ::testing::Test {
     return json.is_object() ? json.value("token", "") : "";
   }
   Words join(const std::string& token, const std::string& folder) {
-    return {"join", token, "--dir", (site / folder).string()};
+    return {"join", token, "--out", (site / folder).string()};
   }
   Result enrol(const std::string& token, const std::string& folder) {
     auto words = join(token, folder);

@@ -91,7 +91,7 @@ TEST_F(Init, WritesAConfigThatLoadsWithItsValues) {
   const auto result = two_sites();
   ASSERT_EQ(result.status, 0) << result.report();
   EXPECT_THAT(result.output, AllOf(HasSubstr("isthmus doctor '"), HasSubstr("isthmus launch '"),
-                                   HasSubstr("isthmus top --config '")));
+                                   HasSubstr("isthmus top '")));
   EXPECT_LE(std::ranges::count(result.output, '\n'), 8);
 
   const auto config = site.isthmus({"config", file.string()});

@@ -109,6 +109,6 @@ int main(int argc, char** argv) {
   if (millions <= 0 || fragments == 0)
     return std::fputs("usage: bench_outer_device [MILLIONS] [CODEC] [FRAGMENTS]\n", stderr), 2;
   if (!isthmus::quant::cuda_available()) return std::puts("no GPU"), 77;
-  return isthmus::outer_sync::run(static_cast<std::size_t>(1e6 * millions), argc > 2 ? argv[2] : "lloyd4",
+  return isthmus::outer_sync::run(static_cast<std::size_t>(1e6 * millions), argc > 2 ? argv[2] : "4bit",
                                   fragments);
 }

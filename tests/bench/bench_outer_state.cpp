@@ -84,5 +84,5 @@ int run(std::size_t elements, const std::string& codec_name) {
 int main(int argc, char** argv) {
   const auto millions = argc > 1 ? std::strtod(argv[1], nullptr) : 100;
   if (millions <= 0) return std::fputs("usage: bench_outer_state [MILLIONS] [CODEC]\n", stderr), 2;
-  return isthmus::outer_sync::run(static_cast<std::size_t>(1e6 * millions), argc > 2 ? argv[2] : "lloyd4");
+  return isthmus::outer_sync::run(static_cast<std::size_t>(1e6 * millions), argc > 2 ? argv[2] : "4bit");
 }

@@ -168,7 +168,7 @@ std::vector<std::pair<std::string, Format>> all_formats() {
   }
   for (const auto scale : {ScaleFormat::e5m3, ScaleFormat::e8m0}) {
     for (const std::uint32_t block : {32U, 64U}) {
-      codec("lloyd4, block " + std::to_string(block) + ", " + std::string(to_string(scale)) + " scales",
+      codec("4bit, block " + std::to_string(block) + ", " + std::string(to_string(scale)) + " scales",
             {.kind = CodecKind::lloyd4, .block = block, .scale = scale});
     }
   }
@@ -194,10 +194,10 @@ std::vector<std::pair<std::string, Format>> all_formats() {
     rule("e2m1" + size, {.levels = e2m1, .block = block});
     rule("e2m1" + size + ", least-squares clip", {.levels = e2m1, .block = block, .clips = searched});
     rule("nf4" + size, {.levels = nf4, .block = block});
-    rule("lloyd4" + size + ", least-squares clip", {.levels = lloyd4, .block = block, .clips = searched});
+    rule("4bit" + size + ", least-squares clip", {.levels = lloyd4, .block = block, .clips = searched});
   }
   rule("int4, block 32, e4m3 scales under fp32", {.levels = int4, .block = 32, .e4m3 = true});
-  rule("lloyd4, block 32, e4m3 scales under fp32", {.levels = lloyd4, .block = 32, .e4m3 = true});
+  rule("4bit, block 32, e4m3 scales under fp32", {.levels = lloyd4, .block = 32, .e4m3 = true});
   return all;
 }
 

@@ -36,7 +36,7 @@ std::vector<Case> all_cases() {
   };
   add("four", [&](Case& c) {
     four(c);
-    c.codec = "lloyd4";
+    c.codec = "4bit";
   });
   add("four_gloo", [&](Case& c) {
     four(c);

@@ -179,7 +179,7 @@ TEST(RunState, ARunOfAnotherConfigIsNeverMixedIn) {
   EXPECT_EQ(app::state_of(comparison.runs[1]).stage, app::RunState::Stage::finished);
   comparison = folder.comparison(text + "\nsettings.outer.codec: fp32");
   EXPECT_THAT(error_of([&] { static_cast<void>(app::state_of(comparison.runs[1])); }),
-              HasSubstr("outer.codec is lloyd4 there and fp32 in this comparison"));
+              HasSubstr("outer.codec is 4bit there and fp32 in this comparison"));
   comparison = folder.comparison(
       "base: base.yaml\narms: {a: {inner.lr: 1}, b: {inner.lr: 2, sites: {x: {replicas: 2}}}}");
   EXPECT_THAT(error_of([&] { static_cast<void>(app::state_of(comparison.runs[1])); }),

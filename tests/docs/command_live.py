@@ -62,7 +62,7 @@ class Live:
         started = self.room.call(words)
         deadline = time.monotonic() + 120
         while started.returncode == 0 and time.monotonic() < deadline:
-            status = self.room.call(["ctl", "status", "--config", "live.yaml", "--json"])
+            status = self.room.call(["ctl", "status", "live.yaml", "--json"])
             if status.returncode == 0 and self.trains(json.loads(status.stdout)):
                 return
             time.sleep(0.2)
@@ -81,16 +81,16 @@ class Live:
         if call.verb == "attach":
             return [re.sub(r"^runs/.*", "runs/live", word) for word in words]
         words = list(words)
-        for option, value in (("--config", "live.yaml"), ("--coordinator", self.address)):
-            if option in words:
-                words[words.index(option) + 1] = value
+        if "--coordinator" in words:
+            words[words.index("--coordinator") + 1] = self.address
+        words = ["live.yaml" if self.room.mapped(word).endswith(".yaml") else word for word in words]
         # An observer follows a run to its end.
         return words + (["--once"] if call.verb == "observe" and "--once" not in words else [])
 
     def call(self, stage, words, program):
         done = self.room.call(words, program)
         if stage == "ctl pause":
-            self.room.call(["ctl", "resume", "--config", "live.yaml"])
+            self.room.call(["ctl", "resume", "live.yaml"])
         if done.returncode == (STOPPED if stage == "attach" else 0):
             return ""
         return f"ended with status {done.returncode}: {done.stderr.strip()[-600:]}"

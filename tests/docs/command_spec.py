@@ -31,7 +31,7 @@ class Call:
 def read_verbs(markdown):
     """The verbs in the output of `help --markdown`."""
     verbs = {}
-    for section in re.split(r"^## isthmus (?=[a-z])", markdown, flags=re.MULTILINE)[1:]:
+    for section in re.split(r"^### isthmus (?=[a-z])", markdown, flags=re.MULTILINE)[1:]:
         title, _, body = section.partition("\n")
         verb = Verb({}, [], [])
         for name, value, meaning in re.findall(r"^\| `([^`]+)` \| ([^|]*) \| [^|]* \| (.*) \|$", body, re.MULTILINE):

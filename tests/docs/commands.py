@@ -119,11 +119,16 @@ class Checker:
             return REASONS[call.verb]
         if lacks or (command.inline and call.verb and not call.positionals and not call.options):
             return "only named"
-        if command.inline and call.verb in LIVE and not call.values("--config") and call.verb != "attach":
+        if command.inline and call.verb in LIVE and not self.config_of(call) and call.verb != "attach":
             return "only named"
         if call.verb.startswith("certs") and any(PLACEHOLDER.fullmatch(word) for word in call.positionals):
             return "a name is left open"
         return None
+
+    def config_of(self, call):
+        """The config that the call names first, or None."""
+        return next((self.room.mapped(word) for word in call.positionals[:1]
+                     if self.room.mapped(word).endswith(".yaml")), None)
 
     def files(self, words):
         """Files of the project that the words name."""
@@ -131,10 +136,8 @@ class Checker:
                 if re.match(r"(configs|examples|scripts|tests)/", word) and not (self.root / word).exists()]
 
     def call_settings(self, call):
-        settings = call.values("--set") + (call.positionals if call.verb == "ctl set" else [])
-        files = call.values("--config") + ([] if call.verb in ("ctl set", "plan") and "--params" in dict(call.options)
-                                           else call.positionals[:1])
-        file = next((self.room.mapped(word) for word in files if self.room.mapped(word).endswith(".yaml")), None)
+        changes = [word for word in call.positionals if "=" in word] if call.verb == "ctl set" else []
+        settings, file = call.values("--set") + changes, self.config_of(call)
         if call.verb == "compare":
             return self.comparison(call, file)
         if call.verb == "join" or (not file and not settings):
@@ -187,7 +190,7 @@ class Checker:
                 self.room.remove(authority)
             elif not (self.room.folder / authority).exists():
                 self.output(["certs", "init", call.positionals[0]], writes=True)
-        outputs = call.values("--out") + call.values("--to")
+        outputs = call.values("--out") + call.values("--to")  # `export`
         writes = bool(outputs) or call.verb.startswith("certs")
         for out in outputs:
             self.room.remove(self.room.mapped(out))

@@ -13,7 +13,7 @@ import command_spec  # noqa: E402
 import command_text  # noqa: E402
 import commands  # noqa: E402
 
-HELP = """## isthmus plan
+HELP = """### isthmus plan
 predict.
 
     isthmus plan --step-time TEXT [OPTIONS] [config]
@@ -26,7 +26,7 @@ predict.
 | `--codec` | {zstd,lz4} | zstd | codec |
 | `--json` |  |  | print JSON |
 
-## isthmus ctl drain
+### isthmus ctl drain
 drain.
 
 | option | value | default | meaning |

@@ -47,7 +47,7 @@ class Render : public ::testing::Test {
                                       folder_.write("run.yaml", text).string(),
                                       "--render",
                                       kind,
-                                      "--to",
+                                      "--out",
                                       (folder_ / kind).string()};
     words.insert(words.end(), more.begin(), more.end());
     return run_command(std::move(words), folder_ / "launch.log");

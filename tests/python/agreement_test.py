@@ -79,7 +79,7 @@ def write_job(run, steps):
 
 def hash_of(run, kinds, steps):
     """The global hash of a run with replicas of these kinds."""
-    run.write_config(run={"steps": steps}, outer={"codec": "lloyd4", "error_feedback": True, "merge": "alpha", "merge_alpha": 0.3})
+    run.write_config(run={"steps": steps}, outer={"codec": "4bit", "error_feedback": True, "merge": "alpha", "merge_alpha": 0.3})
     run.start_coordinator()
     for name, kind in zip(NAMES, kinds):
         job = run.folder / f"{name}.json"

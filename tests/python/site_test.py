@@ -8,7 +8,7 @@ import torch
 
 
 def start(run, *arguments, **outer):
-    run.write_config(run={"steps": 24}, outer={"codec": "lloyd4", **outer})
+    run.write_config(run={"steps": 24}, outer={"codec": "4bit", **outer})
     run.start_coordinator()
     for name in ("eu", "us"):
         run.start_worker(name, "ddp.py", "--store", run.folder / f"{name}.store", *(arguments if name == "us" else []))
@@ -60,7 +60,7 @@ def hash_of_all(run):
     [
         ({"warmup_steps": 3, "warmup_codec": "fp32"}, []),
         ({"num_fragments": 9}, ["--root-alone"]),  # tensors in two fragments
-        ({"codec": "lloyd4", "error_feedback": True}, []),
+        ({"codec": "4bit", "error_feedback": True}, []),
     ],
 )
 def test_a_site_of_shards_is_as_one_process(run, outer, arguments):
@@ -72,7 +72,7 @@ def test_a_site_of_shards_is_as_one_process(run, outer, arguments):
     plain = torch.load(run.folder / "eu", weights_only=True)
     for name, value in plain.items():
         # Gradients are added in another order, so 4 bits can give another level; few levels apart are allowed.
-        bound = 2e-2 if outer.get("codec") == "lloyd4" else 2e-5
+        bound = 2e-2 if outer.get("codec") == "4bit" else 2e-5
         assert torch.allclose(sharded[name], value, rtol=0, atol=bound), f"{name}: {(sharded[name] - value).abs().max()}"
 
 
@@ -83,7 +83,7 @@ def test_shards_on_a_mesh_of_two_dimensions(run):
 
 def test_a_resumed_site_of_shards_ends_as_one_that_never_stopped(run):
     def train(what="", **settings):
-        run.write_config(run={"steps": 24, **settings}, outer={"codec": "lloyd4", "error_feedback": True})
+        run.write_config(run={"steps": 24, **settings}, outer={"codec": "4bit", "error_feedback": True})
         run.start_coordinator(*(["--resume"] if what == "--load" else []))
         for name in ("eu", "us"):
             checkpoint = [what, run.folder / f"{name}.saved"] if what else []

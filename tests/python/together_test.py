@@ -141,7 +141,7 @@ def test_a_drained_worker_leaves_a_paused_run(run):
 
 
 def test_an_observer_has_the_global_parameters_of_each_step_that_is_evaluated(run):
-    run.write_config(run={"steps": 120, "eval_every": 10}, outer={"codec": "lloyd4", "error_feedback": True})
+    run.write_config(run={"steps": 120, "eval_every": 10}, outer={"codec": "4bit", "error_feedback": True})
     run.start_coordinator()
     run.start_worker("watch", "watch.py")
     run.wait_for("coordinator", "watch observes the run")

@@ -140,17 +140,17 @@ def test_a_resumed_run_ends_with_the_hash_of_one_that_never_stopped(run):
         assert len(said) == 1
         return said.pop()
 
-    run.write_config(run={"steps": 30}, outer={"codec": "lloyd4"})
+    run.write_config(run={"steps": 30}, outer={"codec": "4bit"})
     whole = train()
-    run.write_config(run={"steps": 30, "name": "again", "stop_after": 15}, outer={"codec": "lloyd4"})
+    run.write_config(run={"steps": 30, "name": "again", "stop_after": 15}, outer={"codec": "4bit"})
     assert train("--save", "NAME.pt") != whole
-    run.write_config(run={"steps": 30, "name": "again"}, outer={"codec": "lloyd4"})
+    run.write_config(run={"steps": 30, "name": "again"}, outer={"codec": "4bit"})
     assert train("--load", "NAME.pt") == whole
 
 
 @pytest.mark.parametrize("options", [[], ["--bf16"]])
 def test_a_run_with_a_synchronous_warm_up_ends_in_agreement(run, options):
-    run.write_config(outer={"warmup_steps": 4, "warmup_codec": "fp32", "codec": "lloyd4"})
+    run.write_config(outer={"warmup_steps": 4, "warmup_codec": "fp32", "codec": "4bit"})
     run.start_coordinator()
     for name in ("eu", "us"):
         run.start_worker(name, "train.py", *options)

@@ -28,4 +28,4 @@ def train(model: torch.nn.Module, batches: Iterable[torch.Tensor], options: dict
 
 
 def study(values: torch.Tensor) -> float:
-    return isthmus.codecs.error(values, "lloyd4") + isthmus.codecs.bits("lloyd4")
+    return isthmus.codecs.error(values, "4bit") + isthmus.codecs.bits("4bit")

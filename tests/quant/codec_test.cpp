@@ -52,7 +52,11 @@ Encoded with_last_scale(const CodecSpec& spec, std::size_t n, std::uint32_t code
 }
 
 TEST(Codec, NamesRoundTripAndUnknownOnesAreListed) {
-  for (const auto kind : all_kinds) EXPECT_EQ(codec_kind(to_string(kind)), kind);
+  for (const auto kind : all_kinds) {
+    EXPECT_EQ(codec_kind(to_string(kind)), kind);
+    EXPECT_EQ(codec_kind(codec_of(kind).stored_name), kind);
+  }
+  EXPECT_EQ(to_string(codec_kind("lloyd4")), "4bit");
   for (const auto scale : all_scales) EXPECT_EQ(scale_format(to_string(scale)), scale);
   try {
     static_cast<void>(codec_kind("int5"));

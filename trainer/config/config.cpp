@@ -63,7 +63,8 @@ void ModelConfig::serialize(config::Archive& ar) {
   ar({"rope_theta", &rope_theta, Scope::agreed, "llama: base of the rotary positions' wavelengths", 1, 1e12});
   ar({"positions", &positions, Scope::agreed,
       "gpt2: number of learned positions, the maximum of data.seq_len; 0: data.seq_len", 0, 1 << 20});
-  ar({"norm_eps", &norm_eps, Scope::agreed, "added to the mean square in the norms", 1e-12, 1e-2});
+  ar({"norm_eps", &norm_eps, Scope::agreed,
+      "number added to the mean square in the norms, so that none is divided by zero", 1e-12, 1e-2});
   ar({"init_std", &init_std, Scope::agreed,
       "standard deviation of initial matrices; divided by sqrt(2 layers) in matrices that add to the "
       "residual stream",
@@ -98,7 +99,7 @@ void InnerConfig::serialize(config::Archive& ar) {
       -unbounded,
       unbounded,
       {"adamw", "muon"}});
-  ar({"lr", &lr, Scope::agreed, "maximum learning rate", 0, 10});
+  ar({"lr", &lr, Scope::agreed, "maximum learning rate, reached at the end of the warm-up", 0, 10});
   ar({"schedule",
       &schedule,
       Scope::agreed,
@@ -116,9 +117,11 @@ void InnerConfig::serialize(config::Archive& ar) {
   ar({"beta2", &beta2, Scope::agreed, "decay per step of the squared gradient's running mean", 0, 0.99999});
   ar({"momentum", &momentum, Scope::agreed, "muon: decay per step of the gradient's running mean", 0,
       0.9999});
-  ar({"eps", &eps, Scope::agreed, "added to the root of the squared gradient's running mean", 1e-15, 1});
+  ar({"eps", &eps, Scope::agreed,
+      "number added to the root of the squared gradient's running mean, by which steps are divided", 1e-15,
+      1});
   ar({"weight_decay", &weight_decay, Scope::agreed,
-      "decoupled weight decay of matrices, times the learning rate", 0, 10});
+      "share of each matrix that a step subtracts, times the learning rate (decoupled weight decay)", 0, 10});
   ar({"clip", &clip, Scope::agreed, "maximum global gradient norm; 0 disables clipping", 0, 1e12});
   ar({"z_loss", &z_loss, Scope::agreed,
       "weight of the squared logarithm of the softmax's denominator in the minimised loss (the reported loss "
@@ -153,7 +156,8 @@ void TrainerConfig::serialize(config::Archive& ar) {
       "keep only the input of each layer and recompute the layer in the backward pass: a third more work for "
       "a small part of the memory"});
   ar({"deterministic", &deterministic, Scope::per_site,
-      "on a GPU: use slower kernels that give bit-identical results in every run (on a CPU all do)"});
+      "whether to use slower GPU kernels with results that are bit-identical in every run (on a CPU all "
+      "are)"});
 }
 
 void ReplicaConfig::serialize(config::Archive& ar) {

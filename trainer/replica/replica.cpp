@@ -186,7 +186,8 @@ double Replica::inner_step(double lr) {
   const double norm = flat::norm(gradient);
   if (!std::isfinite(norm)) {
     throw Error(ErrorKind::divergence, "the gradient of step " + std::to_string(s.steps + 1) +
-                                           s.first_not_finite(gradient) + " is not finite");
+                                           s.first_not_finite(gradient) +
+                                           " is not finite; check its batch, inner.lr and inner.clip");
   }
   const auto& inner = s.options.inner;
   const auto clip = clip_scale(norm, inner.clip);

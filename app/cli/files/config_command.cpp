@@ -8,8 +8,10 @@
 #include <memory>
 
 #include "cli/files/key_notes.h"
+#include "command_line/wrapped_text.h"
 #include "isthmus/base/error.h"
 #include "plan/choose.h"
+#include "run/experiment/current_names.h"
 #include "run/experiment/experiment.h"
 #include "run/experiment/removed_keys.h"
 #include "run/output/json_output.h"
@@ -53,26 +55,9 @@ std::string unit_of(const Item& item, const KeyNote* note) {
   }
 }
 
-/// Text in lines of 80 columns, with the label in the margin of the first line.
-std::string wrapped(std::string_view label, std::string_view text) {
-  constexpr std::size_t margin = 12, columns = 80;
-  std::string out = fmt::format("{:<{}}", label, margin);
-  auto column = margin;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const auto end = std::min(text.find(' ', begin), text.size());
-    const auto word = text.substr(begin, end - begin);
-    if (column > margin && column + 1 + word.size() > columns) {
-      out += fmt::format("\n{:{}}", "", margin);
-      column = margin;
-    } else if (column > margin) {
-      out += ' ';
-      ++column;
-    }
-    out += word;
-    column += word.size();
-    begin = end + 1;
-  }
-  return out + '\n';
+std::string labelled(std::string_view label, std::string_view text) {
+  constexpr std::size_t margin = 12;
+  return wrapped(label, text, margin);
 }
 
 std::string nearest_keys(const std::string& key) {
@@ -125,8 +110,18 @@ int print_config(Experiment& experiment, bool as_json) {
   return 0;
 }
 
-int explain(const std::string& key, bool as_json) {
+/// "also named run.max_steps": the other names of a key that configs may have.
+std::string aliases_of(const std::string& key) {
+  std::string out;
+  for (const auto& alias : key_aliases()) {
+    if (alias.key == key) out += (out.empty() ? "" : ", ") + std::string(alias.alias);
+  }
+  return out;
+}
+
+int explain(const std::string& name, bool as_json) {
   JsonOutput json(as_json);
+  const auto key = current_key(name);
   const auto items = all_keys();
   const auto item = std::ranges::find(items, key, &Item::key);
   if (item == items.end())
@@ -150,13 +145,15 @@ int explain(const std::string& key, bool as_json) {
                 {"why", why}});
     return 0;
   }
-  fmt::print("{}\n\n{}{}{}", item->key, wrapped("  meaning", item->doc),
-             wrapped("  class", fmt::format("{}: {}", scope, class_meaning(item->scope))),
-             wrapped("  expected", item->expected));
-  if (!unit.empty()) fmt::print("{}", wrapped("  unit", unit));
-  fmt::print("{}", wrapped("  default", value));
-  if (!why.empty()) fmt::print("{}", wrapped("  why", why));
-  fmt::print("{}", wrapped("  set it", fmt::format("--set {}={}", item->key, value)));
+  fmt::print("{}\n\n{}{}{}", item->key, labelled("  meaning", item->doc),
+             labelled("  class", fmt::format("{}: {}", scope, class_meaning(item->scope))),
+             labelled("  expected", item->expected));
+  if (!unit.empty()) fmt::print("{}", labelled("  unit", unit));
+  fmt::print("{}", labelled("  default", value));
+  if (!why.empty()) fmt::print("{}", labelled("  why", why));
+  if (const auto others = aliases_of(key); !others.empty())
+    fmt::print("{}", labelled("  also", "accepted as " + others));
+  fmt::print("{}", labelled("  set it", fmt::format("--set {}={}", item->key, value)));
   return 0;
 }
 
@@ -209,8 +206,8 @@ void add_config(CommandLine& commands) {
   const auto flags = std::make_shared<ConfigFlags>();
   auto* verb = commands.app().add_subcommand(
       "config", "print an experiment with every key, or the reference of all keys");
-  auto* file = verb->add_option("config", flags->options.config,
-                                "experiment in YAML; without it, print the reference in Markdown");
+  auto* file = add_config_file(*verb, flags->options.config,
+                               "experiment in YAML; without it, print the reference in Markdown");
   verb->add_option("--explain", flags->explained,
                    "print a key's meaning, allowed values, and the reason for its default")
       ->excludes(file);

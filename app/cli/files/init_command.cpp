@@ -187,7 +187,7 @@ int make_run(const InitFlags& flags) {
   const std::vector<std::pair<std::string, std::string_view>> next = {
       {fmt::format("isthmus doctor {}", file), "checks the machines and the links between them"},
       {fmt::format("isthmus launch {}", file), "starts the run at all sites"},
-      {fmt::format("isthmus top --config {}", file), "shows its progress, in another terminal"}};
+      {fmt::format("isthmus top {}", file), "shows its progress, in another terminal"}};
   auto commands = nlohmann::ordered_json::array();
   say_line("Next:");
   for (const auto& [command, does] : next) {

@@ -11,7 +11,7 @@ struct KeyNote {
   std::string_view key, unit, why;
 };
 
-/// Notes on the keys with a default that needs a reason.
+/// A note on every key, in the order of the keys.
 [[nodiscard]] std::span<const KeyNote> key_notes();
 
 }  // namespace isthmus::app

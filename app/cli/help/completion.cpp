@@ -7,6 +7,7 @@
 
 #include "cli/files/config_command.h"
 #include "cli/help/help_command.h"
+#include "command_line/help_text.h"
 #include "run/experiment/experiment.h"
 
 namespace isthmus::app {
@@ -63,7 +64,7 @@ std::string option_cases(CLI::App& root) {
   for (const auto& verb : verbs_of(root)) {
     Words names;
     for (const auto* option : options_of(*verb.app)) {
-      for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+      if (!is_positional(*option)) names.push_back(shown_name(*option));
     }
     out += branch(verb.path, names);
   }
@@ -75,9 +76,8 @@ std::string value_cases(CLI::App& root) {
   std::string out;
   for (const auto& verb : verbs_of(root)) {
     for (const auto* option : options_of(*verb.app)) {
-      for (const auto& name : option->get_lnames())
-        out += branch(verb.path + " --" + name, choices_of(*option));
-      if (!option->nonpositional()) out += branch(verb.path, choices_of(*option));
+      const auto before = is_positional(*option) ? verb.path : verb.path + " " + shown_name(*option);
+      out += branch(before, choices_of(*option));
     }
   }
   return out + branch("config --explain", config_keys());

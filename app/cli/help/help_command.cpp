@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <sstream>
 
+#include "command_line/help_text.h"
+#include "command_line/mistakes.h"
+#include "command_line/wrapped_text.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/say.h"
 #include "run/metrics/metric_table.h"
@@ -16,13 +20,17 @@ constexpr std::string_view example_begin = "Example: ";
 
 bool shown(const CLI::App* app) { return !app->get_group().empty(); }
 
-void collect(CLI::App& app, const std::string& path, std::vector<Verb>& out) {
+void collect(CLI::App& app, const std::string& path, const std::string& group, std::vector<Verb>& out) {
   const auto parts = app.get_subcommands([](CLI::App* part) { return shown(part); });
-  for (auto* part : parts)
-    collect(*part, path.empty() ? part->get_name() : path + " " + part->get_name(), out);
+  for (auto* part : parts) {
+    if (path.empty())
+      collect(*part, part->get_name(), part->get_group(), out);
+    else
+      collect(*part, path + " " + part->get_name(), group, out);
+  }
   // A verb that needs no subcommand does something itself.
   const bool stands_alone = parts.empty() || app.get_require_subcommand_min() == 0;
-  if (!path.empty() && stands_alone) out.push_back({path, &app});
+  if (!path.empty() && stands_alone) out.push_back({path, group, &app});
 }
 
 std::string example_of(const CLI::App& verb) {
@@ -40,39 +48,24 @@ std::string cell(std::string_view text) {
   return out;
 }
 
-/// Shortens "INT:INT in [1 - 64]" to "INT in [1 - 64]".
-std::string value_of(const CLI::Option& option) {
-  if (option.get_items_expected_max() == 0) return {};
-  const auto type = option.get_type_name();
-  const auto colon = type.find(':');
-  return colon == std::string::npos ? type : type.substr(colon + 1);
-}
-
 std::string usage(const Verb& verb) {
   auto line = "isthmus " + verb.path;
-  const auto options = options_of(*verb.app);
-  for (const auto* option : options) {
-    if (option->nonpositional() && option->get_required())
-      line += " " + option->get_name(false, false) + " " + option->get_type_name();
+  for (const auto* option : options_of(*verb.app)) {
+    if (!is_positional(*option) && option->get_required())
+      line += " " + shown_name(*option) + " " + shown_value(*option);
   }
   line += " [OPTIONS]";
-  for (const auto* option : options) {
-    if (option->nonpositional()) continue;
-    auto name = option->get_name(true);
-    if (option->get_items_expected_max() > 1) name += "...";
-    line += option->get_required() ? " " + name : " [" + name + "]";
-  }
-  return line;
+  const auto arguments = positionals_of(*verb.app);
+  return arguments.empty() ? line : line + " " + arguments;
 }
 
 std::string option_rows(const CLI::App& verb) {
   std::string out;
   for (const auto* option : options_of(verb)) {
     if (option == verb.get_help_ptr()) continue;
-    out += fmt::format("| `{}` | {} | {} | {}{} |\n",
-                       option->get_name(option->nonpositional() ? false : true, true),
-                       cell(value_of(*option)), cell(option->get_default_str()),
-                       cell(option->get_description()), option->get_required() ? " (required)" : "");
+    out += fmt::format("| `{}` | {} | {} | {}{} |\n", shown_name(*option), cell(shown_value(*option)),
+                       cell(option->get_default_str()), cell(option->get_description()),
+                       option->get_required() ? " (required)" : "");
   }
   return out;
 }
@@ -88,9 +81,11 @@ std::string markdown_of(CLI::App& root) {
       "## Exit status\n| status | | meaning |\n| --- | --- | --- |\n";
   for (const auto& [status, name, meaning] : exit_codes)
     out += fmt::format("| {} | {} | {} |\n", status, name, meaning);
+  std::string group;
   for (const auto& verb : verbs_of(root)) {
+    if (verb.group != group) out += fmt::format("\n## {}\n", group = verb.group);
     const auto what = verb.app->get_description();
-    out += fmt::format("\n## isthmus {}\n{}{}\n\n    {}\n", verb.path, what, what.ends_with('?') ? "" : ".",
+    out += fmt::format("\n### isthmus {}\n{}{}\n\n    {}\n", verb.path, what, what.ends_with('?') ? "" : ".",
                        usage(verb));
     if (const auto rows = option_rows(*verb.app); !rows.empty())
       out += "\n| option | value | default | meaning |\n| --- | --- | --- | --- |\n" + rows;
@@ -99,13 +94,22 @@ std::string markdown_of(CLI::App& root) {
   return out;
 }
 
-/// Checks that each verb has an example that this command line accepts. Returns the exit status.
+/// Checks that each verb's help fits the terminal, and has an example that this command line accepts. Returns
+/// the exit status.
 int check_examples(CLI::App& root) {
   int wrong = 0;
   const auto complain = [&](const Verb& verb, const std::string& what) {
     say_error(fmt::format("isthmus {}: {}", verb.path, what));
     ++wrong;
   };
+  const auto check_width = [&](const Verb& verb, const std::string& help) {
+    std::istringstream lines(help);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.size() > terminal_columns)
+        complain(verb, "its help has a line of more than 80 columns: " + line);
+    }
+  };
+  check_width({"", "", &root}, root.help());
   const auto verbs = verbs_of(root);
   for (const auto& verb : verbs) {
     const auto example = example_of(*verb.app);
@@ -114,6 +118,7 @@ int check_examples(CLI::App& root) {
       complain(verb, fmt::format("its footer has no example; expected \"{}{} ...\"", example_begin, begin));
       continue;
     }
+    check_width(verb, verb.app->help());
     try {
       root.parse(example.substr(example.find(' ') + 1));
     } catch (const CLI::ParseError& error) {
@@ -127,23 +132,18 @@ int check_examples(CLI::App& root) {
 /// The text that `isthmus VERB --help` prints.
 std::string help_of(CLI::App& root, const std::vector<std::string>& words) {
   auto* app = &root;
-  std::string before;
   for (const auto& word : words) {
-    const auto parts = app->get_subcommands([&](const CLI::App* part) { return part->get_name() == word; });
-    if (parts.empty())
-      throw Error(ErrorKind::config,
-                  fmt::format("unknown verb '{}'; `isthmus --help` lists all verbs", word));
-    before += before.empty() ? "isthmus" : " " + app->get_name();
-    app = parts.front();
+    refuse_unknown_verb(*app, word);
+    app = app->get_subcommand(word);
   }
-  return app->help(before);
+  return app->help();
 }
 
 }  // namespace
 
 std::vector<Verb> verbs_of(CLI::App& root) {
   std::vector<Verb> out;
-  collect(root, {}, out);
+  collect(root, {}, {}, out);
   return out;
 }
 
@@ -158,9 +158,11 @@ void add_help(CommandLine& commands) {
   };
   const auto flags = std::make_shared<Flags>();
   auto* verb = commands.app().add_subcommand("help", "show help for a verb, or list all verbs");
-  verb->add_option("verb", flags->verb, "verb to explain; all by default");
-  verb->add_flag("--markdown", flags->markdown, "all verbs and options in Markdown (docs/cli.md)");
-  verb->add_flag("--metrics", flags->metrics, "the metrics for Prometheus in Markdown (docs/metrics.md)");
+  verb->add_option("verb", flags->verb,
+                   "verb to explain, for example data show; without it, the list of verbs");
+  verb->add_flag("--markdown", flags->markdown, "print all verbs and options in Markdown, as in docs/cli.md");
+  verb->add_flag("--metrics", flags->metrics,
+                 "print the metrics for Prometheus in Markdown, as in docs/metrics.md");
   verb->add_flag("--check", flags->check, "check that all examples are valid command lines")->group("");
   verb->footer("Example: isthmus help data show");
   commands.on(*verb, [&root = commands.app(), flags] {

@@ -14,7 +14,8 @@ void add_help(CommandLine& commands);
 
 /// A verb that users can call, with the words that lead to it.
 struct Verb {
-  std::string path;  ///< "data show"
+  std::string path;   ///< "data show"
+  std::string group;  ///< of `isthmus --help`
   CLI::App* app;
 };
 /// Verbs that do something themselves, in the order in which they were added. Leaves out hidden verbs, and

@@ -16,9 +16,6 @@ namespace isthmus::app {
 void add_operator(CLI::App& verb, OperatorOptions& options) {
   verb.add_option("--coordinator", options.coordinator,
                   "HOST:PORT of the coordinator; overrides network.coordinator");
-  verb.add_option("--config", options.config,
-                  "the run's experiment in YAML, for its address and certificates, or the folder in which "
-                  "`launch` runs it");
   verb.add_option("--name", options.name, "name of your certificate: operator, or operator-NAME")
       ->capture_default_str();
 }
@@ -42,7 +39,8 @@ Experiment load(const OperatorOptions& options) {
 
 LiveRun::LiveRun(const OperatorOptions& options) : knows_run_(!options.config.empty()), name_(options.name) {
   if (!knows_run_ && options.coordinator.empty())
-    throw Error(ErrorKind::config, "the coordinator's address is not known; pass --coordinator or --config");
+    throw Error(ErrorKind::config,
+                "the coordinator's address is not known; pass the run's config or folder, or --coordinator");
   experiment_ = load(options);
   const bool has_secret = !experiment_.network.secret.empty();
   take_identity(name_, experiment_);

@@ -14,8 +14,10 @@ namespace isthmus::app {
 struct OperatorOptions : ConfigOptions {
   std::string name = "operator";  ///< name of the certificate
 };
-/// --coordinator, --config and --name.
+/// --coordinator and --name. The verb adds its config file itself.
 void add_operator(CLI::App& verb, OperatorOptions& options);
+inline constexpr auto operators_config =
+    "the run's experiment in YAML, for its address and certificates, or the folder in which `launch` runs it";
 
 /// The coordinator that the options name. Used by one thread.
 class LiveRun {

@@ -127,12 +127,13 @@ void add_top(CommandLine& commands) {
   const auto flags = std::make_shared<TopFlags>();
   auto* verb =
       commands.app().add_subcommand("top", "show the live status of a run: members, rates, problems");
+  add_config_file(*verb, flags->run.config, operators_config);
   add_operator(*verb, flags->run);
   verb->add_flag("--once", flags->once,
                  "print one snapshot as text; the default when standard output is not a terminal");
   add_json(*verb, flags->json);
   add_security(*verb, flags->run);
-  verb->footer("Example: isthmus top --coordinator eu.example:7000 --certs certs/my");
+  verb->footer("Example: isthmus top two_sites.yaml");
   commands.on(*verb, [flags] { return act(*flags); });
 }
 

@@ -356,7 +356,7 @@ Digest config_fingerprint(const RunPlan& run) {
   auto experiment = run.experiment;
   experiment.run.name.clear();
   experiment.run.seed = 0;
-  return config::fingerprint(experiment);
+  return fingerprint(experiment);
 }
 
 Comparison load_comparison(const fs::path& file, const std::string& size,

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
+#include <string>
 #include <utility>
 
 #include "isthmus/base/error.h"
@@ -11,7 +13,7 @@
 namespace isthmus::app {
 
 Pipe::Pipe() {
-  if (pipe2(ends_, O_CLOEXEC) != 0) data_error("cannot make a pipe");
+  if (pipe2(ends_, O_CLOEXEC) != 0) data_error(std::string("cannot make a pipe: ") + std::strerror(errno));
 }
 
 Pipe::~Pipe() {

@@ -77,7 +77,7 @@ Experiment experiment_there(const LaunchConfig& config, const Site& site, const 
 std::vector<SiteFile> files_of(const LaunchConfig& config, const Experiment& here, const Site& site,
                                const SiteFacts& facts, const std::string& secret) {
   const auto& run = here.run.name;
-  auto there = experiment_there(config, site, facts.folder, run);
+  auto there = with_stored_names(experiment_there(config, site, facts.folder, run));
   if (there.trainer.threads == 0)
     there.trainer.threads = threads_each(site.replicas * there.replica.ranks, facts.cores);
   std::vector<SiteFile> files = {{fmt::format("{}/{}.yaml", run, site.name), to_yaml(there), false}};
@@ -165,7 +165,9 @@ void check_reach(const LaunchConfig& config, const Experiment& experiment) {
     const auto at = fmt::format("site {} is on another machine{}", site.name,
                                 site.launch.ssh.empty() ? "" : " (" + site.launch.ssh + ")");
     if (sets(site, "run.out"))
-      config_error(fmt::format("run.out is set at site {}; expected launch.folder there", site.name));
+      config_error(fmt::format(
+          "run.out is set at site {0}, which is on another machine; set sites.{0}.launch.folder instead",
+          site.name));
     if (!site.launch.ssh.empty() && Address{host_of(site.launch.ssh), 0}.is_loopback()) continue;
     const auto there = load_experiment(config.file, config.assignments, WorkerPlace{{}, site.name});
     const auto coordinator = parse_addresses(there.network.coordinator, "network.coordinator").front();

@@ -15,30 +15,34 @@ using config::Scope;
 
 void RunConfig::serialize(config::Archive& ar) {
   ar({"name", &name, Scope::agreed, "name of the run and of its folder"});
-  ar({"out", &out, Scope::per_site, "folder that run folders are made in"});
-  ar({"steps", &steps, Scope::agreed, "inner steps", 1, 1e12});
+  ar({"out", &out, Scope::per_site, "folder in which each run makes its own folder, named after it"});
+  ar({"steps", &steps, Scope::agreed, "inner steps of the run, made by every replica", 1, 1e12});
   ar({"seed", &seed, Scope::agreed, "seed of the initial parameters and the data order", 0, 9e15});
-  ar({"stop_after", &stop_after, Scope::agreed, "stop with a checkpoint after this step; 0 never", 0, 1e12});
+  ar({"stop_after", &stop_after, Scope::agreed,
+      "step after which the run stops early, with a checkpoint; 0: none", 0, 1e12});
   ar({"eval_every", &eval_every, Scope::live,
-      "steps between evaluations of the global parameters; 0 only first and last", 0, 1e12});
+      "steps between evaluations of the global parameters; 0: only at the beginning and the end", 0, 1e12});
   ar({"eval_sequences", &eval_sequences, Scope::agreed,
       "held-out sequences in one evaluation, shared among the replicas", 1, 1e9});
-  ar({"checkpoint_every", &checkpoint_every, Scope::live, "steps between checkpoints; 0 only at the end", 0,
-      1e12});
+  ar({"checkpoint_every", &checkpoint_every, Scope::live,
+      "steps between checkpoints; 0: only at the end, and by run.checkpoint_interval", 0, 1e12});
   ar({"checkpoint_interval", &checkpoint_interval, Scope::per_site,
-      "coordinator only: all replicas write a checkpoint this long after their newest common one; 0 never", 0,
-      1e8});
+      "coordinator only: time after the newest checkpoint until all replicas write the next one; 0: no "
+      "checkpoints by time",
+      0, 1e8});
   ar({"keep_checkpoints", &keep_checkpoints, Scope::agreed,
-      "newest checkpoints that each replica keeps, 2 or more; older ones are deleted once all replicas have "
-      "a newer one; 0 keeps all",
+      "number of checkpoints that each replica keeps, the newest, 2 or more; older ones are deleted once all "
+      "replicas have a newer one; 0: all are kept",
       0, 1e9});
   ar({"keep_every", &keep_every, Scope::agreed,
-      "also keep checkpoints of steps that are a multiple of this; 0 none", 0, 1e12});
-  ar({"sample_tokens", &sample_tokens, Scope::agreed, "tokens of text generated at the end; 0 none", 0,
-      100000});
-  ar({"trace_steps", &trace_steps, Scope::per_site, "first steps to record in trace.json", 0, 1e6});
+      "checkpoints of steps that are a multiple of this number are never deleted; 0: none", 0, 1e12});
+  ar({"sample_tokens", &sample_tokens, Scope::agreed,
+      "tokens of text that the run generates at its end; 0: none", 0, 100000});
+  ar({"trace_steps", &trace_steps, Scope::per_site,
+      "number of steps, from the first on, that each replica records in its trace.json", 0, 1e6});
   ar({"record_outer_gradients", &record_outer_gradients, Scope::per_site,
-      "write every Nth outer gradient of each fragment to the replica's folder, for comparing codecs; 0 none",
+      "each replica writes every Nth outer gradient of each fragment to its folder, for comparing codecs; 0: "
+      "none",
       0, 1e9});
   ar({"restarts", &restarts, Scope::per_site,
       "maximum times that `launch` restarts each worker that was killed or crashed while the others "
@@ -69,12 +73,12 @@ void RunConfig::serialize(config::Archive& ar) {
 
 void AutoConfig::serialize(config::Archive& ar) {
   ar({"utilization", &utilization, Scope::agreed,
-      "wanted share of the time spent computing; settings of the outer loop are chosen to reach it "
-      "(docs/plan.md); 0 leaves them as written",
+      "wanted share of the time that replicas compute; settings of the outer loop are chosen to reach it "
+      "(docs/plan.md); 0: none are chosen",
       0, 0.9999});
   ar({"at_start", &at_start, Scope::agreed,
-      "choose sync_every, num_fragments, sync_delay and codec when the run starts; the run's folder then "
-      "gets the chosen settings and false"});
+      "with outer.auto.utilization: whether outer.sync_every, num_fragments, sync_delay and codec are chosen "
+      "when the run starts; the config in the run's folder then has the chosen settings, and false here"});
   ar({"step_time", &step_time, Scope::agreed,
       "time of an inner step, for outer.auto; 0: the links file has one for every site", 0, 86400});
   ar({"links", &links, Scope::per_site,
@@ -219,8 +223,19 @@ std::string reference() {
   return config::reference_of(items);
 }
 
+Experiment with_stored_names(Experiment experiment) {
+  experiment.outer.use_stored_names();
+  return experiment;
+}
+
+Digest fingerprint(const Experiment& experiment) {
+  auto stored = with_stored_names(experiment);
+  return config::fingerprint(stored);
+}
+
 config::SharedItems shared_items(Experiment& experiment) {
-  auto items = config::shared_items(experiment);
+  auto stored = with_stored_names(experiment);
+  auto items = config::shared_items(stored);
   if (experiment.outer.data_parallel())
     items.emplace_back("inner.batch", std::to_string(experiment.inner.batch));
   return items;

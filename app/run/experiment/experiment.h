@@ -144,6 +144,10 @@ void move_to(Experiment& experiment, const std::filesystem::path& folder);
 /// Keys that must be equal at all members. In data-parallel runs this includes the batch, because gradients
 /// are averaged without weights.
 [[nodiscard]] config::SharedItems shared_items(Experiment& experiment);
+/// Digest of these keys.
+[[nodiscard]] Digest fingerprint(const Experiment& experiment);
+/// The experiment for a machine that may have an older build: with names that never change.
+[[nodiscard]] Experiment with_stored_names(Experiment experiment);
 /// Names of the workers that the run starts with.
 [[nodiscard]] std::vector<std::string> worker_names(const Experiment& experiment);
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "isthmus/base/error.h"
+#include "run/experiment/current_names.h"
 #include "run/experiment/experiment.h"
 #include "run/experiment/removed_keys.h"
 #include "run/process/names.h"
@@ -170,7 +171,7 @@ Experiment load_experiment(const std::filesystem::path& file, const std::vector<
 Experiment load_experiment(config::Source source, const std::vector<std::string>& assignments,
                            const std::optional<WorkerPlace>& worker, Purpose purpose) {
   for (const auto& assignment : assignments) source.set(assignment);
-  source = without_removed_keys(source);
+  source = with_current_names(without_removed_keys(source));
   write_commands_as_text(source);
   Experiment sample;
   auto sites = take_sites(source, config::list(sample));

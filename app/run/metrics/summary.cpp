@@ -83,7 +83,7 @@ ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   json["run"] = experiment.run.name;
   json["folder"] = std::filesystem::absolute(experiment.folder()).string();
   json["commit"] = commit();
-  json["config_fingerprint"] = config::fingerprint(experiment).hex();
+  json["config_fingerprint"] = fingerprint(experiment).hex();
   json["method"] = to_string(experiment.outer.method);
   json["codec"] = experiment.outer.codec;
   json["replicas"] = members.size();

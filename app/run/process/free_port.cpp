@@ -34,7 +34,8 @@ std::uint16_t free_port() {
     const auto port = static_cast<std::uint16_t>(any(source));
     if (is_free(port)) return port;
   }
-  throw Error(ErrorKind::network, "no free TCP port on this machine between 20000 and 32767");
+  throw Error(ErrorKind::network,
+              "no free TCP port on this machine between 20000 and 32767; end programs that hold ports there");
 }
 
 }  // namespace isthmus::app

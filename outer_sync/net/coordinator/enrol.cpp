@@ -104,7 +104,7 @@ class Newcomer {
                   "the process there is not of the authority that the token names (" +
                       token_.authority.hex() +
                       "), so nothing was sent; check the address, and whether the connection is intercepted");
-    if (error) throw Error(ErrorKind::network, "no TLS: " + error.message());
+    if (error) throw Error(ErrorKind::network, "TLS failed: " + error.message());
     const tls::Certificate shown(SSL_get1_peer_certificate(stream.native_handle()));
     if (!shown) throw Error(ErrorKind::network, "it presented no certificate");
     const auto name = tls::subject_entry(shown.get(), NID_commonName);

@@ -71,7 +71,9 @@ class PreflightHub::Impl {
         throw Error(ErrorKind::network,
                     "its certificate is for '" + shown + "', but it claims to be '" + said.name + "'");
       if (begun_) throw Error(ErrorKind::network, "it came too late: the tests have begun");
-      if (guests_.size() >= max_guests) throw Error(ErrorKind::network, "too many machines");
+      if (guests_.size() >= max_guests)
+        throw Error(ErrorKind::network, "the doctor already has " + std::to_string(max_guests) +
+                                            " machines, as many as it can check");
       const auto from = parse_address(connection->remote(), "its address").host;
       options_.say(said.name + " has connected from " + from);
       guests_[said.name] = {.known = {.name = said.name,

@@ -205,7 +205,8 @@ asio::awaitable<PeerPtr> PeerMesh::peer_that_says(PeerHello hello, ConnectionPtr
         throw Error(ErrorKind::network, "it claims to be " + at->second->info.name +
                                             ", but its certificate is for '" + shown + "'");
       // A connection that the peer has given up must not displace its newer one.
-      if (connection->hung_up()) throw Error(ErrorKind::network, "it did not wait for an answer");
+      if (connection->hung_up())
+        throw Error(ErrorKind::network, "it closed the connection before it got an answer");
       co_return at->second;
     }
     asio::error_code woken;
@@ -299,7 +300,7 @@ asio::awaitable<void> PeerMesh::introduce(PeerPtr peer, std::size_t lane, Connec
     const auto answer = hello_of(co_await connection->receive(unauthenticated_limit));
     check_hello(answer);
     if (answer.from != peer->info.id || answer.lane != lane || answer.role != PeerRole::member)
-      throw Error(ErrorKind::network, "it is another replica");
+      throw Error(ErrorKind::network, "the process there is not the member that was dialled");
   } catch (const asio::system_error&) {
     connection->close();
   } catch (const std::exception& error) {

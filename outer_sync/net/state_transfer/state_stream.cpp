@@ -164,7 +164,7 @@ asio::awaitable<ConnectionPtr> dial_donor(asio::io_context& io, PeerInfo donor, 
     connection->send(archived(FrameType::peer_hello, hello));
     const auto answer = hello_of(co_await connection->receive(unauthenticated_limit));
     if (answer.token != token || answer.from != donor.id || answer.to != self)
-      refuse_transfer("it is another replica");
+      refuse_transfer("the process there is not the member that was dialled");
     co_return connection;
   } catch (const Damaged& damage) {
     problem = damage.what();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "isthmus/base/hash.h"
+#include "isthmus/outer_sync/protocol/shown_items.h"
 
 namespace isthmus::outer_sync::protocol {
 namespace {
@@ -34,7 +35,8 @@ Verdict compare_runs(const Hello& hello, const RunAtHello& run) {
   if (is_operator(name))
     return refuse(Cause::operators_name,
                   "'" + name + "' is reserved for operators; give the worker another name");
-  if (auto difference = config::first_difference(run.options.config, "the coordinator", hello.config, name);
+  if (auto difference = config::first_difference(shown_items(run.options.config), "the coordinator",
+                                                 shown_items(hello.config), name);
       !difference.empty()) {
     return refuse(Cause::other_config, difference + "; all replicas must share it");
   }
@@ -64,7 +66,8 @@ Verdict check_newcomer(const Hello& hello, const RunAtHello& run) {
     return compare_resume(hello, run);
   }
   if (!run.options.elastic)
-    return refuse(Cause::no_late_joiners, "the run has started and does not accept late joiners");
+    return refuse(Cause::no_late_joiners,
+                  "the run has started, and with outer.method data_parallel it does not accept late joiners");
   if (run.is_ending) return refuse(Cause::run_is_ending, too_late);
   return {};
 }
@@ -72,7 +75,8 @@ Verdict check_newcomer(const Hello& hello, const RunAtHello& run) {
 Verdict check_place(const Hello& hello, const RunAtHello& run) {
   const auto& name = hello.member.name;
   if (run.roster.find(name) == nullptr && run.roster.members().size() >= max_members)
-    return refuse(Cause::too_many, "there are " + std::to_string(max_members) + " replicas already");
+    return refuse(Cause::too_many,
+                  "there are already " + std::to_string(max_members) + " members, as many as a run can have");
   if (hello.activated > 0 && run.token_is_known && hello.token != run.options.token)
     return refuse(Cause::other_token,
                   name + " has been in another run called '" + run.options.run + "'; start it again");

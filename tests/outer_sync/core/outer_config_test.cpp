@@ -152,12 +152,12 @@ TEST(OuterConfig, UnusualSettingsAreSaidAloud) {
   EXPECT_THAT(read("{merge: alpha, merge_alpha: 1}").notes(),
               ElementsAre(HasSubstr("results never change the local parameters")));
   EXPECT_THAT(read("merge_alpha: 1").notes(), ElementsAre(HasSubstr("no effect with outer.merge: carry")));
-  EXPECT_THAT(read("{merge: alpha, codec: lloyd2}").notes(),
+  EXPECT_THAT(read("{merge: alpha, codec: 2bit}").notes(),
               ElementsAre(HasSubstr("its losses are permanent")));
   EXPECT_THAT(read("codec: sign").notes(), ElementsAre(HasSubstr("the chunk owners' losses")));
-  EXPECT_THAT(read("codec: lloyd2").notes(), IsEmpty());
+  EXPECT_THAT(read("codec: 2bit").notes(), IsEmpty());
   EXPECT_THAT(read("method: diloco").notes(), IsEmpty());
-  EXPECT_THAT(read("{merge: alpha, codec: lloyd2, error_feedback: true}").notes(), IsEmpty());
+  EXPECT_THAT(read("{merge: alpha, codec: 2bit, error_feedback: true}").notes(), IsEmpty());
   EXPECT_THAT(read("{method: data_parallel, num_fragments: 7}").notes(), IsEmpty());
 }
 

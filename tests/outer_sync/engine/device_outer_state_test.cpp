@@ -84,8 +84,8 @@ struct Case {
 
 TEST_F(DeviceState, GivesTheHostsBits) {
   for (const auto& [codec, chunk, rounding] :
-       {Case{"fp32", 64}, Case{"lloyd4", 64}, Case{"int8", 64}, Case{"lloyd2", 64}, Case{"int8", 128},
-        Case{"lloyd3", 128}, Case{"lloyd2", 128, "stochastic"}, Case{"sign", 128}, Case{"topk", 4096}}) {
+       {Case{"fp32", 64}, Case{"4bit", 64}, Case{"int8", 64}, Case{"2bit", 64}, Case{"int8", 128},
+        Case{"3bit", 128}, Case{"2bit", 128, "stochastic"}, Case{"sign", 128}, Case{"topk", 4096}}) {
     const FragmentLayout layout({{0, 5 * chunk / 2}, {3 * chunk, 10 * chunk + 20}}, chunk);
     // The last chunk fits into a batch with four others if that batch begins after a chunk that is left out.
     const Staging staging{.batch_elements = 4 * chunk + chunk / 2, .outgoing = 1, .incoming = 1};
@@ -118,7 +118,7 @@ TEST_F(DeviceState, GivesTheHostsBits) {
 
 TEST_F(DeviceState, FiguresAreTheHosts) {
   for (const bool carry : {false, true}) {
-    auto config = config_in("lloyd4", false, carry);
+    auto config = config_in("4bit", false, carry);
     config.sync_every = 2;
     OnDevice device(config, kernels);
     LoneReplica host(config, chunks_of_64);
@@ -135,7 +135,7 @@ TEST_F(DeviceState, FiguresAreTheHosts) {
 TEST_F(DeviceState, CheckpointsAreTheHosts) {
   for (const auto& [error_feedback, carry] :
        {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
-    const auto config = config_in("lloyd4", error_feedback, carry);
+    const auto config = config_in("4bit", error_feedback, carry);
     OnDevice device(config, kernels);
     LoneReplica host(config, chunks_of_64);
     for (int step = 1; step <= 9; ++step) {
@@ -159,7 +159,7 @@ TEST_F(DeviceState, CheckpointsAreTheHosts) {
 }
 
 TEST_F(DeviceState, ANewcomerBeginsAsOnTheHost) {
-  const auto config = config_in("lloyd4", true);
+  const auto config = config_in("4bit", true);
   OnDevice donor(config, kernels), joiner(config, kernels);
   for (int step = 1; step <= 12; ++step) donor.step(moves(step));
   for (int step = 1; step <= 3; ++step) joiner.step(moves(100 + step));
@@ -203,7 +203,7 @@ TEST_F(DeviceState, WhatItChangesReachesTheModel) {
 }
 
 TEST_F(DeviceState, ValuesThatAreNotFiniteAreNamed) {
-  auto config = config_in("lloyd4", false);
+  auto config = config_in("4bit", false);
   config.warmup_steps = 0;
   // The bad value is found by the training thread, by the hand-over thread, and in the last batch.
   for (const auto& [staging, bad] :
@@ -223,7 +223,7 @@ TEST_F(DeviceState, ValuesThatAreNotFiniteAreNamed) {
 }
 
 TEST_F(DeviceState, TrainingGoesOnWhileChunksAreHandedOver) {
-  auto config = config_in("lloyd4", false);
+  auto config = config_in("4bit", false);
   config.warmup_steps = 0;
   std::promise<void> step_made;
   const auto made = step_made.get_future().share();
@@ -241,7 +241,7 @@ TEST_F(DeviceState, TrainingGoesOnWhileChunksAreHandedOver) {
 }
 
 TEST_F(DeviceState, AFailureIsKnownLongBeforeTheResultIsDue) {
-  auto config = config_in("lloyd4", false);
+  auto config = config_in("4bit", false);
   config.warmup_steps = 0;
   config.sync_every = 40;
   config.sync_delay = 30;
@@ -258,7 +258,7 @@ TEST_F(DeviceState, AFailureIsKnownLongBeforeTheResultIsDue) {
 }
 
 TEST_F(DeviceState, WhoTakesTheStateOfOthersHasHandedOverEverything) {
-  auto config = config_in("lloyd4", false);
+  auto config = config_in("4bit", false);
   config.warmup_steps = 0;
   OnDevice device(config, kernels, chunks_of_64, Staging());
   device.exchange.before_contribute = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
@@ -271,7 +271,7 @@ TEST_F(DeviceState, WhoTakesTheStateOfOthersHasHandedOverEverything) {
 }
 
 TEST_F(DeviceState, AReplicaThatEndsHasHandedOverEverything) {
-  OnDevice device(config_in("lloyd4", false), kernels);
+  OnDevice device(config_in("4bit", false), kernels);
   LoneReplica host(device.config, chunks_of_64);
   device.exchange.before_contribute = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
   for (LoneReplica* replica : {static_cast<LoneReplica*>(&device), &host}) {
@@ -282,13 +282,12 @@ TEST_F(DeviceState, AReplicaThatEndsHasHandedOverEverything) {
 }
 
 TEST_F(DeviceState, BytesThatDoNotDecodeNeverReachTheDevice) {
-  OnDevice device(config_in("lloyd4", false), kernels);
+  OnDevice device(config_in("4bit", false), kernels);
   for (int step = 1; step <= 4; ++step) device.step(moves(step));
   auto& chunks = device.exchange.results[{1, 3}];
   const auto count = chunks_of_64.chunks_of(1).size();
-  chunks.assign(
-      count, std::make_shared<const Bytes>(quant::encoded_size(config_in("lloyd4", false).codec_spec(), 64),
-                                           std::byte{0xff}));
+  chunks.assign(count, std::make_shared<const Bytes>(
+                           quant::encoded_size(config_in("4bit", false).codec_spec(), 64), std::byte{0xff}));
   try {
     device.step(moves(5));
     FAIL() << "scales of all one bits must be rejected";

@@ -32,7 +32,7 @@ const FragmentLayout layout({{0, 160}, {192, 2500}}, 64);
 
 OuterConfig four_bits() {
   auto config = config_of(2, 4, 1, std::nullopt);
-  config.codec = "lloyd4";
+  config.codec = "4bit";
   config.codec_block = 0;
   config.chunk_elements = 64;
   return config;
@@ -69,7 +69,7 @@ TEST(HandOver, GivesTheBitsOfOneThread) {
 }
 
 TEST(HandOver, TakesTheMemoryThatIsPlanned) {
-  for (const auto& name : {"fp32", "lloyd4", "topk"}) {
+  for (const auto& name : {"fp32", "4bit", "topk"}) {
     for (const std::uint64_t chunk : {4096, 65536, 1 << 21}) {
       auto config = four_bits();
       config.codec = name;

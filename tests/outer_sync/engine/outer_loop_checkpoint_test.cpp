@@ -146,7 +146,7 @@ TEST_F(RefusedState, OfAnotherLayout) {
 
 TEST_F(RefusedState, OfOtherSettings) {
   EXPECT_NE(restored(state, checkpointed("int4", false), 3), "accepted") << "without error feedback";
-  for (const auto* codec : {"int8", "lloyd4"}) {  // lloyd4's results have the same size
+  for (const auto* codec : {"int8", "4bit"}) {  // 4bit's results have the same size
     EXPECT_THAT(restored(state, checkpointed(codec, true), 3), testing::HasSubstr("of another codec"))
         << codec;
   }

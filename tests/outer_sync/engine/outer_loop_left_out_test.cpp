@@ -86,7 +86,7 @@ TEST(LeftOut, LocalParametersKeepWhatTheOthersDoNotHave) {
 TEST(LeftOut, InAnyCodecWhatWasSentComesBack) {
   // A replica that is left out of all rounds but the last, and stands still after the first, finally sends
   // what it sent first, up to the codec's error.
-  for (const auto* codec : {"int8", "lloyd4", "bf16"}) {
+  for (const auto* codec : {"int8", "4bit", "bf16"}) {
     auto config = averaging(1, 1, 0, 0.5);
     config.codec = codec;
     LoneReplica replica(config, two_chunks);
@@ -178,7 +178,7 @@ TEST(Carry, KeepsWhatWasTrainedMeanwhile) {
 // The local parameters keep what the sender's codec lost, the owner's residual what the owner's codec lost.
 // So all steps reach the global parameters in the end.
 TEST(Carry, WhatTheCodecsLoseComesWithLaterRounds) {
-  for (const auto* codec : {"lloyd2", "lloyd4", "int4"}) {
+  for (const auto* codec : {"2bit", "4bit", "int4"}) {
     auto config = averaging(1, 2, 1, std::nullopt);
     config.codec = codec;
     config.error_feedback = true;

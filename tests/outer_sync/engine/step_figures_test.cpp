@@ -123,7 +123,7 @@ std::vector<FragmentFigures> figures_at_the_end(const OuterConfig& config) {
 }
 
 TEST(StepFigures, AreEqualOnAllReplicasAndInEveryRun) {
-  for (const auto* codec : {"fp32", "lloyd4", "int8"}) {
+  for (const auto* codec : {"fp32", "4bit", "int8"}) {
     for (const auto alpha : {std::optional<double>(), std::optional(0.5)}) {
       SCOPED_TRACE(std::string(codec) + (alpha ? ", alpha" : ", carry"));
       auto config = config_of(3, 6, 2, alpha);

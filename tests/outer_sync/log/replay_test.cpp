@@ -107,7 +107,7 @@ TEST(LogReplay, GivesTheOuterLoopsParameters) {
                    << to_string(method) << " after " << warmup_steps << " steps of warm-up");
       auto config = config_of(3, 6, 2, 0.5);
       config.method = method;
-      config.codec = "lloyd4";
+      config.codec = "4bit";
       config.error_feedback = true;
       config.warmup_steps = warmup_steps;
       config.resolve();

@@ -154,7 +154,7 @@ TEST(Plan, WhatIsRecommendedReachesWhatIsWanted) {
   };
   Wanted wanted;
   wanted.num_fragments = {8};
-  wanted.codecs = {"fp32", "lloyd4", "lloyd2", "sign"};
+  wanted.codecs = {"fp32", "4bit", "2bit", "sign"};
   const auto found = choices(model.outer, cut, model.setting, wanted);
   ASSERT_THAT(found, testing::SizeIs(4));
   EXPECT_THAT(found,
@@ -176,7 +176,7 @@ TEST(Plan, TheCheapestOfAllPairsIsRecommended) {
       model.setting.network = network(2, up, round_trip);
       const auto cut = model.cut(4);
       Wanted wanted;
-      wanted.codecs = {"lloyd4"};
+      wanted.codecs = {"4bit"};
       const auto found = choices(
           model.outer, [&](std::int64_t) -> const Cut& { return cut; }, model.setting, wanted);
       std::int64_t cheapest = 0, shortest = 0, its_delay = 0;
@@ -207,7 +207,7 @@ TEST(Plan, WhatNoSettingReachesIsNotRecommended) {
   model.setting.network = network(2, 10);
   const auto cut = model.cut(4);
   Wanted wanted;
-  wanted.codecs = {"lloyd4"};
+  wanted.codecs = {"4bit"};
   const auto found = choices(
       model.outer, [&](std::int64_t) -> const Cut& { return cut; }, model.setting, wanted);
   EXPECT_TRUE(found.empty());

@@ -12,7 +12,7 @@
 
 namespace isthmus::quant {
 
-// Another block size of a codec may be enough: `lloyd3` with outer.codec_block 32 has 3.5 bits. To add one:
+// Another block size of a codec may be enough: `3bit` with outer.codec_block 32 has 3.5 bits. To add one:
 //   1. An enumerator at the end (logs store its number), `codec_kinds`, and a row of `codecs`. The keys
 //      outer.codec and outer.warmup_codec, `isthmus plan`, `isthmus selftest` and most tests read that table.
 //   2. For levels times a scale: the levels in formats.h, and a line of `with_format` (arithmetic-inl.h), for
@@ -37,11 +37,11 @@ enum class CodecKind : std::uint8_t {
   int8,  ///< levels 0 to 127. 8 bits, plus the scale's.
   int4,  ///< levels 0 to 7. 4 bits, plus the scale's.
   e3m0,  ///< levels 0, 2^-6, 2^-5, ... 1: Streaming DiLoCo's format (arXiv 2501.18512, section 3.3). 4 bits.
-  lloyd4,  ///< eight levels fitted to bell-shaped blocks (Lloyd 1982, "Least squares quantization in PCM"). 4
-           ///< bits.
-  lloyd3,  ///< four fitted levels. A group is 48 bytes for 128 elements: level indices of the first and of
-           ///< the second 64 as 2-bit codes, then the signs as 1-bit codes. 3 bits.
-  lloyd2,  ///< two fitted levels. 2 bits.
+  lloyd4,  ///< "4bit": eight levels fitted to bell-shaped blocks (Lloyd 1982, "Least squares quantization in
+           ///< PCM"). 4 bits.
+  lloyd3,  ///< "3bit": four fitted levels. A group is 48 bytes for 128 elements: level indices of the first
+           ///< and of the second 64 as 2-bit codes, then the signs as 1-bit codes. 3 bits.
+  lloyd2,  ///< "2bit": two fitted levels. 2 bits.
   sign,    ///< only the sign; the scale is the block's mean magnitude, from sixteen sums added in order (with
            ///< stochastic rounding, the largest magnitude). 1 bit.
   /// The largest of every 4096 elements, as in SparseLoCo (arXiv 2508.15706), without `scale` and `clip`: per
@@ -60,22 +60,23 @@ enum class CodecLayout : std::uint8_t {
 struct Codec {
   CodecKind kind;
   std::string_view name;
+  std::string_view stored_name;  ///< in checkpoints and in what members compare: never changes
   CodecLayout layout;
   int bits;             ///< of a code
   std::uint32_t block;  ///< the default: a measured one, for blocks
 };
 /// In the order of the enumerators.
 inline constexpr std::array<Codec, codec_kinds> codecs = {{
-    {CodecKind::fp32, "fp32", CodecLayout::floats, 32, 64},
-    {CodecKind::bf16, "bf16", CodecLayout::floats, 16, 64},
-    {CodecKind::int8, "int8", CodecLayout::blocks, 8, 128},
-    {CodecKind::int4, "int4", CodecLayout::blocks, 4, 64},
-    {CodecKind::e3m0, "e3m0", CodecLayout::blocks, 4, 64},
-    {CodecKind::lloyd4, "lloyd4", CodecLayout::blocks, 4, 64},
-    {CodecKind::lloyd3, "lloyd3", CodecLayout::blocks, 3, 64},
-    {CodecKind::lloyd2, "lloyd2", CodecLayout::blocks, 2, 128},
-    {CodecKind::sign, "sign", CodecLayout::blocks, 1, 128},
-    {CodecKind::topk, "topk", CodecLayout::pieces, 2, 64},
+    {CodecKind::fp32, "fp32", "fp32", CodecLayout::floats, 32, 64},
+    {CodecKind::bf16, "bf16", "bf16", CodecLayout::floats, 16, 64},
+    {CodecKind::int8, "int8", "int8", CodecLayout::blocks, 8, 128},
+    {CodecKind::int4, "int4", "int4", CodecLayout::blocks, 4, 64},
+    {CodecKind::e3m0, "e3m0", "e3m0", CodecLayout::blocks, 4, 64},
+    {CodecKind::lloyd4, "4bit", "lloyd4", CodecLayout::blocks, 4, 64},
+    {CodecKind::lloyd3, "3bit", "lloyd3", CodecLayout::blocks, 3, 64},
+    {CodecKind::lloyd2, "2bit", "lloyd2", CodecLayout::blocks, 2, 128},
+    {CodecKind::sign, "sign", "sign", CodecLayout::blocks, 1, 128},
+    {CodecKind::topk, "topk", "topk", CodecLayout::pieces, 2, 64},
 }};
 [[nodiscard]] constexpr const Codec& codec_of(CodecKind kind) {
   return codecs[static_cast<std::size_t>(kind)];  // NOLINT(cppcoreguidelines-pro-bounds-constant-array-index)
@@ -91,7 +92,7 @@ static_assert([] {
   return true;
 }());
 [[nodiscard]] std::string_view to_string(CodecKind kind);
-/// Throws Error(config) for any other name.
+/// The codec of a name or a stored name. Throws Error(config) for any other text.
 [[nodiscard]] CodecKind codec_kind(std::string_view name);
 
 /// Storage format of a block's scale. A block below the smallest scale counts as zero.

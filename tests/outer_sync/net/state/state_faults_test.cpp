@@ -94,9 +94,12 @@ TEST(StateFetcher, GivesUpADonorThatSaysAnythingElse) {
   const Frame control = control_frame(protocol::Hold{});
   const Frame huge{FrameType::state_data, Bytes(state_frame_limit + 1), nullptr};
   const std::pair<std::vector<Frame>, const char*> cases[] = {
-      {{somebody}, "it is another replica"},      {{control}, "its first frame is not a hello"},
-      {{hello, early}, "before it was complete"}, {{hello, control}, "no place in a state stream"},
-      {{hello, huge}, "expected at most 262160"}, {{hello, hello}, "no place in a state stream"},
+      {{somebody}, "the process there is not the member that was dialled"},
+      {{control}, "its first frame is not a hello"},
+      {{hello, early}, "before it was complete"},
+      {{hello, control}, "no place in a state stream"},
+      {{hello, huge}, "expected at most 262160"},
+      {{hello, hello}, "no place in a state stream"},
   };
   for (const auto& [frames, expected] : cases) {
     RawListener listener;

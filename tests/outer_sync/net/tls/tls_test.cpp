@@ -114,7 +114,7 @@ TEST_F(Tls, StrangersAreDroppedAndTheRunGoesOn) {
   };
   run.start();
   run.expect_good_end();
-  EXPECT_THAT(run.said(), HasSubstr("no TLS: "));
+  EXPECT_THAT(run.said(), HasSubstr("TLS failed: "));
 }
 
 TEST_F(Tls, NobodyIsHeardInAnothersName) {

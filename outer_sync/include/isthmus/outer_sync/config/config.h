@@ -32,7 +32,7 @@ struct OuterConfig {
   std::int64_t sync_delay = 1;
   std::string merge = "carry";
   double merge_alpha = 0.5;
-  std::string codec = "lloyd4";
+  std::string codec = "4bit";
   std::int64_t codec_block = 0;
   std::string codec_scale = "bf16";
   double codec_clip = 1;
@@ -43,7 +43,7 @@ struct OuterConfig {
   double feedback_decay = 1;
   std::int64_t chunk_elements = 65536;
   std::int64_t warmup_steps = 0;
-  std::string warmup_codec = "lloyd4";
+  std::string warmup_codec = "4bit";
   bool final_sync = true;
   std::int64_t max_local_rounds = 2;
   std::int64_t min_replicas = 0;
@@ -64,6 +64,8 @@ struct OuterConfig {
   /// Called after reading: overwrites the settings that the method fixes. Throws Error(config) for settings
   /// that cannot work together (tau >= H, a block that does not divide the chunk).
   void resolve();
+  /// Replaces the codecs' names by the stored names, which members compare and which never change.
+  void use_stored_names();
   /// Sets `replicas`. Throws Error(config) if min_replicas or quorum does not fit this number.
   void take_replicas(std::int64_t number);
   /// The settings, or what auto stands for (docs/numerics.md): by `steps`; without that, for a long run.
