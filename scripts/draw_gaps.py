@@ -92,7 +92,8 @@ def main():
         "400 steps": of("400 steps", "bits"), "1,600 steps, few bits": of("few bits", "bits")}, (.01, .1, 1, 10), -3, 11)
     width, height = LEFT + 3 * WIDTH + 2 * APART + 20, TOP + HEIGHT + 108
     print(f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-          'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>')
+          'font-family="sans-serif" font-size="12" role="img"><title>Loss differences to the baselines, in percent</title>'
+          '<rect width="100%" height="100%" fill="white"/>')
     for drawn in (number, size, bits):
         print("\n".join(drawn.shapes))
     print("</svg>")

@@ -145,7 +145,7 @@ def main():
     right, right_width, right_height = picture(inner, labels, is_pure, begin, "outer_sync")
     width, height = begin + right_width + MARGIN, max(left_height, right_height) + 6
     print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
-          'font-family="sans-serif" font-size="12">')
+          'font-family="sans-serif" font-size="12" role="img"><title>Libraries, and which uses which</title>')
     print('<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
           '<path d="M0,0 L8,4 L0,8 z" fill="#777"/></marker></defs>')
     print(f'<rect width="{width:.0f}" height="{height:.0f}" fill="white"/>')

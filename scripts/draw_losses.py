@@ -103,7 +103,8 @@ def main():
                       f'stroke-dasharray="{dash}"/><text x="{LEFT + 48}" y="{y}">{len(legend) + 1} {g["label"]}: {statistics.mean(last):.4f}, {g["bits"]:.3g} bits, {seeds}</text>')
     width, height = LEFT + 2 * WIDTH + APART + 20, TOP + HEIGHT + 66 + 18 * len(legend)
     print(f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-          'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>')
+          'font-family="sans-serif" font-size="12" role="img"><title>Losses of runs against tokens and bits</title>'
+          '<rect width="100%" height="100%" fill="white"/>')
     print("\n".join(curve.shapes + point.shapes + legend) + "\n</svg>")
 
 

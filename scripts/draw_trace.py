@@ -66,8 +66,9 @@ def main():
                      f'<text x="{LEFT + i * 134 + 16}" y="16">{n}</text>' for i, (n, c) in enumerate(COLOURS.items()))
     ruler = f'<text x="{LEFT}" y="{y + 12}">{(end - begin) / 1e6:.1f} s: steps {options.from_step} to ' \
             f'{options.from_step + options.steps - 1}</text>'
-    print(f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 10}" height="{y + 24}" '
-          f'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>'
+    width, height = LEFT + WIDTH + 40, y + 24
+    print(f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+          f'font-family="sans-serif" font-size="12" role="img"><title>Steps of {len(replicas)} replicas over time</title><rect width="100%" height="100%" fill="white"/>'
           f'{legend}{"".join(shapes)}{ruler}</svg>')
 
 

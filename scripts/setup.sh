@@ -247,6 +247,7 @@ wanted_python() {
   if [ $tests = yes ]; then
     echo "tests|2 GB|${test_python[*]}"
     echo "binding|500 MB|--no-deps ${binding[*]}"
+    echo "site|100 MB|--no-deps ${site[*]}"
   fi
   [ $package = no ] || echo "packaging|100 MB|--no-deps ${packaging[*]}"
 }

@@ -82,7 +82,7 @@ void ModelFolder::refuse_files_of_others() const {
   for (const auto& name : names_in(folder_)) {
     if (!own.contains(name))
       config_error(fmt::format(
-          "--to is {}, which holds {}; expected a new or empty folder, or one that `isthmus export` or "
+          "--to is {}, which holds {}; expected a new or empty folder, or a folder that `isthmus export` or "
           "`isthmus observe --to` has written, with nothing added: it is replaced as a whole",
           folder_.string(), name));
   }

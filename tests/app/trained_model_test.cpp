@@ -120,7 +120,7 @@ TEST(TrainedOnNanogptsFolder, IsEvaluatedOnValBinAndExported) {
   expect({"--replace"}, 2, "which holds notes.txt; expected");
   std::filesystem::remove(notes);
   std::filesystem::remove(site / "model/isthmus.json");
-  expect({"--replace"}, 2, "expected a new or empty folder, or one that `isthmus export`");
+  expect({"--replace"}, 2, "expected a new or empty folder, or a folder that `isthmus export`");
 
   const auto both = site.isthmus({"eval", run, "--data", (site / "owt").string()});
   EXPECT_EQ(both.status, 2) << both.report();
