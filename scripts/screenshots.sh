@@ -62,20 +62,20 @@ wait
 "$root/scripts/draw_terminal.py" "isthmus doctor two_sites.yaml" <doctor.txt >"$pictures/doctor.svg"
 
 echo "top and the dashboard, during a run"
-at eu "$isthmus" coordinator --config two_sites.yaml --listen "$eu:7000" >coordinator.log 2>&1 &
+at eu "$isthmus" coordinator two_sites.yaml --listen "$eu:7000" >coordinator.log 2>&1 &
 coordinator=$!
 for site in eu us; do
-  at $site "$isthmus" worker --config two_sites.yaml --name $site --coordinator "$eu:7000" >$site.log 2>&1 &
+  at $site "$isthmus" worker two_sites.yaml --name $site --coordinator "$eu:7000" >$site.log 2>&1 &
 done
-step() { at eu "$isthmus" ctl status --config two_sites.yaml --json 2>/dev/null | python3 -c 'import json, sys; print(json.load(sys.stdin)["step"])' 2>/dev/null || echo 0; }
+step() { at eu "$isthmus" ctl status two_sites.yaml --json 2>/dev/null | python3 -c 'import json, sys; print(json.load(sys.stdin)["step"])' 2>/dev/null || echo 0; }
 until [ "$(step)" -ge 180 ]; do
   kill -0 $coordinator || { tail coordinator.log eu.log us.log >&2 && exit 1; }
   sleep 1
 done
-at eu "$root/scripts/draw_terminal.py" --screen "late" "isthmus top --config two_sites.yaml" \
-  "$isthmus" top --config two_sites.yaml >"$pictures/top.svg"
+at eu "$root/scripts/draw_terminal.py" --screen "late" "isthmus top two_sites.yaml" \
+  "$isthmus" top two_sites.yaml >"$pictures/top.svg"
 photograph eu http://127.0.0.1:9500/ "$pictures/dashboard.png" 1100 900
-at eu "$isthmus" ctl stop --config two_sites.yaml >/dev/null
+at eu "$isthmus" ctl stop two_sites.yaml >/dev/null
 wait
 
 echo "compare's report"
