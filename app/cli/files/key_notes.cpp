@@ -51,6 +51,7 @@ constexpr auto notes = std::to_array<KeyNote>({
     {"model.init_std", "",
      "as in GPT-2; scaled down with depth for weights that write to the residual stream"},
     {"data.path", "", "only you know where your data is"},
+    {"data.val_path", "", "without a file of your own, the end of the corpus is held out"},
     {"data.mixture", "", "one data set needs no weights"},
     {"data.tokenizer", "", "needs no file, and fits any text"},
     {"data.seq_len", "tokens", "short, so that a small model trains quickly on a CPU"},
