@@ -38,7 +38,7 @@ model: {layers: 3, dim: 96, heads: 4}
 data: {path: $root/.venv/corpus, seq_len: 128}
 inner: {batch: 8, lr: 3e-3, warmup_steps: 20}
 trainer: {threads: 1}
-outer: {num_fragments: 4, sync_every: 20, sync_delay: 4, codec: lloyd4}
+outer: {num_fragments: 4, sync_every: 20, sync_delay: 4, codec: 4bit}
 CONFIG
 cat >two_sites.yaml <<CONFIG
 extends: one.yaml
@@ -88,5 +88,6 @@ arms:
   four_bits: {about: fragments in four bits}
 CONFIG
 "$isthmus" compare compare.yaml
+sed -i "s|$work/||g" runs/compare/report.html # the name of a temporary folder says nothing
 photograph eu "file://$(realpath runs/compare/report.html)" "$pictures/compare.png" 1100 900
 ls -l "$pictures"
