@@ -235,7 +235,7 @@ inline constexpr std::size_t lengths[] = {0, 1, 3, 15, 16, 17, 129, 500, 4095, 4
 
 inline std::vector<CodecSpec> all_specs() {
   std::vector<CodecSpec> specs;
-  for (const auto& [kind, name, layout, bits, default_block] : codecs) {
+  for (const auto& [kind, name, stored, layout, bits, default_block] : codecs) {
     for (const auto rounding : roundings) {
       const bool blocks = layout == CodecLayout::blocks;
       for (const auto scale : scales) {

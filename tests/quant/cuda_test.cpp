@@ -52,7 +52,7 @@ TYPED_TEST(CudaPassesTest, EncodesTheSameBytesAndResiduals) {
 }
 
 TYPED_TEST(CudaPassesTest, EncodesEveryInputWithAndWithoutResidual) {
-  for (const auto& [kind, name, layout, bits, default_block] : codecs) {
+  for (const auto& [kind, name, stored, layout, bits, default_block] : codecs) {
     for (const auto input : {Input::plain, Input::difference, Input::quotient}) {
       for (const bool feedback : {false, true}) {
         auto spec = default_spec(kind);
@@ -88,7 +88,7 @@ TYPED_TEST(CudaPassesTest, EncodesEdgeValues) {
 TYPED_TEST(CudaPassesTest, ReportsTheFirstBadElement) {
   constexpr auto infinity = std::numeric_limits<float>::infinity();
   constexpr auto nan = std::numeric_limits<float>::quiet_NaN();
-  for (const auto& [kind, name, layout, bits, default_block] : codecs) {
+  for (const auto& [kind, name, stored, layout, bits, default_block] : codecs) {
     for (const auto bad : {infinity, -infinity, nan, std::numeric_limits<float>::max()}) {
       for (const std::size_t first : {0U, 3U, 777U, 4096U, 9000U, 12002U}) {
         auto job = job_of(default_spec(kind), 12003, Input::plain, false);
@@ -119,7 +119,7 @@ TYPED_TEST(CudaPassesTest, DecodesAndAccumulatesTheSameBits) {
 }
 
 TYPED_TEST(CudaPassesTest, AppliesTheSameOuterStep) {
-  for (const auto& [kind, name, layout, bits, default_block] : codecs) {
+  for (const auto& [kind, name, stored, layout, bits, default_block] : codecs) {
     for (const std::size_t n : {1U, 130U, 4096U, 9001U}) {
       auto job = job_of(default_spec(kind), n, Input::plain, false);
       ASSERT_EQ(Scalar::encode(job), n);

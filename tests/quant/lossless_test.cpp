@@ -80,7 +80,7 @@ Bytes words(std::initializer_list<std::uint8_t> list) {
 TEST(Lossless, WhatIsPackedComesBackByteForByte) {
   Packer packer;  // one for all, as in a run
   Unpacker unpacker;
-  for (const auto& [kind, name, layout, bits, block] : codecs) {
+  for (const auto& [kind, name, stored, layout, bits, block] : codecs) {
     for (const std::size_t n : {std::size_t{1}, std::size_t{100}, std::size_t{4096}, std::size_t{65536}}) {
       SCOPED_TRACE(std::string(name) + ", elements: " + std::to_string(n));
       const auto spec = default_spec(kind);

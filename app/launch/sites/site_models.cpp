@@ -71,10 +71,13 @@ SiteModels::SiteModels(const Site& site, const std::string& run) : site_(site) {
   errors_ = err.take_reader();
 }
 
+/// Leaves no process at the site: that process ends when its input does, and ssh after it.
 SiteModels::~SiteModels() {
   for (const int end : {input_, output_, errors_}) {
     if (end >= 0) close(end);
   }
+  const auto until = Clock::now() + 5s;
+  while (ssh_->running() && Clock::now() < until) poll(nullptr, 0, 20);
 }
 
 void SiteModels::connect() {
