@@ -245,7 +245,7 @@ TEST(CommonCheckpoints, AnotherHistoryDoesNotCount) {
 
 TEST(ModelFolder, IsReplacedAsAWholeAndOnlyIfNothingElseIsInIt) {
   TemporaryFolder folder;
-  app::ModelFolder model(folder / "model");
+  app::ModelFolder model(folder / "model", true);
   const auto put = [&](const std::string& text) {
     model.replace([&](const fs::path& to) { std::ofstream(to / "config.json") << text; }, {{"step", 1}});
   };
@@ -258,11 +258,11 @@ TEST(ModelFolder, IsReplacedAsAWholeAndOnlyIfNothingElseIsInIt) {
   EXPECT_EQ(read_all(folder / "model/config.json"), "two");
   (void)folder.write("model/mine.gguf", "");
   EXPECT_THROW(put("three"), Error);
-  EXPECT_THROW(app::ModelFolder(folder / "model"), Error);
+  EXPECT_THROW(app::ModelFolder(folder / "model", true), Error);
   EXPECT_EQ(read_all(folder / "model/config.json"), "two");
   (void)folder.write("other/notes.txt", "");
-  EXPECT_THROW(app::ModelFolder(folder / "other"), Error);
-  EXPECT_THROW(app::ModelFolder(folder / "other/notes.txt"), Error);
+  EXPECT_THROW(app::ModelFolder(folder / "other", true), Error);
+  EXPECT_THROW(app::ModelFolder(folder / "other/notes.txt", true), Error);
 }
 
 }  // namespace
