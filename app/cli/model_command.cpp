@@ -19,7 +19,7 @@ void add_model_verbs(CommandLine& commands, const ModelVerbs& verbs) {
   verb->add_option(
       "--tokenizer", exported->format.tokenizer,
       "tokenizer.json or SentencePiece .model that made the data of a run with data.tokenizer vocab:N");
-  verb->add_flag("--replace", exported->replace, "replace the model in --to, if `isthmus export` wrote it");
+  verb->add_flag("--replace", exported->replace, "replace the model in --to, if `isthmus` wrote it");
   add_set(*verb, exported->assignments);
   add_json(*verb, exported->json);
   verb->footer("Example: isthmus export runs/quickstart --to quickstart-model");

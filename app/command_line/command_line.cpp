@@ -77,10 +77,19 @@ void hide_tokens(std::span<char*> arguments) {
 
 }  // namespace
 
+namespace {
+
+/// For messages. There may be no /proc.
+std::string own_name() {
+  std::error_code none;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", none);
+  return none ? "isthmus" : program.filename().string();
+}
+
+}  // namespace
+
 CommandLine::CommandLine(const std::string& description, TrainerBuild trainer, std::string torch)
-    : app_(description, std::filesystem::read_symlink("/proc/self/exe").filename().string()),
-      trainer_(std::move(trainer)),
-      torch_(std::move(torch)) {
+    : app_(description, own_name()), trainer_(std::move(trainer)), torch_(std::move(torch)) {
   app_.formatter(std::make_shared<HelpText>());  // before the verbs, which inherit it
   app_.set_help_flag("-h,--help", "print this help and exit");
   app_.set_version_flag("--version", version_text(trainer_), "print the version and exit");

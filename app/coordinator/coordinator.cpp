@@ -22,6 +22,7 @@
 #include "isthmus/base/time.h"
 #include "isthmus/outer_sync/net/coordinator/coordinator_node.h"
 #include "isthmus/outer_sync/net/link/run_secret.h"
+#include "isthmus/outer_sync/protocol/shown_items.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "run/experiment/identity.h"
 #include "run/experiment/live_settings.h"
@@ -105,7 +106,8 @@ std::vector<std::uint64_t> inodes_of_old_metrics(const std::filesystem::path& ru
 /// Only what all members agree on is logged, so no path, address or secret of a site.
 WandbProcess::Options wandb_options(Experiment& experiment, bool fresh) {
   nlohmann::ordered_json config;
-  for (const auto& [key, value] : shared_items(experiment)) config[key] = value;
+  for (const auto& [key, value] : outer_sync::protocol::shown_items(shared_items(experiment)))
+    config[key] = value;
   // `launch` kills the coordinator run.stop_grace after Ctrl-C.
   const std::chrono::duration<double> end(experiment.run.stop_grace.seconds / 2);
   return {.folder = experiment.folder(),

@@ -143,7 +143,7 @@ void check_no_launch(const fs::path& folder, bool lost) {
   if (state && state->host == machine_name() && state->alive())
     config_error(
         fmt::format("the run in {0} is in progress under a detached launch (process {1}); look at it with "
-                    "isthmus attach {0}, stop it with isthmus attach --stop {0}, or choose another run.name",
+                    "isthmus attach {0}, or stop it with isthmus attach --stop {0}",
                     folder.string(), state->pid));
   if (lost)
     config_error(fmt::format(

@@ -86,24 +86,29 @@ void LaunchFolder::check_checkpoints(const Places& places) const {
                          path().string(), experiment_.replicas));
 }
 
-std::optional<std::string> LaunchFolder::finished(const Places& places) const {
+std::optional<std::uint64_t> LaunchFolder::last_step() const {
   const auto json = nlohmann::json::parse(summary(), nullptr, false);
   if (!json.is_object() || !json.contains("steps") || !json["steps"].is_number_unsigned())
     return std::nullopt;
-  const auto last = json["steps"].get<std::uint64_t>();
-  if (last < static_cast<std::uint64_t>(experiment_.run.steps)) return std::nullopt;
+  return json["steps"].get<std::uint64_t>();
+}
+
+std::optional<std::string> LaunchFolder::finished(const Places& places) const {
+  const auto last = last_step();
+  if (!last || *last < static_cast<std::uint64_t>(experiment_.run.steps)) return std::nullopt;
   const auto is_behind = [&](const auto& worker) {
     const auto& [name, place] = worker;
     if (place.site != nullptr && place.site->is_elsewhere()) return false;
     const auto steps = trainer::checkpoint_steps(path() / name / "checkpoints", 0);
-    return std::ranges::find(steps, last) == steps.end();
+    return std::ranges::find(steps, *last) == steps.end();
   };
   if (experiment_.worker.words().empty() && std::ranges::any_of(places.of, is_behind)) return std::nullopt;
   return fmt::format(
       "{0} has finished: it has made its {1} steps, and nothing is left to do; to train on, use isthmus "
       "launch "
-      "--resume {2} --set run.steps=N, with N above {1}",
-      experiment_.run.name, last, path().string());
+      "--resume {2} --set run.steps=N, with N above {1}; to go back to an older checkpoint, move the newer "
+      "ones and {2}/summary.json away",
+      experiment_.run.name, *last, path().string());
 }
 
 void LaunchFolder::keep_summary(const std::string& text) const {

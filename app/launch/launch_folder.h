@@ -49,6 +49,9 @@ class LaunchFolder {
   /// replica here has a checkpoint of that step.
   [[nodiscard]] std::optional<std::string> finished(const Places& places) const;
 
+  /// The step of the summary; nullopt without one.
+  [[nodiscard]] std::optional<std::uint64_t> last_step() const;
+
   /// Stores the summary of a coordinator on another machine. Errors are reported and ignored.
   void keep_summary(const std::string& text) const;
   [[nodiscard]] std::string summary() const;

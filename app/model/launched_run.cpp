@@ -137,8 +137,8 @@ class LaunchedRun {
       const auto json = nlohmann::json::parse(answer.text, nullptr, false);
       const auto phase = json.is_object() ? json.value("phase", "") : "";
       if (answer.problem.empty() && phase != "ended" && phase != "joining") return true;
-      reasons_.push_back("the run is not live: " +
-                         (answer.problem.empty() ? "its coordinator waits for replicas" : answer.problem));
+      const auto* why = phase == "ended" ? "it has just ended" : "its coordinator waits for replicas";
+      reasons_.push_back("the run is not live: " + (answer.problem.empty() ? why : answer.problem));
     } catch (const std::exception& error) {
       reasons_.push_back(fmt::format("the run is not live: {}", error.what()));
     }
@@ -187,7 +187,7 @@ class LaunchedRun {
         say_error(fmt::format("isthmus: {} is live; copying its global parameters ({})", run_.run.name,
                               format_bytes(static_cast<double>(setup.table.buffer_size() * sizeof(float)))));
         auto copy = copy_global_parameters(std::move(experiment), setup.table, setup.tokenizer->fingerprint(),
-                                           name, build_, 60s);
+                                           name, build_);
         if (!copy) {
           reasons_.emplace_back("the run ended before its parameters were copied");
           return std::nullopt;
@@ -229,13 +229,13 @@ class LaunchedRun {
     return newest == all.end() ? std::nullopt : std::optional(*newest);
   }
 
-  /// A copy that was made after the run's end, so that nothing newer can be at the sites.
+  /// A copy of the run's last step that was made after its end: nothing newer can be at the sites.
   [[nodiscard]] std::optional<Copy> copy_of_ended_run() const {
     const auto end = LaunchFolder(run_).ended_at();
     const auto copy = newest_copy();
     std::error_code gone;
     if (!end || !copy || fs::last_write_time(copy->file, gone) < *end) return std::nullopt;
-    return copy;
+    return copy->step == LaunchFolder(run_).last_step() ? copy : std::nullopt;
   }
 
   [[nodiscard]] TrainedModel of_checkpoint(const Copy& copy, const std::string& how) {
@@ -286,6 +286,9 @@ class LaunchedRun {
     if (choice.empty()) return std::nullopt;
     for (const auto& reason : reasons_) say_error("isthmus: " + reason);
     const FolderLock lock(fetched());
+    const auto earlier = newest_copy();
+    if (earlier && earlier->step > choice.front().step && !unreachable_.empty())
+      return of_checkpoint(*earlier, "fetched earlier, and newer than what the sites that answer have");
     auto setup = setup_here();
     for (const auto& common : choice) {
       for (const auto& place : common.places) {
@@ -342,7 +345,7 @@ class LaunchedRun {
                                checkpoint.worker));
     });
     for (const auto& old : copies()) {
-      if (old.file != copy.file) remove_file(old.file);
+      if (old.file != copy.file && old.step <= copy.step) remove_file(old.file);
     }
     return copy;
   }
@@ -360,6 +363,8 @@ class LaunchedRun {
 
   /// Whether the sites name tokenizers of their own, so that the run's setting means nothing here.
   [[nodiscard]] bool sites_set_tokenizer() const {
+    const auto is_given = [](const std::string& text) { return text.starts_with("data.tokenizer="); };
+    if (std::ranges::any_of(assignments_, is_given)) return false;
     return std::ranges::any_of(run_.sites, [](const Site& site) {
       return std::ranges::find(site.settings, "data.tokenizer", &config::Source::Entry::key) !=
              site.settings.end();

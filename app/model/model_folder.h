@@ -1,6 +1,7 @@
 #pragma once
 // A folder with a model that is replaced as a whole, so that a reader finds the old files or the new ones,
-// each complete. Used by `export` and `observe --to`, on one thread.
+// each complete. (A mount point, or a folder below a read-only one, is replaced file by
+// file.) Used by `export` and `observe --to`, on one thread.
 
 #include <filesystem>
 #include <functional>
@@ -22,7 +23,8 @@ class ModelFolder {
 
  private:
   void refuse_files_of_others() const;
-  std::filesystem::path folder_, fresh_;
+  [[nodiscard]] std::filesystem::path make_fresh() const;
+  std::filesystem::path folder_;
 };
 
 }  // namespace isthmus::app

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <numbers>
 #include <optional>
 #include <span>
@@ -27,9 +28,14 @@
 namespace isthmus::app {
 namespace {
 
+/// Whether this machine has the run's data. A stream is only at the workers.
 bool is_here(const data::DataConfig& data) {
-  if (data.is_stream()) return true;
-  return !data.mixture.empty() || (!data.path.empty() && std::filesystem::exists(data.path));
+  if (data.is_stream()) return false;
+  auto parts = data.parts();
+  if (!data.val_path.empty()) parts.push_back({.path = data.val_path});
+  return std::ranges::all_of(parts, [](const data::MixturePart& part) {
+    return !part.path.empty() && std::filesystem::exists(part.path);
+  });
 }
 
 TrainedModel model_of(const Experiment& experiment) {

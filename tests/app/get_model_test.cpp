@@ -2,8 +2,11 @@
 // the live run, and from a site's checkpoints.
 
 #include <fmt/format.h>
+#include <sys/mount.h>
+#include <unistd.h>
 
 #include <csignal>
+#include <cstring>
 #include <fstream>
 
 #include "../fuzz/tokenizer_support.h"
@@ -263,6 +266,42 @@ TEST(ModelFolder, IsReplacedAsAWholeAndOnlyIfNothingElseIsInIt) {
   (void)folder.write("other/notes.txt", "");
   EXPECT_THROW(app::ModelFolder(folder / "other", true), Error);
   EXPECT_THROW(app::ModelFolder(folder / "other/notes.txt", true), Error);
+}
+
+TEST(ModelFolder, HasOneWriter) {
+  TemporaryFolder folder;
+  app::ModelFolder one(folder / "model", true), other(folder / "model", true);
+  const auto write = [](const fs::path& to) { std::ofstream(to / "config.json") << "one"; };
+  one.replace(
+      [&](const fs::path& to) {
+        EXPECT_THROW(other.replace(write, {}), Error) << "it would remove what is being written";
+        write(to);
+      },
+      {});
+  other.replace(write, {});
+  EXPECT_EQ(read_all(folder / "model/config.json"), "one");
+}
+
+TEST(ModelFolder, IsWrittenInPlaceWhereItCannotBeExchanged) {
+  TemporaryFolder folder;
+  const auto to = folder / "parent/model";
+  fs::create_directories(to);
+  if (geteuid() == 0) {  // root may write everywhere, but not rename a mount point
+    if (mount("none", to.c_str(), "tmpfs", 0, nullptr) != 0) GTEST_SKIP() << "no mount: " << strerror(errno);
+  } else {
+    fs::permissions(folder / "parent", fs::perms::owner_read | fs::perms::owner_exec);
+  }
+  app::ModelFolder model(to, true);
+  const auto put = [&](const char* name) {
+    model.replace([&](const fs::path& fresh) { std::ofstream(fresh / name) << name; }, {});
+  };
+  put("tokenizer.json");
+  put("tokenizer.model");
+  EXPECT_FALSE(fs::exists(to / "tokenizer.json")) << "of the model before";
+  EXPECT_EQ(read_all(to / "tokenizer.model"), "tokenizer.model");
+  EXPECT_EQ(std::distance(fs::directory_iterator(to), {}), 2) << "the file and its note";
+  if (geteuid() == 0) umount2(to.c_str(), MNT_DETACH);
+  fs::permissions(folder / "parent", fs::perms::owner_all);
 }
 
 }  // namespace

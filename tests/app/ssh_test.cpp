@@ -274,8 +274,9 @@ TEST(Detached, ProcessesOfThisMachineOutliveTheLaunch) {
   })) << site.logs();
   for (const auto& second : {site.launch(), site.resume()}) {
     EXPECT_EQ(second.status, 2) << second.report();
-    EXPECT_THAT(second.output, AllOf(HasSubstr("is in progress under a detached launch"),
-                                     HasSubstr("stop it with isthmus attach --stop " + site.run().string())));
+    EXPECT_THAT(second.output,
+                AllOf(HasSubstr("is in progress under a detached launch"),
+                      HasSubstr("or stop it with isthmus attach --stop " + site.run().string())));
   }
   const auto worker = site.process("--name replica-1");
   const auto state = nlohmann::json::parse(read_all(site.run() / "launch.json"));

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 
 #include "cli/live/ask.h"
 #include "coordinator/run_status.h"
@@ -61,9 +63,12 @@ void sort_words(CtlFlags& flags) {
     arguments.push_back(flags.first);
   arguments.insert(arguments.end(), flags.words.begin(), flags.words.end());
   if (flags.command.verb == "set") {
+    std::set<std::string> keys;
     for (auto& assignment : arguments) {
       const auto equals = std::min(assignment.find('='), assignment.size());
-      assignment = current_key(assignment.substr(0, equals)) + assignment.substr(equals);
+      auto key = current_key(assignment.substr(0, equals));
+      if (!keys.insert(key).second) config_error(key + " is given twice; expected one value for each key");
+      assignment = std::move(key) + assignment.substr(equals);
     }
   }
   if (!arguments.empty()) return;

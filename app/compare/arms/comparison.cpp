@@ -11,6 +11,7 @@
 #include "compare/statistics/statistics.h"
 #include "isthmus/base/error.h"
 #include "plan/choose.h"
+#include "run/experiment/current_names.h"
 #include "run/process/names.h"
 
 namespace isthmus::app {
@@ -214,6 +215,11 @@ RunPlan made_run(const Comparison& comparison, std::size_t index, const fs::path
   }
 }
 
+Source::Entry with_current_key(Source::Entry entry) {
+  entry.key = current_key(entry.key);
+  return entry;
+}
+
 /// Makes the experiments of a comparison's runs.
 class Planner {
  public:
@@ -224,9 +230,9 @@ class Planner {
 
   [[nodiscard]] RunPlan plan(std::size_t index, std::int64_t seed) const {
     const auto& arm = comparison_.arms[index];
-    auto source = Source::from_file(comparison_.base);
-    for (const auto& entry : settings_) source.put(entry);
-    for (const auto& entry : arm.settings) source.put(entry);
+    auto source = with_current_names(Source::from_file(comparison_.base));
+    for (const auto& entry : settings_) source.put(with_current_key(entry));
+    for (const auto& entry : arm.settings) source.put(with_current_key(entry));
     put(source, "run.name", fmt::format("{}-seed-{}", arm.name, seed));
     put(source, "run.out", comparison_.folder.string());
     put(source, "run.seed", std::to_string(seed));
@@ -271,7 +277,8 @@ class Planner {
 void check_steps(const ComparisonKeys& keys, const Entries& settings, const std::vector<Arm>& arms) {
   if (keys.budget.tokens == 0) return;
   const auto check = [](const Entries& entries) {
-    const auto steps = std::ranges::find(entries, "run.steps", &Source::Entry::key);
+    const auto steps = std::ranges::find_if(
+        entries, [](const auto& entry) { return current_key(entry.key) == "run.steps"; });
     if (steps != entries.end())
       config_error(
           fmt::format("{}: run.steps is given, and so is budget.tokens, which sets it; expected one of them",

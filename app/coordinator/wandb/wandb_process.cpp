@@ -124,9 +124,11 @@ void WandbProcess::finish(bool failed) {
   constexpr auto unnoticed = std::chrono::seconds(5);
   if (changed_.wait_for(lock, std::min<std::chrono::milliseconds>(unnoticed, options_.end), is_over)) return;
   const auto limit = static_cast<double>(options_.end.count()) / 1000;
-  lock.unlock();
-  say_(fmt::format("waiting up to {:.0f} s for {} to send the rest to W&B", limit, program_name));
-  lock.lock();
+  if (options_.end > unnoticed) {
+    lock.unlock();
+    say_(fmt::format("waiting up to {:.0f} s for {} to send the rest to W&B", limit, program_name));
+    lock.lock();
+  }
   if (changed_.wait_until(lock, until, is_over)) return;
   if (!process_->poll()) kill(-process_->pid(), SIGKILL);
   lock.unlock();

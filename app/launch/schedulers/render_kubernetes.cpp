@@ -148,7 +148,7 @@ Json service(const RenderedSite& site, const Pod& pod) {
 }
 
 Json config_map(const RenderedSite& site) {
-  auto there = site.there;
+  auto there = with_stored_names(site.there);
   there.sites.clear();
   if (!there.network.certs.empty()) there.network.certs = "/certs";
   Json json;

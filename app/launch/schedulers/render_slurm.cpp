@@ -118,7 +118,7 @@ std::vector<RenderedFile> slurm_files(const RenderedSite& site) {
       ports(site));
   script += "TASK\n)\n";
   script += stays_until_they_have_left;
-  auto config = site.there;
+  auto config = with_stored_names(site.there);
   config.sites.clear();
   return {{site.site.name + ".sbatch", script}, {site.site.name + ".yaml", to_yaml(config)}};
 }

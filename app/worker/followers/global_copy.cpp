@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
+
 #include "isthmus/base/error.h"
 #include "worker/followers/follower.h"
 #include "worker/setup/model_hello.h"
@@ -34,12 +37,20 @@ class Patience {
   Clock::time_point since_ = Clock::now();
 };
 
+/// A fragment's state counts as arrived once all of it is here.
+std::chrono::seconds patience_with(const outer_sync::FragmentLayout& layout) {
+  constexpr std::uint64_t bytes_per_parameter = 8, bytes_per_second = 1'250'000;
+  std::uint64_t largest = 0;
+  for (const auto& fragment : layout.fragments()) largest = std::max(largest, fragment.size);
+  return std::chrono::seconds(60 + largest * bytes_per_parameter / bytes_per_second);
+}
+
 }  // namespace
 
 std::optional<GlobalCopy> copy_global_parameters(Experiment experiment, const trainer::ParameterTable& table,
                                                  const Digest& tokenizer, const std::string& name,
-                                                 const std::string& build, std::chrono::seconds patience) {
-  Patience waiting(patience);
+                                                 const std::string& build) {
+  Patience waiting(patience_with(table.layout()));
   const Follower* known = nullptr;
   const auto hello = model_hello(experiment, table, tokenizer, name, build);
   Follower follower(experiment, table.layout(),

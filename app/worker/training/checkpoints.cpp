@@ -149,7 +149,8 @@ void Checkpoints::take(trainer::Snapshot& snapshot, const LoopState& loop) {
   auto saved = parts_.outer.save({std::move(agreed), std::move(own)}).value();
   agreed = std::move(saved.agreed);
   own = std::move(saved.own);
-  const auto yaml = to_yaml(parts_.experiment);
+  auto stored = with_stored_names(parts_.experiment);
+  const auto yaml = to_yaml(stored);
   const auto text = std::as_bytes(std::span(yaml));
   snapshot.others[config_name].assign(text.begin(), text.end());
   snapshot.others[loop_name] = to_bytes(loop);
