@@ -102,7 +102,8 @@ std::optional<std::string> LaunchFolder::finished(const Places& places) const {
     const auto steps = trainer::checkpoint_steps(path() / name / "checkpoints", 0);
     return std::ranges::find(steps, *last) == steps.end();
   };
-  if (experiment_.worker.words().empty() && std::ranges::any_of(places.of, is_behind)) return std::nullopt;
+  // It is unknown where a program of the user's keeps its checkpoints.
+  if (!experiment_.worker.words().empty() || std::ranges::any_of(places.of, is_behind)) return std::nullopt;
   return fmt::format(
       "{0} has finished: it has made its {1} steps, and nothing is left to do; to train on, use isthmus "
       "launch "
