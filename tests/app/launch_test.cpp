@@ -138,7 +138,7 @@ TEST(CommandLine, HelpOfEachVerbHasAnExample) {
     EXPECT_THAT(all.output, HasSubstr(verb));
     const auto result = site.isthmus({verb, "--help"});
     EXPECT_EQ(result.status, 0) << result.report();
-    EXPECT_THAT(result.output, HasSubstr(std::string("Example: isthmus ") + verb));
+    EXPECT_THAT(result.output, HasSubstr(std::string("Example:\n  isthmus ") + verb));
   }
 }
 
