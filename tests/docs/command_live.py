@@ -78,9 +78,9 @@ class Live:
         return "attach --stop" if call.verb == "attach" and call.values("--stop") else call.verb
 
     def words(self, words, call):
+        words = [re.sub(r"^(runs/.*|RUN|FOLDER)$", "runs/live", word) for word in words]
         if call.verb == "attach":
-            return [re.sub(r"^runs/.*", "runs/live", word) for word in words]
-        words = list(words)
+            return words
         if "--coordinator" in words:
             words[words.index("--coordinator") + 1] = self.address
         words = ["live.yaml" if self.room.mapped(word).endswith(".yaml") else word for word in words]
