@@ -48,8 +48,7 @@ fs::path absolute_folder(const fs::path& folder) {
 
 Experiment load_run(const fs::path& folder, const std::vector<std::string>& assignments) {
   auto experiment = load_experiment(folder / run_config_name, assignments, std::nullopt, Purpose::inference);
-  experiment.run.out = folder.parent_path().string();  // the folder may have moved since
-  experiment.run.name = folder.filename().string();
+  move_to(experiment, folder);
   return experiment;
 }
 
