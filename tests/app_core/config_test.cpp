@@ -63,6 +63,31 @@ TEST(Loading, ValPathIsRelativeToTheFileThatSetsIt) {
   }
 }
 
+TEST(Presets, SetWhatTrainsTheModelUnlessTheConfigDoes) {
+  const auto gpt2 = loaded("{run.steps: 20000, model.preset: gpt2-124m}");
+  EXPECT_EQ(gpt2.inner.lr, 6e-4);
+  EXPECT_EQ(gpt2.inner.warmup_steps, 715);
+  EXPECT_EQ(gpt2.inner.batch, 256);
+  EXPECT_EQ(gpt2.data.seq_len, 1024);
+  EXPECT_EQ(gpt2.trainer.micro_batch, 16);
+  EXPECT_EQ(loaded("{run.steps: 2000, model.preset: gpt2-124m}").inner.warmup_steps, 100);
+
+  const auto own =
+      loaded("{inner: {lr: 1e-3, batch: 8}, data.seq_len: 512, trainer.micro_batch: 0, model.preset: 35M}");
+  EXPECT_EQ(own.inner.lr, 1e-3);
+  EXPECT_EQ(own.inner.batch, 8);
+  EXPECT_EQ(own.data.seq_len, 512);
+  EXPECT_EQ(own.trainer.micro_batch, 0);
+  EXPECT_EQ(values_of(loaded(values_of(own))), values_of(own));
+}
+
+TEST(Presets, AtASiteLeaveWhatTheSiteSets) {
+  auto site = load_experiment(source_of("{model.preset: 35M, sites: {eu: {inner.batch: 4}, us: {replicas: 1}}}"), {},
+                              app::WorkerPlace{"eu-1", "eu"}, Purpose::own_data);
+  EXPECT_EQ(site.inner.batch, 4);
+  EXPECT_EQ(site.inner.lr, 6e-4);
+}
+
 TEST(Choosing, LoadingAConfigChoosesNothing) {
   const auto plain = loaded(with_auto);
   EXPECT_TRUE(plain.automatic.at_start);

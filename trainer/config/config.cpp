@@ -1,5 +1,6 @@
 #include "isthmus/trainer/config.h"
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
@@ -32,8 +33,8 @@ std::vector<std::string_view> preset_names() {
 void ModelConfig::serialize(config::Archive& ar) {
   const auto preset_before = preset;
   ar({"preset", &preset, Scope::agreed,
-      "predefined model, which sets the other keys of this section; keys that you set yourself override it "
-      "(docs/models.md)",
+      "predefined model; sets the other keys of this section, inner.lr, inner.warmup_steps, inner.batch, "
+      "data.seq_len and trainer.micro_batch; keys that you set yourself override it (docs/models.md)",
       -unbounded, unbounded, preset_names()});
   if (preset != preset_before && preset != no_preset) *this = model_of(preset);
   const auto architecture_before = architecture;
@@ -69,6 +70,14 @@ void ModelConfig::serialize(config::Archive& ar) {
       "standard deviation of initial matrices; divided by sqrt(2 layers) in matrices that add to the "
       "residual stream",
       0, 1});
+}
+
+std::optional<PresetTraining> preset_training(const std::string& preset, std::int64_t steps) {
+  const auto found = std::ranges::find(presets, preset, &Preset::name);
+  if (found == presets.end()) return std::nullopt;
+  constexpr std::int64_t warmup_tokens = 375'000'000;
+  const auto warmup = std::min(warmup_tokens / (2 * found->batch * found->seq_len), steps / 20);
+  return PresetTraining{found->lr, warmup, found->seq_len, found->batch, found->micro_batch};
 }
 
 void ModelConfig::resolve(std::int64_t seq_len) {

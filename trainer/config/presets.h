@@ -15,6 +15,8 @@ struct Preset {
   bool qk_norm;
   double rope_theta;       ///< llama
   std::int64_t positions;  ///< gpt2
+  double lr;
+  std::int64_t seq_len, batch, micro_batch;  ///< batch: of one of two replicas
 };
 
 /// All of them have a tied head. Sources:
@@ -24,18 +26,21 @@ struct Preset {
 ///   ids); the papers count slightly differently, and so name the sizes differently.
 /// - gpt2-124m, gpt2-350m: "gpt2" and "gpt2-medium" (Radford et al., 2019).
 /// - smollm-135m: SmolLM-135M. llama-1b: Llama 3.2 1B, without the scaling of its rotary positions.
+/// - lr, and the tokens per step of both replicas (0.5 M, from 1 B parameters on 1 M): those of the model of
+/// GPT-3
+///   that is nearest in size (arXiv 2005.14165, table 2.1). micro_batch: the fewer, the larger the model.
 inline constexpr std::array<Preset, 11> presets = {{
-    {"35M", "llama", 6, 512, 8, 0, 0, true, 10000, 0},
-    {"100M", "llama", 9, 768, 12, 0, 0, true, 10000, 0},
-    {"200M", "llama", 12, 1024, 16, 0, 0, true, 10000, 0},
-    {"300M", "llama", 15, 1280, 20, 0, 0, true, 10000, 0},
-    {"500M", "llama", 18, 1536, 24, 0, 0, true, 10000, 0},
-    {"1B", "llama", 24, 2048, 32, 0, 0, true, 10000, 0},
-    {"4B", "llama", 36, 3072, 48, 0, 0, true, 10000, 0},
-    {"gpt2-124m", "gpt2", 12, 768, 12, 0, 0, false, 10000, 1024},
-    {"gpt2-350m", "gpt2", 24, 1024, 16, 0, 0, false, 10000, 1024},
-    {"smollm-135m", "llama", 30, 576, 9, 3, 1536, false, 10000, 0},
-    {"llama-1b", "llama", 16, 2048, 32, 8, 8192, false, 500000, 0},
+    {"35M", "llama", 6, 512, 8, 0, 0, true, 10000, 0, 6e-4, 2048, 128, 32},
+    {"100M", "llama", 9, 768, 12, 0, 0, true, 10000, 0, 6e-4, 2048, 128, 8},
+    {"200M", "llama", 12, 1024, 16, 0, 0, true, 10000, 0, 6e-4, 2048, 128, 4},
+    {"300M", "llama", 15, 1280, 20, 0, 0, true, 10000, 0, 3e-4, 2048, 128, 4},
+    {"500M", "llama", 18, 1536, 24, 0, 0, true, 10000, 0, 3e-4, 2048, 128, 4},
+    {"1B", "llama", 24, 2048, 32, 0, 0, true, 10000, 0, 2e-4, 2048, 256, 4},
+    {"4B", "llama", 36, 3072, 48, 0, 0, true, 10000, 0, 1.6e-4, 2048, 256, 1},
+    {"gpt2-124m", "gpt2", 12, 768, 12, 0, 0, false, 10000, 1024, 6e-4, 1024, 256, 16},
+    {"gpt2-350m", "gpt2", 24, 1024, 16, 0, 0, false, 10000, 1024, 3e-4, 1024, 256, 8},
+    {"smollm-135m", "llama", 30, 576, 9, 3, 1536, false, 10000, 0, 6e-4, 2048, 128, 4},
+    {"llama-1b", "llama", 16, 2048, 32, 8, 8192, false, 500000, 0, 2e-4, 2048, 256, 4},
 }};
 
 /// `name` must be one of these.

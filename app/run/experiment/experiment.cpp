@@ -89,13 +89,30 @@ void AutoConfig::serialize(config::Archive& ar) {
       0, 86400});
 }
 
+namespace {
+
+/// Sets defaults that fit the preset, for keys that are read after it.
+void use_preset(Experiment& experiment) {
+  const auto training = trainer::preset_training(experiment.model.preset, experiment.run.steps);
+  if (!training) return;
+  experiment.data.seq_len = training->seq_len;
+  experiment.inner.lr = training->lr;
+  experiment.inner.warmup_steps = training->warmup_steps;
+  experiment.inner.batch = training->batch;
+  experiment.trainer.micro_batch = training->micro_batch;
+}
+
+}  // namespace
+
 void Experiment::serialize(config::Archive& ar) {
   ar.section("run", run);
   ar({"replicas", &replicas, Scope::agreed, "replicas that train together", 1, 1024});
   ar({"reducers", &reducers, Scope::per_site,
       "workers that only reduce, started by `launch` in addition to the replicas", 0, 64});
   device.serialize(ar);
+  const auto preset_before = model.preset;
   ar.section("model", model);
+  if (model.preset != preset_before) use_preset(*this);
   ar.section("data", data);
   ar.section("inner", inner);
   ar.section("trainer", trainer);
@@ -250,6 +267,12 @@ std::vector<std::string> worker_names(const Experiment& experiment) {
   const auto digits = std::to_string(experiment.replicas - 1).size();
   for (std::int64_t m = 0; m < experiment.replicas; ++m)
     names.push_back(fmt::format("replica-{:0{}}", m, digits));
+  return names;
+}
+
+std::vector<std::string> reducer_names(const Experiment& experiment) {
+  std::vector<std::string> names;
+  for (std::int64_t k = 0; k < experiment.reducers; ++k) names.push_back(fmt::format("reducer-{}", k));
   return names;
 }
 

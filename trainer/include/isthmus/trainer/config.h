@@ -2,6 +2,7 @@
 // Keys `model.*`, `inner.*`, `trainer.*`, `replica.*` and `device`.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "isthmus/base/config.h"
@@ -76,6 +77,16 @@ struct ReplicaConfig {
   /// the ranks.
   void check(std::int64_t batch) const;
 };
+
+/// Defaults of training that fit the model of `model.preset` instead of the small default model.
+struct PresetTraining {
+  double lr;
+  std::int64_t warmup_steps, seq_len, batch, micro_batch;
+};
+
+/// For a run of this many steps; nullopt for the preset `none`. The warm-up takes 375 M tokens of two
+/// replicas, as GPT-3's (arXiv 2005.14165, section B), but at most a twentieth of the steps.
+[[nodiscard]] std::optional<PresetTraining> preset_training(const std::string& preset, std::int64_t steps);
 
 /// The top-level key `device`, which is in no section.
 struct DeviceConfig {
