@@ -319,7 +319,10 @@ std::string problem_of(const CheckpointAt& checkpoint, const Bounds& bounds) {
 }
 
 std::string problem_of(const Admitted& admitted, const Bounds& bounds) {
-  return first_of({problem_of_members(admitted.donors), problem_of_settings(admitted.settings, bounds)});
+  return first_of(
+      {problem_of_members(admitted.donors), problem_of_members(admitted.bridges),
+       unless(std::ranges::all_of(admitted.bridges, can_be_dialled), "a bridge without an address"),
+       problem_of_settings(admitted.settings, bounds)});
 }
 
 std::string problem_of(const Steered& steered, const Bounds& bounds) {

@@ -154,6 +154,18 @@ void Connection::close_when_sent() {
   wake_.cancel();
 }
 
+asio::awaitable<asio::ip::tcp::socket> Connection::release() {
+  const auto self = shared_from_this();
+  while (open() && (writing_ || !queue_.empty())) {
+    asio::error_code woken;
+    co_await written_.async_wait(asio::redirect_error(use_awaitable, woken));
+  }
+  if (!open()) throw asio::system_error(asio::error::connection_reset);
+  auto socket = std::move(socket_);
+  close();  // ends the writer
+  co_return socket;
+}
+
 void Connection::close() {
   closing_ = true;
   asio::error_code ignored;

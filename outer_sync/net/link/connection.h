@@ -133,6 +133,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Sends only what is queued. The other end then has a moment to read it and close. Until then keep calling
   /// `receive`: a system that closes with unread data takes back what it sent last.
   void close_when_sent();
+  /// Sends what is queued and gives up the socket; TLS, if used, ends without a word. Until the other end
+  /// knows, it must send nothing, and nothing may be received here. Throws asio::system_error if the
+  /// connection ends first. Call once.
+  [[nodiscard]] asio::awaitable<asio::ip::tcp::socket> release();
   [[nodiscard]] bool closing() const { return closing_; }  ///< nothing new is sent
   void close();
   /// Closes it, and makes `receive` throw the reason. Only the first reason counts.

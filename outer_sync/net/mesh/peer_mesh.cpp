@@ -286,6 +286,12 @@ void PeerMesh::take(Peer& peer, Connection::Received frame) {
     acknowledged(peer, {frame.head.view, key_of(frame.head)});
     return handler_.on_ack(from, frame.head.view, key_of(frame.head));
   }
+  if (frame.type == FrameType::bridge_wanted) {
+    const auto wanted = from_bytes<BridgeWanted>(*frame.body);
+    if (const auto at = peers_.find(from); at != peers_.end() && peer.address)
+      spawn(io_.get_executor(), "the bridge at " + peer.info.name, dial_bridge(at->second, wanted.number));
+    return;
+  }
   if (frame.type == FrameType::arrived)
     return peer.handle_arrived(from_bytes<Arrived>(*frame.body), Connection::Clock::now());
   if (frame.type != FrameType::chunk)

@@ -9,11 +9,11 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "net/link/line_limiter.h"
+#include "net/mesh/bridges.h"
 #include "net/mesh/line_rates.h"
 #include "net/mesh/peer.h"
 #include "net/mesh/relay_ways.h"
@@ -102,6 +102,9 @@ class PeerMesh {
   [[nodiscard]] asio::awaitable<void> welcome(ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<PeerPtr> peer_that_says(PeerHello hello, ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<void> teach(protocol::ReplicaId fetcher, ConnectionPtr connection);
+  [[nodiscard]] asio::awaitable<void> build_bridge(PeerHello hello, ConnectionPtr seeker);
+  [[nodiscard]] asio::awaitable<void> join_bridge(PeerHello hello, ConnectionPtr end);
+  [[nodiscard]] asio::awaitable<void> dial_bridge(PeerPtr peer, std::uint64_t number);
   [[nodiscard]] asio::awaitable<void> dial_loop(PeerPtr peer, std::size_t lane);
   [[nodiscard]] asio::awaitable<void> wait_for_turn(PeerPtr peer, std::size_t lane);
   [[nodiscard]] asio::awaitable<void> introduce(PeerPtr peer, std::size_t lane, ConnectionPtr connection);
@@ -169,10 +172,9 @@ class PeerMesh {
     ConnectionPtr lane;
     std::optional<protocol::ReplicaId> origin;
   } handling_;
-  /// Certificate names of the fetchers being served; empty names without TLS. Shared, since their coroutines
-  /// may outlive this.
-  std::shared_ptr<std::multiset<std::string>> fetchers_ = std::make_shared<std::multiset<std::string>>();
+  std::shared_ptr<FetcherNames> fetchers_ = std::make_shared<FetcherNames>();
   asio::steady_timer waiting_;  ///< early hellos wait here; cancelled to wake them
+  std::shared_ptr<Bridges> bridges_ = std::make_shared<Bridges>();
 };
 
 }  // namespace isthmus::outer_sync::transport

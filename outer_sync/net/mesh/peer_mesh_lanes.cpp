@@ -24,37 +24,6 @@ constexpr auto redial_after = 100ms;
 /// counts as lost is shorter.
 constexpr Connection::Clock::duration head_start = 2s;
 
-Frame hello_frame(const PeerHello& hello) { return {FrameType::peer_hello, to_bytes(hello), nullptr}; }
-
-using Learners = std::multiset<std::string>;
-
-/// Counts a fetcher by its name while it is served.
-class FetcherPlace {
- public:
-  FetcherPlace(std::shared_ptr<Learners> fetchers, const std::string& name)
-      : fetchers_(std::move(fetchers)), place_(fetchers_->insert(name)) {}
-  ~FetcherPlace() { fetchers_->erase(place_); }
-  FetcherPlace(const FetcherPlace&) = delete;
-  FetcherPlace& operator=(const FetcherPlace&) = delete;
-
- private:
-  std::shared_ptr<Learners> fetchers_;
-  Learners::iterator place_;
-};
-
-/// Throws if there is no place for this fetcher. A fetcher that has redialled may be served twice until its
-/// old connection is seen to have ended. Observers leave some places for trainers.
-void check_place(const Learners& fetchers, const Connection& connection, std::size_t most) {
-  constexpr std::size_t max_same_name = 2, for_trainers = 4;
-  const bool observes = connection.peer_role() == tls::Role::observer;
-  if (fetchers.size() >= (observes ? most - for_trainers : most))
-    throw Error(ErrorKind::network,
-                "already serving the state to " + std::to_string(fetchers.size()) + " others");
-  const auto name = connection.peer_name();
-  if (!name.empty() && fetchers.count(name) >= max_same_name)
-    throw Error(ErrorKind::network, "already serving the state to " + name);
-}
-
 }  // namespace
 
 /// Whether this end of the pair dials first. Its connection wins if both dial at once.
@@ -151,8 +120,10 @@ asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
     const Watchdog watchdog(connection, link_.hello_limit + 2 * link_.hold, [this] { waiting_.cancel(); });
     hello = hello_of(co_await connection->receive(unauthenticated_limit));
     peer = co_await peer_that_says(hello, connection);
-    if (peer && !may_take_its_place(*peer, peer->lanes[hello.lane], hello)) co_return connection->close();
-    connection->send(hello_frame(hello_to(hello.from, hello.lane)));
+    const bool lane = hello.role == PeerRole::member;
+    if (lane && !may_take_its_place(*peer, peer->lanes[hello.lane], hello)) co_return connection->close();
+    if (lane || hello.role == PeerRole::fetcher)
+      connection->send(hello_frame(hello_to(hello.from, hello.lane)));
   } catch (const asio::system_error& error) {
     stranger_line_("a connection from " + connection->remote() + " ended before its hello: " + error.what());
     connection->close();
@@ -164,6 +135,10 @@ asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
   }
   if (hello.role == PeerRole::fetcher) {
     co_await teach(hello.from, std::move(connection));
+  } else if (hello.role == PeerRole::bridge_seeker) {
+    co_await build_bridge(hello, std::move(connection));
+  } else if (hello.role == PeerRole::bridge_end) {
+    co_await join_bridge(hello, std::move(connection));
   } else {
     peer->lanes[hello.lane].stop_dialling();
     peer->lanes[hello.lane].accepted = hello.number;
@@ -176,7 +151,7 @@ namespace {
 
 void check_role(const PeerHello& hello, const Connection& connection) {
   const auto role = connection.peer_role();
-  const bool learns = hello.role == PeerRole::fetcher;
+  const bool learns = hello.role == PeerRole::fetcher || hello.role == PeerRole::bridge_seeker;
   if (!role || *role == tls::Role::trainer || *role == (learns ? tls::Role::observer : tls::Role::reducer))
     return;
   throw Error(ErrorKind::network, "the certificate of '" + connection.peer_name() + "' has role " +
@@ -187,7 +162,7 @@ void check_role(const PeerHello& hello, const Connection& connection) {
 }  // namespace
 
 /// Waits until the peer is known: it may learn of a view and dial before this member does. Returns null for a
-/// fetcher.
+/// fetcher and for a seeker of a bridge.
 asio::awaitable<PeerPtr> PeerMesh::peer_that_says(PeerHello hello, ConnectionPtr connection) {
   check_role(hello, *connection);
   for (;;) {
@@ -196,7 +171,12 @@ asio::awaitable<PeerPtr> PeerMesh::peer_that_says(PeerHello hello, ConnectionPtr
       connection->trust();
     }
     if (self_.begun && hello.role == PeerRole::fetcher) {
-      check_place(*fetchers_, *connection, max_fetchers);
+      // A fetcher that has redialled may be served twice until its old connection is seen to have ended.
+      check_place(*fetchers_, *connection, max_fetchers, 2);
+      co_return nullptr;
+    }
+    if (self_.begun && hello.role == PeerRole::bridge_seeker) {
+      check_place(*bridges_->seekers, *connection, max_fetchers, max_fetchers / 2);  // one for each donor
       co_return nullptr;
     }
     if (const auto at = peers_.find(hello.from); self_.begun && at != peers_.end()) {
@@ -230,7 +210,7 @@ bool PeerMesh::may_take_its_place(const Peer& peer, const Lane& lane, const Peer
 }
 
 void PeerMesh::check_hello(const PeerHello& hello) const {
-  const bool known_role = hello.role == PeerRole::member || hello.role == PeerRole::fetcher;
+  const bool known_role = hello.role <= PeerRole::bridge_end;
   const bool proper = hello.token == self_.token && hello.to == self_.id && hello.from != self_.id &&
                       hello.lane < lanes_ && known_role;
   if (!proper) throw Error(ErrorKind::network, "its hello is for another run or another replica");

@@ -35,11 +35,12 @@ StateFetcher::StateFetcher(asio::io_context& io, const FragmentLayout& layout, p
       patience_(limits),
       fragments_(layout.fragment_count()) {}
 
-void StateFetcher::start(const std::vector<PeerInfo>& donors, protocol::ReplicaId self, const Digest& token,
-                         StateParts parts) {
+void StateFetcher::start(const std::vector<PeerInfo>& donors, std::vector<PeerInfo> bridges,
+                         protocol::ReplicaId self, const Digest& token, StateParts parts) {
   if (donors.empty())
     throw Error(ErrorKind::network, "the coordinator named no member to copy the state from");
   stop();
+  bridges_ = std::move(bridges);
   self_ = self;
   token_ = token;
   parts_ = parts;
@@ -138,7 +139,9 @@ asio::awaitable<void> StateFetcher::rest(DonorPtr donor) {
 }
 
 asio::awaitable<void> StateFetcher::connect(DonorPtr donor) {
-  auto connection = co_await dial_donor(io_, donor->info, self_, token_, link_, counters_, trace_);
+  std::optional<PeerInfo> bridge;
+  if (donor->info.address.empty() && !bridges_.empty()) bridge = bridges_[donor->failures % bridges_.size()];
+  auto connection = co_await dial_donor(io_, donor->info, bridge, self_, token_, link_, counters_, trace_);
   if (donor->gone) {
     connection->close();
   } else {

@@ -45,9 +45,10 @@ class StateFetcher {
   StateFetcher& operator=(const StateFetcher&) = delete;
 
   /// Starts, or continues with other donors and keeps what has arrived, so `parts` must be those of the first
-  /// call. Throws Error(network) if `donors` is empty.
-  void start(const std::vector<PeerInfo>& donors, protocol::ReplicaId self, const Digest& token,
-             StateParts parts);
+  /// call. Donors without an address are dialled through one of `bridges`. Throws Error(network) if `donors`
+  /// is empty.
+  void start(const std::vector<PeerInfo>& donors, std::vector<PeerInfo> bridges, protocol::ReplicaId self,
+             const Digest& token, StateParts parts);
   /// Sets by fragment the newest round that any member has applied. Throws Error(network) unless there is one
   /// for each fragment.
   void newest(const std::vector<protocol::Round>& rounds);
@@ -122,6 +123,7 @@ class StateFetcher {
   Digest token_;
   StateParts parts_ = 0;
   std::vector<DonorPtr> donors_;
+  std::vector<PeerInfo> bridges_;
   std::vector<Progress> fragments_;
   std::vector<protocol::Round> newest_;  ///< empty before the first call of newest()
   std::size_t fetched_anew_ = 0;

@@ -146,25 +146,55 @@ asio::awaitable<void> serve_fetcher(ConnectionPtr connection, const FragmentLayo
 
 // ---- fetcher ----
 
-asio::awaitable<ConnectionPtr> dial_donor(asio::io_context& io, PeerInfo donor, protocol::ReplicaId self,
+namespace {
+
+/// Sends a hello on a dialled connection and waits for its answer. Throws Error(network) if that comes from
+/// another replica, and asio::system_error if the connection ends.
+asio::awaitable<void> greet(ConnectionPtr connection, PeerHello hello, Connection::Clock::duration limit) {
+  const Watchdog watchdog(connection, limit);
+  connection->send(archived(FrameType::peer_hello, hello));
+  const auto answer = hello_of(co_await connection->receive(unauthenticated_limit));
+  if (answer.token != hello.token || answer.from != hello.to || answer.to != hello.from)
+    refuse_transfer("the process there is not the member that was dialled");
+}
+
+/// Connects to the donor, directly or through the bridge, and sets `to` to the connection that it has begun.
+asio::awaitable<void> connect_to(ConnectionPtr& to, asio::ip::tcp::socket socket, const PeerInfo& donor,
+                                 const std::optional<PeerInfo>& bridge, const PeerHello& hello,
+                                 const LinkOptions& link, WireCounters& counters, Trace& trace) {
+  const auto limit = link.hello_limit + 2 * link.hold;
+  if (bridge) {
+    to = start_connection(std::move(socket), counters, link, trace, {.dialled = true, .name = bridge->name});
+    auto wish = hello;
+    wish.to = bridge->id;
+    wish.role = PeerRole::bridge_seeker;
+    wish.beyond = donor.id;
+    co_await greet(to, wish, limit + bridge_limit);
+    socket = co_await to->release();
+  }
+  to = start_connection(std::move(socket), counters, link, trace, {.dialled = true, .name = donor.name});
+  co_await greet(to, hello, limit);
+}
+
+}  // namespace
+
+asio::awaitable<ConnectionPtr> dial_donor(asio::io_context& io, PeerInfo donor,
+                                          std::optional<PeerInfo> bridge, protocol::ReplicaId self,
                                           Digest token, LinkOptions link, WireCounters& counters,
                                           Trace& trace) {
-  const auto who = "no state from " + donor.name + " at " + donor.address + ": ";
-  const auto address = parse_address(donor.address, "the address of " + donor.name);
+  const auto& dialled = bridge ? *bridge : donor;
+  const auto who = "no state from " + donor.name + (bridge ? " through " + bridge->name : std::string()) +
+                   " at " + dialled.address + ": ";
+  const auto address = parse_address(dialled.address, "the address of " + dialled.name);
   asio::ip::tcp::socket socket(io);
   const auto error = co_await dial(socket, address, dial_time_limit);
   if (error) throw DonorLost(who + error.message());
-  auto connection =
-      start_connection(std::move(socket), counters, link, trace, {.dialled = true, .name = donor.name});
   const PeerHello hello{.token = token, .from = self, .to = donor.id, .lane = 0, .role = PeerRole::fetcher};
+  ConnectionPtr connection;
   std::string problem;
-  bool lost = false;
+  bool lost = bridge.has_value();  // the bridge may have lost the donor
   try {
-    const Watchdog watchdog(connection, link.hello_limit + 2 * link.hold);
-    connection->send(archived(FrameType::peer_hello, hello));
-    const auto answer = hello_of(co_await connection->receive(unauthenticated_limit));
-    if (answer.token != token || answer.from != donor.id || answer.to != self)
-      refuse_transfer("the process there is not the member that was dialled");
+    co_await connect_to(connection, std::move(socket), donor, bridge, hello, link, counters, trace);
     co_return connection;
   } catch (const Damaged& damage) {
     problem = damage.what();
@@ -175,7 +205,7 @@ asio::awaitable<ConnectionPtr> dial_donor(asio::io_context& io, PeerInfo donor, 
     problem = ended.code().message();
     lost = true;
   }
-  connection->close();
+  if (connection) connection->close();
   if (lost) throw DonorLost(who + problem);
   refuse_transfer(who + problem);
 }

@@ -74,9 +74,10 @@ struct StatePatience {
   Connection::Clock::duration frame;  ///< after that, for every frame
 };
 
-/// Dials the donor as `self` and shows it the token. Throws DonorLost or Error(network) with the donor's name
-/// if it cannot be reached, does not answer, or is another replica.
+/// Dials the donor as `self`, through `bridge` if it has no address, and shows it the token. Throws DonorLost
+/// or Error(network) with the donor's name if it cannot be reached, does not answer, or is another replica.
 [[nodiscard]] asio::awaitable<ConnectionPtr> dial_donor(asio::io_context& io, PeerInfo donor,
+                                                        std::optional<PeerInfo> bridge,
                                                         protocol::ReplicaId self, Digest token,
                                                         LinkOptions link, WireCounters& counters,
                                                         Trace& trace);

@@ -52,6 +52,8 @@ Frame relayed_frame(protocol::ReplicaId from, protocol::ReplicaId to, Frame fram
   return {FrameType::relayed, std::move(head), std::move(frame.body)};
 }
 
+Frame hello_frame(const PeerHello& hello) { return {FrameType::peer_hello, to_bytes(hello), nullptr}; }
+
 Frame begun_frame(protocol::ViewNumber view) { return {FrameType::begun, to_bytes(view), nullptr}; }
 Frame begun_heard_frame(protocol::ViewNumber view) {
   return {FrameType::begun_heard, to_bytes(view), nullptr};

@@ -36,7 +36,8 @@ enum class FrameType : std::uint16_t {
   relay_lost = 16,   ///< the relay has no connection to that end and has lost its frames
   arrived = 17,      ///< Arrived
   enrolment = 18,    ///< from a machine without a certificate: tls::EnrolmentRequest; and the EnrolmentAnswer
-  preflight = 19     ///< before a run (preflight.h)
+  preflight = 19,    ///< before a run (preflight.h)
+  bridge_wanted = 20  ///< a peer with a port asks a member without one to dial it: BridgeWanted
 };
 
 struct FrameHeader {
@@ -142,7 +143,9 @@ struct Arrived {
 /// Role of the dialling end.
 enum class PeerRole : std::uint8_t {
   member = 0,
-  fetcher = 1,  ///< a joining member or an observer; wants the state, need not be in a view
+  fetcher = 1,        ///< a joining member or an observer; wants the state, need not be in a view
+  bridge_seeker = 2,  ///< a fetcher that wants to reach another member, which has no port
+  bridge_end = 3,     ///< that member, which was asked to dial (`bridge_wanted`)
 };
 
 /// First frame on a bulk connection, in both directions: each end shows that it belongs to this run and is
@@ -158,9 +161,19 @@ struct PeerHello {
   std::uint64_t number = 0;  ///< number of this connection at its dialler, from 1; 0 in the answer
   std::uint64_t replaces =
       0;  ///< newest connection of this lane that the other end dialled and that was up here
+  std::uint64_t beyond = 0;  ///< bridge_seeker: id of the member to reach; bridge_end: BridgeWanted::number
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(token, from, to, lane, role, number, replaces);
+    ar(token, from, to, lane, role, number, replaces, beyond);
+  }
+};
+
+/// Asks the receiver to dial the sender, which joins that connection to another one: a bridge.
+struct BridgeWanted {
+  std::uint64_t number = 0;  ///< which the dialled connection's hello names
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(number);
   }
 };
 
@@ -212,6 +225,7 @@ template <class Struct>
 [[nodiscard]] Bytes chunk_head(const ChunkHeader& header, std::span<const protocol::ReplicaId> contributors,
                                std::span<const protocol::SquaredNorm> norms,
                                std::span<const protocol::TrainedOn> trained_on);
+[[nodiscard]] Frame hello_frame(const PeerHello& hello);
 [[nodiscard]] Frame control_frame(const protocol::ControlMessage& message);
 /// `packed`, if given, is sent instead of the message's bytes.
 [[nodiscard]] Frame chunk_frame(const protocol::ChunkMessage& message,

@@ -143,17 +143,26 @@ void Coordinator::come_back(MemberStatus& member) {
 
 // ---- copying the state ----
 
-/// Trainers from which a newcomer can copy the state: it dials them.
-std::vector<MemberInfo> Coordinator::donors() const {
-  if (!has_survivor()) return {};
-  auto donors = roster_.with_state(options_.warmup_rounds);
-  std::erase_if(donors, [](const MemberInfo& member) { return !can_be_dialled(member); });
-  return donors;
+/// Trainers from which a newcomer can copy the state: it dials them. If none of them has a port, it reaches
+/// them through the members that have one.
+Admitted Coordinator::admission() const {
+  Admitted admitted{options_.token, {}, settings(), {}};
+  if (!has_survivor()) return admitted;
+  const auto with_state = roster_.with_state(options_.warmup_rounds);
+  std::ranges::copy_if(with_state, std::back_inserter(admitted.donors), can_be_dialled);
+  if (!admitted.donors.empty()) return admitted;
+  for (const auto& [name, member] : roster_.members()) {
+    if (member.role == Role::member && can_be_dialled(member.hello.member))
+      admitted.bridges.push_back(member.hello.member);
+  }
+  if (!admitted.bridges.empty()) admitted.donors = with_state;
+  return admitted;
 }
 
 std::vector<Round> Coordinator::newest_of_donors() const {
   std::vector<Round> newest;
-  for (const auto& donor : donors()) raise(newest, reported_rounds(roster_.members().at(donor.name)));
+  for (const auto& donor : admission().donors)
+    raise(newest, reported_rounds(roster_.members().at(donor.name)));
   return newest;
 }
 
@@ -161,12 +170,14 @@ std::vector<Round> Coordinator::newest_of_donors() const {
 void Coordinator::let_copy(MemberStatus& member) {
   const auto& name = member.hello.member.name;
   member.role = Role::joining;
-  Admitted admitted{options_.token, donors(), settings()};
+  auto admitted = admission();
   const auto count = admitted.donors.size();
   member.admitted = count > 0;
   if (member.admitted) {
+    std::string bridges;
+    for (const auto& bridge : admitted.bridges) append(bridges, bridge.name);
     out_.say(name + " copies the state from " + std::to_string(count) +
-             (count == 1 ? " member" : " members"));
+             (count == 1 ? " member" : " members") + (bridges.empty() ? "" : ", through " + bridges));
     return out_.send(member.connection, std::move(admitted));
   }
   std::string names;  // it waits until there is a donor
@@ -175,7 +186,7 @@ void Coordinator::let_copy(MemberStatus& member) {
   }
   if (names.empty() || std::exchange(member.found_no_port, true)) return;
   out_.say(name + " waits for the state: no member that has it opens a port (" + names +
-           "); stop the run and resume it with a port at one of them");
+           "), and no other member does; start a reducer that opens one");
 }
 
 void Coordinator::admit_waiting() {
@@ -183,7 +194,7 @@ void Coordinator::admit_waiting() {
   for (auto& [name, member] : roster_.members()) {
     if (member.role == Role::joining && !member.admitted) let_copy(member);
   }
-  observers_.let_copy({options_.token, donors(), settings()}, roster_, out_);
+  observers_.let_copy(admission(), roster_, out_);
 }
 
 void Coordinator::on_ready(MemberStatus& member) {

@@ -283,7 +283,7 @@ TEST(CoordinatorRelays, DonorsWithoutPortsAreNotNamed) {
 }
 
 /// Two members without ports, and between them a reducer that relays.
-TEST(CoordinatorRelays, ANewcomerWhomNobodyWithAPortCanServeIsSpokenOf) {
+TEST(CoordinatorRelays, ANewcomerReachesDonorsWithoutPortsThroughMembersWithOne) {
   CoordinatorHarness run(2);
   auto reducer = CoordinatorHarness::hello("hub");
   reducer.member.kind = MemberKind::reducer;
@@ -301,12 +301,28 @@ TEST(CoordinatorRelays, ANewcomerWhomNobodyWithAPortCanServeIsSpokenOf) {
   run.receive(3, blank);
   ASSERT_TRUE(run.last<NewView>(1));
   run.receive(4, CoordinatorHarness::hello("new"));
+  const auto admitted = run.last<Admitted>(4);
+  ASSERT_TRUE(admitted);
+  EXPECT_THAT(admitted->donors, testing::SizeIs(2));
+  ASSERT_THAT(admitted->bridges, testing::SizeIs(1));
+  EXPECT_EQ(admitted->bridges[0].name, "hub");
+  EXPECT_THAT(run.said, testing::Contains("new copies the state from 2 members, through hub"));
+}
+
+TEST(CoordinatorRelays, ANewcomerWhomNobodyWithAPortCanServeIsSpokenOf) {
+  CoordinatorHarness run(1);
+  auto closed = CoordinatorHarness::hello("eu");
+  closed.member.address.clear();
+  run.receive(1, closed);
+  run.receive(1, CoordinatorHarness::sealed());
+  ASSERT_TRUE(run.last<NewView>(1));
+  run.receive(4, CoordinatorHarness::hello("new"));
   run.tick(1s);
   run.receive(1, beat(1, {}));
   EXPECT_FALSE(run.last<Admitted>(4));
   EXPECT_EQ(std::ranges::count(run.said,
-                               "new waits for the state: no member that has it opens a port (eu, "
-                               "us); stop the run and resume it with a port at one of them"),
+                               "new waits for the state: no member that has it opens a port (eu), and no "
+                               "other member does; start a reducer that opens one"),
             1);
 }
 

@@ -288,5 +288,23 @@ TEST(Reach, ANewcomerTakesTheStateFromThoseItCanDial) {
   EXPECT_THAT(run.said(), HasSubstr("r2 copies the state from 1 member\n"));
 }
 
+/// Two trainers and a newcomer without ports, with a reducer between them.
+TEST(Reach, ANewcomerReachesTrainersWithoutPortsThroughAReducer) {
+  auto options = NetworkRun::Options::lively(2);
+  options.reducers = {"hub"};
+  NetworkRun run(options);
+  run.adjust_network = [](std::size_t m, NetworkConfig& network) {
+    if (m < 3) network.listen = NetworkConfig::no_port;
+  };
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m == 0 && step == 6) run.start_worker(2);
+    if (m == 0 && node.status().view->members.size() == 4 && run.last_step == NetworkRun::for_ever)
+      run.last_step = step + 40;
+  };
+  run.start();
+  run.expect_one_end({0, 1, 2});
+  EXPECT_THAT(run.said(), HasSubstr("r2 copies the state from 2 members, through hub\n"));
+}
+
 }  // namespace
 }  // namespace isthmus::outer_sync::transport

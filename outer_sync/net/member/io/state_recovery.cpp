@@ -23,10 +23,12 @@ StateRecovery::StateRecovery(asio::io_context& io, const CodecContext& codec_con
 void StateRecovery::take_from(const Admitted& admitted, ReplicaId self, bool observes) {
   std::vector<PeerInfo> donors;
   for (const auto& donor : admitted.donors) donors.push_back({id_of(donor), donor.name, donor.address});
+  std::vector<PeerInfo> bridges;
+  for (const auto& bridge : admitted.bridges) bridges.push_back({id_of(bridge), bridge.name, bridge.address});
   observes_ = observes;
   const bool goes_on = observes && fetcher_ && token_ == admitted.token;
   token_ = admitted.token;
-  if (goes_on) return fetcher_->start(donors, self, token_, parts_);  // keeps the state it has
+  if (goes_on) return fetcher_->start(donors, bridges, self, token_, parts_);  // keeps the state it has
   say_("copying the state from " + std::to_string(donors.size()) + " members");
   const auto fragments = codec_context_.layout.fragment_count();
   learned_.assign(fragments, std::nullopt);
@@ -43,7 +45,7 @@ void StateRecovery::take_from(const Admitted& admitted, ReplicaId self, bool obs
   });
   fetcher_.emplace(io_, codec_context_.layout, codec_context_.codecs, link_, counters_, trace_,
                    codec_context_.reducer.buffers(), *this);
-  fetcher_->start(donors, self, token_, parts_);
+  fetcher_->start(donors, bridges, self, token_, parts_);
 }
 
 void StateRecovery::stop() {

@@ -184,7 +184,7 @@ class Joiner final : public StateFetcher::Handler {
   }
 
   void start(const std::vector<PeerInfo>& donors) {
-    fetcher->start(donors, fetcher_id, run_token(), two_parts);
+    fetcher->start(donors, {}, fetcher_id, run_token(), two_parts);
   }
   void renew() {
     fetcher = std::make_unique<StateFetcher>(io_, run_.layout, run_.codecs, LinkOptions{}, counters, trace_,

@@ -163,7 +163,7 @@ class StreamFetcher {
   explicit StreamFetcher(LinkOptions link = {}) : link_(link) {}
 
   void dial(const PeerInfo& donor, const Digest& token = run_token()) {
-    donor_ = finish(dial_donor(io_, donor, fetcher_id, token, link_, counters_, trace_));
+    donor_ = finish(dial_donor(io_, donor, {}, fetcher_id, token, link_, counters_, trace_));
   }
   FragmentSnapshot fetch(StateRequest request, StatePatience patience = {1h, 1h}) {
     return try_to_fetch(request, patience).value();

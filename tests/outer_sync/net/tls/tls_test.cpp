@@ -95,6 +95,31 @@ TEST_F(Tls, ARunIsTheSameWithIt) {
   run.expect_good_end();
 }
 
+/// A bridge forwards the bytes of a connection that both ends authenticate.
+TEST_F(Tls, ANewcomerReachesATrainerWithoutAPortThroughABridge) {
+  const auto made = authority({"coordinator", "r0", "r1", "r2"});
+  (void)made.issue("hub", 10, tls::Role::reducer);
+  auto with = NetworkRun::Options::lively(2);
+  with.certs = of("");
+  with.reducers = {"hub"};
+  NetworkRun run(with);
+  run.adjust_network = [&](std::size_t m, NetworkConfig& network) {
+    if (m < 3) {
+      network.listen = NetworkConfig::no_port;
+    } else {
+      network.certs = of("hub").string();
+    }
+  };
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m == 0 && step == 6) run.start_worker(2);
+    if (m == 0 && node.status().view->members.size() == 4 && run.last_step == NetworkRun::for_ever)
+      run.last_step = step + 40;
+  };
+  run.start();
+  run.expect_one_end({0, 1, 2});
+  EXPECT_THAT(run.said(), HasSubstr("r2 copies the state from 2 members, through hub\n"));
+}
+
 TEST_F(Tls, StrangersAreDroppedAndTheRunGoesOn) {
   (void)authority({"coordinator", "r0", "r1", "r2"});
   (void)authority({"r1"}, "another", "another");

@@ -156,7 +156,7 @@ class Coordinator {
   void come_back(MemberStatus& member);
   void let_copy(MemberStatus& member);
   void admit_waiting();
-  [[nodiscard]] std::vector<MemberInfo> donors() const;
+  [[nodiscard]] Admitted admission() const;
   [[nodiscard]] std::vector<Round> newest_of_donors() const;
   void on_ready(MemberStatus& member);
   void hold_rounds_if_late(const std::string& name);

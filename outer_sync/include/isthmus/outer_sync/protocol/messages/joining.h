@@ -74,10 +74,11 @@ struct Announce {
 struct Admitted {
   Digest token;
   std::vector<MemberInfo> donors;
-  Settings settings{};  ///< under which the run's rounds are made
+  Settings settings{};                ///< under which the run's rounds are made
+  std::vector<MemberInfo> bridges{};  ///< members through which donors without a port are reached
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(token, donors, settings);
+    ar(token, donors, settings, bridges);
   }
 };
 
