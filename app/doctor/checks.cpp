@@ -42,7 +42,8 @@ constexpr double checkpoint_bytes = 20;
 constexpr double training_bytes = 16;  ///< parameters, gradients and two moments in fp32
 constexpr double outer_bytes = 8;
 
-bool trains(const DoctorPlace& place) { return place.role != DoctorRole::coordinator; }
+bool is_member(const DoctorPlace& place) { return place.role != DoctorRole::coordinator; }
+bool trains(const DoctorPlace& place) { return is_member(place) && place.role != DoctorRole::reducer; }
 double workers_here(const DoctorPlace& place) {
   return place.role == DoctorRole::everything ? static_cast<double>(place.experiment.replicas) : 1;
 }
@@ -79,7 +80,7 @@ void check_names(const DoctorPlace& place, MachineReport& report) {
       check_name_of(address.host, key, report);
   };
   each(network.coordinator, "network.coordinator");
-  if (trains(place)) {
+  if (is_member(place)) {
     each(network.listen, "network.listen");
     each(network.advertise, "network.advertise");
   }
@@ -90,7 +91,8 @@ void check_ports(const DoctorPlace& place, MachineReport& report) {
   const auto& network = place.experiment.network;
   if (place.role == DoctorRole::everything)
     outer_sync::check_listen_address(network.coordinator, "network.coordinator");
-  if (trains(place) && network.listens()) outer_sync::check_listen_address(network.listen, "network.listen");
+  if (is_member(place) && network.listens())
+    outer_sync::check_listen_address(network.listen, "network.listen");
   report.add({"ports"});
 }
 
@@ -306,7 +308,7 @@ struct Check {
   const char* name;
   void (*run)(const DoctorPlace&, MachineReport&);
   std::chrono::seconds limit;
-  bool for_coordinator;
+  bool for_all;  ///< otherwise only where a replica trains
   const char* todo;
 };
 
@@ -345,7 +347,7 @@ MachineReport examine_machine(const DoctorPlace& place) {
   all.config = shared_items(experiment);
   all.add({"config"});
   for (const auto& check : checks) {
-    if (place.role == DoctorRole::coordinator && !check.for_coordinator) continue;
+    if (!check.for_all && !trains(place)) continue;
     const auto outcome = within(check.limit, [&] { return outcome_of(check, place); });
     if (!outcome) {
       all.add(

@@ -15,6 +15,7 @@ namespace isthmus::app {
 /// This machine's role in the run.
 enum class DoctorRole : std::uint8_t {
   worker,       ///< one worker
+  reducer,      ///< one reducer
   coordinator,  ///< the coordinator alone
   everything,   ///< coordinator and all workers, as `launch` starts them
 };
@@ -26,7 +27,7 @@ using DeviceProbe = std::function<Finding(const Experiment&)>;
 struct DoctorPlace {
   const Experiment& experiment;
   DoctorRole role = DoctorRole::everything;
-  std::string name;   ///< of the worker
+  std::string name;   ///< of the worker or reducer
   std::string build;  ///< of this binary
   DeviceProbe device;
 };

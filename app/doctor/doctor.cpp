@@ -233,7 +233,7 @@ struct DoctorFlags : ConfigOptions {
   std::string name, site;
   std::vector<std::string> expected;
   int wait = 60, announce_fd = -1;
-  bool json = false;
+  bool json = false, reduces = false;
 };
 
 int act(DoctorFlags flags, const CommandLine& commands, const DeviceProbe& device) {
@@ -244,9 +244,10 @@ int act(DoctorFlags flags, const CommandLine& commands, const DeviceProbe& devic
   if (!worker) flags.coordinator = std::exchange(flags.listen, {});
   DoctorRequest request{.experiment = {},
                         .problem = {},
-                        .role = worker ? DoctorRole::worker
-                                : hub  ? DoctorRole::coordinator
-                                       : DoctorRole::everything,
+                        .role = flags.reduces ? DoctorRole::reducer
+                                : worker      ? DoctorRole::worker
+                                : hub         ? DoctorRole::coordinator
+                                              : DoctorRole::everything,
                         .alone = !worker && !hub,
                         .name = flags.name,
                         .build = commands.build(),
@@ -256,7 +257,8 @@ int act(DoctorFlags flags, const CommandLine& commands, const DeviceProbe& devic
                         .json = flags.json,
                         .announce_fd = flags.announce_fd};
   try {
-    const auto place = worker ? std::optional(WorkerPlace{flags.name, flags.site}) : std::nullopt;
+    const auto place =
+        worker && !flags.reduces ? std::optional(WorkerPlace{flags.name, flags.site}) : std::nullopt;
     request.experiment =
         load_and_choose(flags.config, flags.assignments(), place, Purpose::training).experiment;
   } catch (const Error& error) {
@@ -278,7 +280,8 @@ void add_doctor(CommandLine& commands, DeviceProbe device) {
   auto* verb = commands.app().add_subcommand(
       "doctor", "check machines and links before a run: at all sites over ssh, or on each machine");
   add_config_file(*verb, flags->config)->required();
-  verb->add_option("--name", flags->name, "check as the worker of this name");
+  auto* name = verb->add_option("--name", flags->name, "check as the worker of this name");
+  verb->add_flag("--reduce-only", flags->reduces, "check as a reducer of that name")->needs(name);
   verb->add_option("--coordinator", flags->coordinator,
                    "HOST:PORT of the doctor that checks as the coordinator");
   verb->add_option("--site", flags->site,

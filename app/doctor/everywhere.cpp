@@ -156,6 +156,7 @@ class Everywhere final : public LocalRun {
     const auto listen = coordinator_listen(experiment_.network.coordinator);
     std::vector<std::string> words = flags_of_all();
     for (const auto& name : worker_names(experiment_)) words.insert(words.end(), {"--expect", name});
+    for (const auto& name : reducer_names(experiment_)) words.insert(words.end(), {"--expect", name});
     const auto log = scratch_.log_of(tls::coordinator_name);
     if (site == nullptr) {
       auto command = local_command(words);
@@ -186,6 +187,13 @@ class Everywhere final : public LocalRun {
   }
 
   void start_guests() {
+    for (const auto& name : reducer_names(experiment_)) {
+      auto command = local_command(flags_of_all());
+      command.insert(command.end(), {"--name", name, "--reduce-only", "--coordinator",
+                                     address_at(experiment_, nullptr, port_)});
+      processes_.push_back(std::make_unique<Process>(
+          Process::Options{.name = name, .command = std::move(command), .log = scratch_.log_of(name)}));
+    }
     for (const auto& site : experiment_.sites) {
       const auto names = site.workers();
       for (std::size_t i = 0; i < names.size(); ++i) {
@@ -278,8 +286,9 @@ class Everywhere final : public LocalRun {
 }  // namespace
 
 bool has_remote_sites(const Experiment& experiment) {
-  return std::ranges::any_of(experiment.sites,
-                             [](const Site& site) { return site.launch.kind() == Kind::ssh; });
+  return std::ranges::any_of(experiment.sites, [](const Site& site) {
+    return site.launch.kind() == Kind::ssh || site.launch.kind() == Kind::by_hand;
+  });
 }
 
 int examine_everywhere(const EverywhereRequest& request) { return Everywhere(request).run(); }

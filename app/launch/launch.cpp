@@ -27,7 +27,7 @@
 #include "launch/processes/restarts.h"
 #include "run/output/exit_codes.h"
 #include "run/output/json_output.h"
-#include "run/process/joined.h"
+
 #include "run/process/machine.h"
 #include "run/process/run_folder.h"
 #include "run/process/signals.h"
@@ -191,12 +191,7 @@ class Launch final : public LocalRun {
       if (plan_.is_started_here(name)) processes_.push_back(take_over_or_start(name));
     }
     for (const auto& site : experiment_.sites) {
-      const auto kind = site.launch.kind();
-      if (kind == Kind::slurm || kind == Kind::kubernetes)
-        say_error(
-            fmt::format("site {} is started by {}: the run waits for {}; launch --render {} writes the files "
-                        "that start them",
-                        site.name, to_string(kind), joined(site.workers(), ", "), to_string(kind)));
+      if (const auto line = line_about_awaited(site); !line.empty()) say_error(line);
     }
     for (const auto& name : plan_.reducers()) processes_.push_back(take_over_or_start(name));
   }

@@ -7,6 +7,7 @@
 
 #include "isthmus/base/say.h"
 #include "plan/choose.h"
+#include "run/process/joined.h"
 #include "run/process/machine.h"
 
 namespace isthmus::app {
@@ -33,11 +34,7 @@ LaunchConfig LaunchPlan::config() const {
   return {request_.resume ? request_.config / "config.yaml" : request_.config, request_.assignments};
 }
 
-std::vector<std::string> LaunchPlan::reducers() const {
-  std::vector<std::string> names;
-  for (std::int64_t k = 0; k < experiment_.reducers; ++k) names.push_back(fmt::format("reducer-{}", k));
-  return names;
-}
+std::vector<std::string> LaunchPlan::reducers() const { return reducer_names(experiment_); }
 
 bool LaunchPlan::is_reducer(const std::string& name) const {
   const auto names = reducers();
@@ -56,6 +53,20 @@ Place LaunchPlan::place_of(const std::string& name) const {
 bool LaunchPlan::is_started_here(const std::string& worker) const {
   const auto* site = places_.of.at(worker).site;
   return site == nullptr || site->launch.kind() == Kind::local || site->launch.kind() == Kind::ssh;
+}
+
+std::string line_about_awaited(const Site& site) {
+  const auto kind = site.launch.kind();
+  const auto workers = joined(site.workers(), ", ");
+  if (kind == Kind::slurm || kind == Kind::kubernetes)
+    return fmt::format(
+        "site {} is started by {}: the run waits for {}; launch --render {} writes the files "
+        "that start them",
+        site.name, to_string(kind), workers, to_string(kind));
+  if (kind != Kind::by_hand) return {};
+  return fmt::format(
+      "site {} is started by hand: the run waits for {}; start there: isthmus worker CONFIG --name {}",
+      site.name, workers, site.workers().front());
 }
 
 std::string LaunchPlan::listen_address(const std::string& address) const {

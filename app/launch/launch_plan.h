@@ -49,4 +49,7 @@ class LaunchPlan {
   std::int64_t threads_here_ = 0;  ///< for each rank of this machine's workers; 0: as configured
 };
 
+/// A line about a site that this launch does not start, for the log; empty for other sites.
+[[nodiscard]] std::string line_about_awaited(const Site& site);
+
 }  // namespace isthmus::app

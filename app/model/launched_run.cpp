@@ -150,7 +150,7 @@ class LaunchedRun {
     const auto& certs = run_.network.certs;
     if (certs.empty()) return {fmt::format("copy-{}", getpid())};
     auto used = worker_names(run_);
-    for (std::int64_t k = 0; k < run_.reducers; ++k) used.push_back(fmt::format("reducer-{}", k));
+    for (auto& name : reducer_names(run_)) used.push_back(std::move(name));
     used.emplace_back(outer_sync::tls::coordinator_name);
     std::vector<std::string> names;
     std::error_code no_folder;

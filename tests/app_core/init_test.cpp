@@ -15,6 +15,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::SizeIs;
 
 std::vector<fs::path> recipe_files() {
   std::vector<fs::path> files;
@@ -52,6 +53,28 @@ class Init : public ::testing::Test {
   Site site;
   fs::path file = site / "new run.yaml";
 };
+
+TEST_F(Init, SitesBehindNatAreStartedByHandAndGetAReducer) {
+  const auto made =
+      init({"--recipe", "cpu-tiny", "--sites", "eu=by-hand,us=by-hand", "--data", "/data/corpus",
+            "--coordinator", "home.example:7000", "--name", "two", "--out", file.string()});
+  ASSERT_EQ(made.status, 0) << made.report();
+  EXPECT_THAT(made.output, AllOf(HasSubstr("--name eu"), HasSubstr("certs/two/us to this site")));
+  const auto experiment = loaded(file);
+  EXPECT_EQ(experiment.reducers, 1);
+  EXPECT_EQ(experiment.network.advertise, "home.example:7001");
+  ASSERT_THAT(experiment.sites, SizeIs(2));
+  EXPECT_EQ(experiment.sites[0].launch.kind(), app::LauncherConfig::Kind::by_hand);
+  const auto there = app::load_experiment(file, {}, app::WorkerPlace{"us", {}});
+  EXPECT_FALSE(there.network.listens());
+  EXPECT_TRUE(fs::exists(site / "certs/two/reducer-0/cert.pem"));
+
+  const auto open =
+      init({"--recipe", "cpu-tiny", "--sites", "eu=me@eu.example,us=by-hand", "--data", "/d", "--coordinator",
+            "home.example:7000", "--name", "mixed", "--out", (site / "mixed.yaml").string()});
+  ASSERT_EQ(open.status, 0) << open.report();
+  EXPECT_EQ(loaded(site / "mixed.yaml").reducers, 0) << "a site has a port";
+}
 
 TEST(Recipes, AreAllEmbedded) {
   EXPECT_EQ(recipe_files().size(), app::recipes().size());

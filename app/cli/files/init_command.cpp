@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -28,6 +29,7 @@ using outer_sync::tls::Authority;
 namespace {
 
 constexpr int certificate_days = 365;
+constexpr std::string_view reducer_name = "reducer-0";  ///< `launch` starts it
 
 struct InitFlags {
   std::string recipe, sites, data, coordinator, name, out;
@@ -117,6 +119,7 @@ NewRun new_run(const InitFlags& flags, bool asks) {
 std::vector<std::string> certificate_names(const NewRun& run) {
   std::vector<std::string> names = {outer_sync::tls::coordinator_name};
   for (const auto& site : run.sites) names.push_back(site.name);
+  if (needs_reducer(run.sites)) names.emplace_back(reducer_name);
   names.insert(names.end(), {"operator", std::string(watcher_name)});
   return names;
 }
@@ -124,7 +127,9 @@ std::vector<std::string> certificate_names(const NewRun& run) {
 void make_certificates(const NewRun& run, const fs::path& folder) {
   const auto authority = Authority::create(folder, run.name);
   for (const auto& name : certificate_names(run)) {
-    const auto role = outer_sync::tls::role_for(name, name == watcher_name ? "observer" : "");
+    const auto role = outer_sync::tls::role_for(name, name == watcher_name   ? "observer"
+                                                      : name == reducer_name ? "reducer"
+                                                                             : "");
     (void)authority.issue(name, certificate_days, role);
   }
 }
@@ -184,14 +189,22 @@ int make_run(const InitFlags& flags) {
   if (makes_certificates)
     say_line(fmt::format("{}: its certificates. Keep ca.key there secret: anyone with it can join the run.",
                          run.certs));
-  const std::vector<std::pair<std::string, std::string_view>> next = {
+  std::vector<std::pair<std::string, std::string>> next = {
       {fmt::format("isthmus doctor {}", file), "checks the machines and the links between them"},
       {fmt::format("isthmus launch {}", file), "starts the run at all sites"},
       {fmt::format("isthmus top {}", file), "shows its progress, in another terminal"}};
+  for (const auto& site : run.sites) {
+    if (!site.by_hand) continue;
+    say_line(fmt::format("{}: copy {} and the folder {}/{} to this site, under the same names.", site.name,
+                         out.string(), run.certs, site.name));
+    next.insert(next.end() - 1, {fmt::format("isthmus worker {} --name {}", file, site.name),
+                                 fmt::format("at {}: starts its worker", site.name)});
+  }
   auto commands = nlohmann::ordered_json::array();
   say_line("Next:");
+  const auto longest = std::ranges::max(next, {}, [](const auto& one) { return one.first.size(); });
   for (const auto& [command, does] : next) {
-    say_line(fmt::format("  {:<{}}  # {}", command, next.back().first.size(), does));
+    say_line(fmt::format("  {:<{}}  # {}", command, longest.first.size(), does));
     commands.push_back(command);
   }
   json.print({{"file", out.string()},
@@ -208,9 +221,10 @@ void add_init(CommandLine& commands) {
   auto* verb = commands.app().add_subcommand(
       "init", "write the config of a new run from a recipe, and make its certificates");
   const auto flags = std::make_shared<InitFlags>();
-  verb->add_option("--sites", flags->sites,
-                   "sites as NAME=USER@HOST,...; a NAME alone is a site on this machine. In a terminal, init "
-                   "asks for options that are missing");
+  verb->add_option(
+      "--sites", flags->sites,
+      "sites as NAME=USER@HOST,...; a NAME alone is a site on this machine; NAME=by-hand is behind "
+      "NAT, and you start its worker there. In a terminal, init asks for options that are missing");
   verb->add_option("--recipe", flags->recipe, fmt::format("model and settings: {}", recipe_names()));
   verb->add_option("--data", flags->data, "data.path at every site");
   verb->add_option("--coordinator", flags->coordinator,

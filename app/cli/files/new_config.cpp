@@ -36,6 +36,10 @@ constexpr std::string_view sites_note =
 constexpr std::string_view ports_note =
     "# Each worker listens at network.listen, and the others dial it at network.advertise: open that\n"
     "# port. For a site that can only dial others set network.listen to none, and no network.advertise.\n";
+constexpr std::string_view reducer_note =
+    "# No site opens a port, so a reducer next to the coordinator does, at network.listen: it relays for "
+    "all\n"
+    "# of them. The sites must reach it at network.advertise.\n";
 constexpr std::string_view network_note =
     "# The machine of `isthmus launch` runs the coordinator; all sites must reach it at this address.\n";
 
@@ -150,9 +154,16 @@ std::vector<Item> site_items(const NewRun& run) {
   for (const auto& site : run.sites) {
     const auto key = [&](std::string_view name) { return fmt::format("sites.{}.{}", site.name, name); };
     items.push_back(number_item(key("replicas"), 1));
-    if (site.is_elsewhere()) {
+    if (site.by_hand) {
+      items.push_back({key("launch.by_hand"), "true", config::Scope::per_site, "", "", config::Kind::flag});
+    } else if (site.is_elsewhere()) {
       items.push_back(text_item(key("launch.ssh"), site.ssh));
-      items.push_back(text_item(key("data.path"), run.data));
+    }
+    if (site.is_elsewhere()) items.push_back(text_item(key("data.path"), run.data));
+    if (site.by_hand) {
+      items.push_back(text_item(key("network.listen"), "none"));
+      if (needs_reducer(run.sites)) items.push_back(text_item(key("network.advertise"), ""));
+      continue;
     }
     if (!shared) continue;  // all workers are on one machine, and use its loopback
     const auto host = site.is_elsewhere() ? site.host : in_brackets(here.host);
@@ -163,6 +174,16 @@ std::vector<Item> site_items(const NewRun& run) {
     items.push_back(text_item(key("network.advertise"), fmt::format("{}:{}", host, port)));
   }
   return items;
+}
+
+void add_reducer(std::vector<Item>& network, const std::string& coordinator) {
+  const auto here = outer_sync::parse_address(coordinator, "--coordinator");
+  const auto port = here.port == first_port ? first_port + 1 : first_port;
+  const auto host = in_brackets(here.host);
+  network.insert(network.begin(), number_item("reducers", 1));  // in no section, so not between its keys
+  network.push_back(
+      text_item("network.listen", fmt::format("{}:{}", host.starts_with('[') ? "[::]" : "0.0.0.0", port)));
+  network.push_back(text_item("network.advertise", fmt::format("{}:{}", host, port)));
 }
 
 /// The host that others dial, in "USER@HOST".
@@ -203,7 +224,9 @@ std::vector<NewSite> parse_new_sites(std::string_view text) {
                       site.name));
     if (std::ranges::find(sites, site.name, &NewSite::name) != sites.end())
       config_error(fmt::format("--sites has the site {} twice; give each site a name of its own", site.name));
-    if (equals != part.npos) {
+    if (equals != part.npos && part.substr(equals + 1) == by_hand_target) {
+      site.by_hand = true;
+    } else if (equals != part.npos) {
       site.ssh = part.substr(equals + 1);
       site.host = host_of(site.name, site.ssh);
     }
@@ -215,6 +238,10 @@ std::vector<NewSite> parse_new_sites(std::string_view text) {
 
 bool any_elsewhere(const std::vector<NewSite>& sites) {
   return std::ranges::any_of(sites, &NewSite::is_elsewhere);
+}
+
+bool needs_reducer(const std::vector<NewSite>& sites) {
+  return std::ranges::all_of(sites, &NewSite::by_hand);
 }
 
 std::string check_new_coordinator(const std::string& text, const std::vector<NewSite>& sites) {
@@ -258,12 +285,14 @@ std::string new_config(const NewRun& run) {
   for (const auto& item : items) put_value(lines, item);
   const auto sites = site_items(run);
   std::vector<Item> network = {text_item("network.coordinator", run.coordinator)};
+  if (needs_reducer(run.sites)) add_reducer(network, run.coordinator);
   if (!run.certs.empty()) network.push_back(text_item("network.certs", run.certs));
 
   auto text =
-      fmt::format("# Written by `isthmus init` from the recipe {}.\n#\n{}\n\n{}{}{}\n{}{}", run.recipe.name,
+      fmt::format("# Written by `isthmus init` from the recipe {}.\n#\n{}\n\n{}{}{}\n{}{}{}", run.recipe.name,
                   trimmed(joined_lines(lines), "\n"), sites_note, any_elsewhere(run.sites) ? ports_note : "",
-                  config::yaml_of(sites), network_note, config::yaml_of(network));
+                  config::yaml_of(sites), needs_reducer(run.sites) ? reducer_note : "", network_note,
+                  config::yaml_of(network));
   items.insert(items.end(), sites.begin(), sites.end());
   items.insert(items.end(), network.begin(), network.end());
   const auto source = Source::from_text(text, "the new config");

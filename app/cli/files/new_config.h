@@ -12,10 +12,14 @@ namespace isthmus::app {
 
 struct NewSite {
   std::string name;
-  std::string ssh;   ///< USER@HOST; empty: the machine of `launch`
-  std::string host;  ///< host in `ssh`, IPv6 in brackets
-  [[nodiscard]] bool is_elsewhere() const { return !ssh.empty(); }
+  std::string ssh;       ///< USER@HOST; empty: the machine of `launch`, or `by_hand`
+  std::string host;      ///< host in `ssh`, IPv6 in brackets
+  bool by_hand = false;  ///< on another machine; its user starts the worker, which opens no port
+  [[nodiscard]] bool is_elsewhere() const { return by_hand || !ssh.empty(); }
 };
+
+/// Target of a site that is started by hand, instead of USER@HOST.
+inline constexpr std::string_view by_hand_target = "by-hand";
 
 /// Name of the observer's certificate; no site may have it.
 inline constexpr std::string_view watcher_name = "watch";
@@ -31,10 +35,12 @@ struct NewRun {
   std::string certs;        ///< network.certs; empty: none
 };
 
-/// "eu=me@eu.example,us=me@us.example"; a name alone is a site on the machine of `launch`. Throws
-/// Error(config) naming --sites for a name or an ssh target that cannot work, and for a name given twice.
+/// "eu=me@eu.example,us=by-hand"; a name alone is a site on the machine of `launch`. Throws Error(config)
+/// naming --sites for a name or an ssh target that cannot work, and for a name given twice.
 [[nodiscard]] std::vector<NewSite> parse_new_sites(std::string_view text);
 [[nodiscard]] bool any_elsewhere(const std::vector<NewSite>& sites);
+/// Whether no site opens a port, so that a reducer next to `launch` has to.
+[[nodiscard]] bool needs_reducer(const std::vector<NewSite>& sites);
 /// The address, if all of these sites can dial it. Throws Error(config) naming --coordinator.
 [[nodiscard]] std::string check_new_coordinator(const std::string& text, const std::vector<NewSite>& sites);
 /// The text, if it can be data.path. Throws Error(config) naming --data.

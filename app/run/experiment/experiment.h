@@ -150,6 +150,8 @@ void move_to(Experiment& experiment, const std::filesystem::path& folder);
 [[nodiscard]] Experiment with_stored_names(Experiment experiment);
 /// Names of the workers that the run starts with.
 [[nodiscard]] std::vector<std::string> worker_names(const Experiment& experiment);
+/// Names of the reducers that `launch` starts.
+[[nodiscard]] std::vector<std::string> reducer_names(const Experiment& experiment);
 
 /// The first message of every process of a run; a trainer adds its model. `build`: of this binary.
 [[nodiscard]] outer_sync::protocol::Hello hello_of(Experiment& experiment, const std::string& name,

@@ -48,6 +48,8 @@ std::string_view to_string(LauncherConfig::Kind kind) {
       return "slurm";
     case Kind::kubernetes:
       return "kubernetes";
+    case Kind::by_hand:
+      return "hand";
     case Kind::local:
       break;
   }
@@ -65,6 +67,9 @@ void LauncherConfig::serialize(config::Archive& ar) {
       "parent of the run's folder there, relative to the user's home; relative paths that the site sets "
       "start from it"});
   ar({"coordinator", &coordinator, Scope::per_site, "run the coordinator there instead of next to `launch`"});
+  ar({"by_hand", &by_hand, Scope::per_site,
+      "the site's workers are started there by other means: by hand, a service, or `isthmus join`; `launch` "
+      "waits for them"});
   ar({"image", &image, Scope::per_site,
       "container image with isthmus; Kubernetes then starts the site's workers, and `launch --render "
       "kubernetes` writes the manifests"});
@@ -95,13 +100,14 @@ bool LauncherConfig::take(const config::Source::Entry& entry, const std::string&
 LauncherConfig::Kind LauncherConfig::kind() const {
   if (!ssh.empty()) return Kind::ssh;
   if (!slurm.empty()) return Kind::slurm;
-  return image.empty() ? Kind::local : Kind::kubernetes;
+  if (!image.empty()) return Kind::kubernetes;
+  return by_hand ? Kind::by_hand : Kind::local;
 }
 
 void LauncherConfig::check(const std::string& site) const {
   const auto key = [&](std::string_view name) { return fmt::format("sites.{}.launch.{}", site, name); };
-  if (!ssh.empty() + !slurm.empty() + !image.empty() > 1)
-    config_error(fmt::format("{} has more than one of ssh, slurm and image; expected one launcher",
+  if (!ssh.empty() + !slurm.empty() + !image.empty() + by_hand > 1)
+    config_error(fmt::format("{} has more than one of ssh, slurm, image and by_hand; expected one launcher",
                              key("").substr(0, key("").size() - 1)));
   for (const auto& [name, value] : {std::pair("ssh", &ssh), {"program", &program}, {"folder", &folder}}) {
     if (!value->starts_with('-') && value->find_first_of(std::string_view("\n\r\0", 3)) == value->npos)

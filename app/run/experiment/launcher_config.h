@@ -6,6 +6,8 @@
 //       launch: {ssh: me@eu.example, program: /opt/isthmus/isthmus, folder: runs, setup: [module load cuda]}
 //     us:
 //       launch: {slurm: [--partition=gpu, --gpus-per-task=4], setup: [module load cuda]}
+//     ap:
+//       launch: {by_hand: true}
 
 #include <cstdint>
 #include <string>
@@ -17,7 +19,7 @@
 namespace isthmus::app {
 
 struct LauncherConfig {
-  enum class Kind { local, ssh, slurm, kubernetes };
+  enum class Kind { local, ssh, slurm, kubernetes, by_hand };
 
   std::string ssh;
   std::int64_t port = 0;
@@ -25,6 +27,7 @@ struct LauncherConfig {
   std::string program = "isthmus";
   std::string folder = "runs";
   bool coordinator = false;
+  bool by_hand = false;
   std::string image, cluster_namespace = "default", volume;
   std::vector<std::string> options;  ///< as for ssh -o
   std::vector<std::string> slurm;    ///< for sbatch
