@@ -15,8 +15,8 @@ namespace isthmus::quant {
 namespace {
 
 /// Codes have no repeated strings worth a search, so matching is limited as far as the stable interface
-/// allows; the Huffman code of the literals does the packing. Higher levels take up to ten times as long and
-/// gain nothing (docs/results.md).
+/// allows; the Huffman code of the literals does the packing. Higher levels take longer and gain nothing
+/// (docs/results/network.md, "Lossless compression").
 void set_up(ZSTD_CCtx* context) {
   ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, 1);
   ZSTD_CCtx_setParameter(context, ZSTD_c_strategy, ZSTD_fast);

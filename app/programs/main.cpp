@@ -104,7 +104,7 @@ class Trainer {
                                          trainer_library_build() +
                                          ", as this program. Install both from one build");
     const int status = reinterpret_cast<TrainerMain>(entry)(argc_, argv_, given_.c_str());
-    // Everything is saved by now. libtorch's destructors would spend another 0.14 s on freeing memory.
+    // Everything is saved by now. libtorch's destructors would spend more time on freeing memory.
     std::fflush(nullptr);
     _exit(status);
   }

@@ -6,8 +6,8 @@
 namespace isthmus::trainer {
 
 /// x W^T, plus b unless that is undefined. libtorch uses MKL for fp32 on CPUs, which on processors other than
-/// Intel's takes a fifth to a third longer than oneDNN (80 against 100 GFLOP/s on two cores of an AMD Zen 4):
-/// there, this uses oneDNN, which libtorch uses for bf16 anyway. Records no gradient.
+/// Intel's is slower than oneDNN (docs/results/speed.md): there, this uses oneDNN, which libtorch uses for
+/// bf16 anyway. Records no gradient.
 [[nodiscard]] at::Tensor linear_product(const at::Tensor& x_NI, const at::Tensor& weight_OI,
                                         const at::Tensor& bias_O = {});
 
