@@ -82,8 +82,9 @@ TEST(Presets, SetWhatTrainsTheModelUnlessTheConfigDoes) {
 }
 
 TEST(Presets, AtASiteLeaveWhatTheSiteSets) {
-  auto site = load_experiment(source_of("{model.preset: 35M, sites: {eu: {inner.batch: 4}, us: {replicas: 1}}}"), {},
-                              app::WorkerPlace{"eu-1", "eu"}, Purpose::own_data);
+  auto site =
+      load_experiment(source_of("{model.preset: 35M, sites: {eu: {inner.batch: 4}, us: {replicas: 1}}}"), {},
+                      app::WorkerPlace{"eu-1", "eu"}, Purpose::own_data);
   EXPECT_EQ(site.inner.batch, 4);
   EXPECT_EQ(site.inner.lr, 6e-4);
 }

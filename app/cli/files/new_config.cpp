@@ -31,8 +31,14 @@ constexpr std::string_view recipe_folder = "configs/recipes/", file_end = ".yaml
 
 constexpr std::string_view sites_note =
     "# One replica at each site. Keys of class per_site may differ between sites: `isthmus config` lists\n"
-    "# the classes. launch.program and launch.folder name the isthmus binary and the parent of the run's\n"
-    "# folder there; by default `isthmus` in PATH, and `runs` in the home folder.\n";
+    "# the classes.\n";
+constexpr std::string_view ssh_note =
+    "# launch.program and launch.folder name the isthmus binary and the parent of the run's folder there; "
+    "by\n"
+    "# default `isthmus` in PATH, and `runs` in the home folder.\n";
+constexpr std::string_view by_hand_note =
+    "# launch.by_hand: you start the site's worker there, with `isthmus worker FILE --name SITE`. Without a\n"
+    "# port (network.listen: none) it only dials others.\n";
 constexpr std::string_view ports_note =
     "# Each worker listens at network.listen, and the others dial it at network.advertise: open that\n"
     "# port. For a site that can only dial others set network.listen to none, and no network.advertise.\n";
@@ -186,6 +192,13 @@ void add_reducer(std::vector<Item>& network, const std::string& coordinator) {
   network.push_back(text_item("network.advertise", fmt::format("{}:{}", host, port)));
 }
 
+std::string notes_on(const std::vector<NewSite>& sites) {
+  const bool by_hand = std::ranges::any_of(sites, &NewSite::by_hand);
+  const bool ssh = std::ranges::any_of(sites, [](const NewSite& site) { return !site.ssh.empty(); });
+  return fmt::format("{}{}{}{}", sites_note, ssh ? ssh_note : "", by_hand ? by_hand_note : "",
+                     any_elsewhere(sites) && !needs_reducer(sites) ? ports_note : "");
+}
+
 /// The host that others dial, in "USER@HOST".
 std::string host_of(const std::string& site, const std::string& ssh) {
   const auto expected = fmt::format(
@@ -289,10 +302,9 @@ std::string new_config(const NewRun& run) {
   if (!run.certs.empty()) network.push_back(text_item("network.certs", run.certs));
 
   auto text =
-      fmt::format("# Written by `isthmus init` from the recipe {}.\n#\n{}\n\n{}{}{}\n{}{}{}", run.recipe.name,
-                  trimmed(joined_lines(lines), "\n"), sites_note, any_elsewhere(run.sites) ? ports_note : "",
-                  config::yaml_of(sites), needs_reducer(run.sites) ? reducer_note : "", network_note,
-                  config::yaml_of(network));
+      fmt::format("# Written by `isthmus init` from the recipe {}.\n#\n{}\n\n{}{}\n{}{}", run.recipe.name,
+                  trimmed(joined_lines(lines), "\n"), notes_on(run.sites), config::yaml_of(sites),
+                  needs_reducer(run.sites) ? reducer_note : network_note, config::yaml_of(network));
   items.insert(items.end(), sites.begin(), sites.end());
   items.insert(items.end(), network.begin(), network.end());
   const auto source = Source::from_text(text, "the new config");

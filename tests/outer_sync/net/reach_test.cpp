@@ -288,6 +288,64 @@ TEST(Reach, ANewcomerTakesTheStateFromThoseItCanDial) {
   EXPECT_THAT(run.said(), HasSubstr("r2 copies the state from 1 member\n"));
 }
 
+Frame bridge_hello(const PeerInfo& from, const PeerInfo& to, PeerRole role, std::uint64_t beyond) {
+  PeerHello hello{run_token(), from.id, to.id};
+  hello.role = role;
+  hello.beyond = beyond;
+  return {FrameType::peer_hello, to_bytes(hello), nullptr};
+}
+
+TEST(Reach, BridgesToStrangersAndFromUninvitedMembersAreRefused) {
+  Node a("a"), b("b");
+  a.set_peers({b.info()});
+  b.set_peers({a.info()});
+  expect_traffic(a, b);
+  const PeerInfo stranger{77, "stranger", {}};
+  RawPeer seeker(a.info().address);
+  seeker.say(bridge_hello(stranger, a.info(), PeerRole::bridge_seeker, 78));
+  EXPECT_TRUE(seeker.is_dropped()) << "a bridge to nobody";
+  RawPeer uninvited(a.info().address);
+  uninvited.say(bridge_hello(b.info(), a.info(), PeerRole::bridge_end, 5));
+  EXPECT_TRUE(uninvited.is_dropped()) << "no bridge waits for it";
+  RawPeer unknown(a.info().address);
+  unknown.say(bridge_hello(stranger, a.info(), static_cast<PeerRole>(9), 0));
+  EXPECT_TRUE(unknown.is_dropped()) << "an unknown role";
+  a.send_to(b.info().id, 6);
+  EXPECT_TRUE(b.hears(a.info().id, 6)) << "the lanes are the same";
+}
+
+/// The member without a port is asked, dials, and gets what the seeker sends; other members may not take its
+/// place.
+TEST(Reach, ABridgeForwardsBytesBothWays) {
+  Node hub("hub");
+  const PeerInfo closed{protocol::id_of({"closed", 1, ""}), "closed", {}}, seeker_info{77, "seeker", {}};
+  hub.set_peers({closed});
+  RawPeer lane(hub.info().address);
+  lane.say(hello_of(closed, hub.info(), 1));
+  ASSERT_TRUE(lane.receive());
+  ASSERT_TRUE(hub.sees({closed}));
+  RawPeer seeker(hub.info().address);
+  seeker.say(bridge_hello(seeker_info, hub.info(), PeerRole::bridge_seeker, closed.id));
+  std::optional<std::uint64_t> number;
+  while (!number) {
+    const auto frame = lane.receive();
+    ASSERT_TRUE(frame);
+    if (frame->type == FrameType::bridge_wanted) number = from_bytes<BridgeWanted>(frame->head).number;
+  }
+  RawPeer end(hub.info().address);
+  end.say(bridge_hello(closed, hub.info(), PeerRole::bridge_end, *number));
+  ASSERT_TRUE(end.receive()) << "the bridge waits for this end";
+  end.say(std::string_view("B"));
+  ASSERT_TRUE(seeker.receive()) << "the bridge is ready";
+  const auto hello = bridge_hello(seeker_info, closed, PeerRole::fetcher, 0);
+  seeker.say(hello);
+  const auto heard = end.receive();
+  ASSERT_TRUE(heard);
+  EXPECT_EQ(heard->head, hello.head);
+  end.say(hello_of(closed, seeker_info));
+  EXPECT_TRUE(seeker.receive());
+}
+
 /// Two trainers and a newcomer without ports, with a reducer between them.
 TEST(Reach, ANewcomerReachesTrainersWithoutPortsThroughAReducer) {
   auto options = NetworkRun::Options::lively(2);
