@@ -139,9 +139,10 @@ void check_certificates(const DoctorPlace& place, MachineReport& report) {
                     : ""});
     return;
   }
-  auto names = place.role == DoctorRole::worker ? std::vector{place.name} : std::vector<std::string>();
+  std::vector<std::string> names;
+  if (!place.name.empty()) names.push_back(place.name);
   if (place.role == DoctorRole::everything) names = worker_names(place.experiment);
-  if (place.role != DoctorRole::worker) names.emplace_back(outer_sync::tls::coordinator_name);
+  if (place.name.empty()) names.emplace_back(outer_sync::tls::coordinator_name);
   for (const auto& name : names) check_certificate(place, name, report);
   report.add({"certificates"});
 }

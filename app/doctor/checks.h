@@ -27,7 +27,7 @@ using DeviceProbe = std::function<Finding(const Experiment&)>;
 struct DoctorPlace {
   const Experiment& experiment;
   DoctorRole role = DoctorRole::everything;
-  std::string name;   ///< of the worker or reducer
+  std::string name;   ///< of the worker or reducer; empty for the other roles
   std::string build;  ///< of this binary
   DeviceProbe device;
 };

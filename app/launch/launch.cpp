@@ -27,7 +27,6 @@
 #include "launch/processes/restarts.h"
 #include "run/output/exit_codes.h"
 #include "run/output/json_output.h"
-
 #include "run/process/machine.h"
 #include "run/process/run_folder.h"
 #include "run/process/signals.h"
@@ -146,7 +145,8 @@ class Launch final : public LocalRun {
     taken_over_ = std::ranges::any_of(worker_names(experiment_),
                                       [&](const auto& name) { return links_.found_running(name); });
     const auto coordinator = links_.found(tls::coordinator_name);
-    taken_over_ = taken_over_ || (coordinator && coordinator->status == 0);
+    taken_over_ = taken_over_ || (coordinator && coordinator->status == 0) ||
+                  (folder_.run_is_unfinished() && !plan_.starts_all());  // others may be in the run
     if (taken_over_) {
       if (!request_.assignments.empty())
         config_error(
@@ -191,7 +191,8 @@ class Launch final : public LocalRun {
       if (plan_.is_started_here(name)) processes_.push_back(take_over_or_start(name));
     }
     for (const auto& site : experiment_.sites) {
-      if (const auto line = line_about_awaited(site); !line.empty()) say_error(line);
+      if (taken_over_) break;
+      if (const auto line = line_about_awaited(site, resumes()); !line.empty()) say_error(line);
     }
     for (const auto& name : plan_.reducers()) processes_.push_back(take_over_or_start(name));
   }

@@ -55,7 +55,12 @@ bool LaunchPlan::is_started_here(const std::string& worker) const {
   return site == nullptr || site->launch.kind() == Kind::local || site->launch.kind() == Kind::ssh;
 }
 
-std::string line_about_awaited(const Site& site) {
+bool LaunchPlan::starts_all() const {
+  return std::ranges::all_of(worker_names(experiment_),
+                             [this](const auto& name) { return is_started_here(name); });
+}
+
+std::string line_about_awaited(const Site& site, bool resumes) {
   const auto kind = site.launch.kind();
   const auto workers = joined(site.workers(), ", ");
   if (kind == Kind::slurm || kind == Kind::kubernetes)
@@ -64,9 +69,11 @@ std::string line_about_awaited(const Site& site) {
         "that start them",
         site.name, to_string(kind), workers, to_string(kind));
   if (kind != Kind::by_hand) return {};
-  return fmt::format(
-      "site {} is started by hand: the run waits for {}; start there: isthmus worker CONFIG --name {}",
-      site.name, workers, site.workers().front());
+  auto line =
+      fmt::format("site {} is started by hand: the run waits for {}; start there:", site.name, workers);
+  for (const auto& name : site.workers())
+    line += fmt::format("\n  isthmus worker CONFIG --name {}{}", name, resumes ? " --resume" : "");
+  return line;
 }
 
 std::string LaunchPlan::listen_address(const std::string& address) const {

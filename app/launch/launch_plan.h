@@ -30,6 +30,7 @@ class LaunchPlan {
   [[nodiscard]] Place place_of(const std::string& name) const;
   /// Whether this launch starts the worker; otherwise a scheduler does.
   [[nodiscard]] bool is_started_here(const std::string& worker) const;
+  [[nodiscard]] bool starts_all() const;
 
   /// The address at which a coordinator listens that others dial at `address`.
   [[nodiscard]] std::string listen_address(const std::string& address) const;
@@ -50,6 +51,6 @@ class LaunchPlan {
 };
 
 /// A line about a site that this launch does not start, for the log; empty for other sites.
-[[nodiscard]] std::string line_about_awaited(const Site& site);
+[[nodiscard]] std::string line_about_awaited(const Site& site, bool resumes);
 
 }  // namespace isthmus::app

@@ -26,9 +26,8 @@ struct Preset {
 ///   ids); the papers count slightly differently, and so name the sizes differently.
 /// - gpt2-124m, gpt2-350m: "gpt2" and "gpt2-medium" (Radford et al., 2019).
 /// - smollm-135m: SmolLM-135M. llama-1b: Llama 3.2 1B, without the scaling of its rotary positions.
-/// - lr, and the tokens per step of both replicas (0.5 M, from 1 B parameters on 1 M): those of the model of
-/// GPT-3
-///   that is nearest in size (arXiv 2005.14165, table 2.1). micro_batch: the fewer, the larger the model.
+/// - lr, and the tokens per step of both replicas (0.5 M, from 1 B parameters on 1 M): those of the model
+///   of GPT-3 that is nearest in size (arXiv 2005.14165, table 2.1). micro_batch: fewer for larger models.
 inline constexpr std::array<Preset, 11> presets = {{
     {"35M", "llama", 6, 512, 8, 0, 0, true, 10000, 0, 6e-4, 2048, 128, 32},
     {"100M", "llama", 9, 768, 12, 0, 0, true, 10000, 0, 6e-4, 2048, 128, 8},

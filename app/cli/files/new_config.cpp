@@ -43,9 +43,9 @@ constexpr std::string_view ports_note =
     "# Each worker listens at network.listen, and the others dial it at network.advertise: open that\n"
     "# port. For a site that can only dial others set network.listen to none, and no network.advertise.\n";
 constexpr std::string_view reducer_note =
-    "# No site opens a port, so a reducer next to the coordinator does, at network.listen: it relays for "
-    "all\n"
-    "# of them. The sites must reach it at network.advertise.\n";
+    "# The machine of `isthmus launch` runs the coordinator and, since no site opens a port, a reducer\n"
+    "# through which sites, newcomers and observers reach each other. The sites must reach both: at\n"
+    "# network.coordinator and network.advertise.\n";
 constexpr std::string_view network_note =
     "# The machine of `isthmus launch` runs the coordinator; all sites must reach it at this address.\n";
 
@@ -299,6 +299,8 @@ std::string new_config(const NewRun& run) {
   const auto sites = site_items(run);
   std::vector<Item> network = {text_item("network.coordinator", run.coordinator)};
   if (needs_reducer(run.sites)) add_reducer(network, run.coordinator);
+  if (std::ranges::any_of(run.sites, &NewSite::by_hand))  // people need longer than `launch`
+    network.push_back(text_item("network.join_timeout", "1h"));
   if (!run.certs.empty()) network.push_back(text_item("network.certs", run.certs));
 
   auto text =

@@ -109,6 +109,11 @@ void LauncherConfig::check(const std::string& site) const {
   if (!ssh.empty() + !slurm.empty() + !image.empty() + by_hand > 1)
     config_error(fmt::format("{} has more than one of ssh, slurm, image and by_hand; expected one launcher",
                              key("").substr(0, key("").size() - 1)));
+  if (by_hand && coordinator)
+    config_error(
+        fmt::format("{} is true at a site with by_hand; expected a site with ssh or image, or no "
+                    "coordinator: it then runs next to `launch`",
+                    key("coordinator")));
   for (const auto& [name, value] : {std::pair("ssh", &ssh), {"program", &program}, {"folder", &folder}}) {
     if (!value->starts_with('-') && value->find_first_of(std::string_view("\n\r\0", 3)) == value->npos)
       continue;

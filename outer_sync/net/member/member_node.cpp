@@ -101,7 +101,10 @@ Following MemberNode::follow(OuterLoop& loop, const std::vector<Round>& until) {
 }
 std::optional<std::string> MemberNode::follow(Hello hello) {
   impl_->driver.say_hello(std::move(hello));
-  return follow_as_reducer(impl_->waits.shared, impl_->driver);
+  auto problem = follow_as_reducer(impl_->waits.shared, impl_->driver);
+  auto now = impl_->lock();
+  impl_->serve_the_last(now);
+  return problem;
 }
 
 // ---- between steps ----

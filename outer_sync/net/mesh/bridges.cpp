@@ -7,6 +7,7 @@
 #include <asio/write.hpp>
 #include <utility>
 
+#include "net/link/connection.h"
 #include "net/link/spawn.h"
 
 namespace isthmus::outer_sync::transport {
@@ -17,12 +18,18 @@ using asio::ip::tcp;
 namespace {
 
 struct Ends {
-  tcp::socket one, other;
+  tcp::socket seeker, member;
+  void close() {
+    asio::error_code ignored;
+    seeker.close(ignored);
+    member.close(ignored);
+  }
 };
 
-asio::awaitable<void> forward(std::shared_ptr<Ends> ends, bool there) {
-  auto& from = there ? ends->one : ends->other;
-  auto& to = there ? ends->other : ends->one;
+/// Forwards one way until `from` has ended or one of the two is lost.
+asio::awaitable<void> forward(std::shared_ptr<Ends> ends, bool to_member, WireCounters& counters) {
+  auto& from = to_member ? ends->seeker : ends->member;
+  auto& to = to_member ? ends->member : ends->seeker;
   std::array<std::byte, 65536> buffer;
   asio::error_code error;
   for (;;) {
@@ -32,22 +39,22 @@ asio::awaitable<void> forward(std::shared_ptr<Ends> ends, bool there) {
     co_await asio::async_write(to, asio::buffer(buffer.data(), count),
                                asio::redirect_error(use_awaitable, error));
     if (error) break;
+    counters.total += count;
   }
   asio::error_code ignored;
-  if (error == asio::error::eof) {
+  if (error == asio::error::eof && to_member) {
     to.shutdown(tcp::socket::shutdown_send, ignored);
   } else {
-    ends->one.close(ignored);
-    ends->other.close(ignored);
+    ends->close();  // also ends the other way
   }
 }
 
 }  // namespace
 
-asio::awaitable<void> join(tcp::socket one, tcp::socket other) {
-  const auto ends = std::make_shared<Ends>(Ends{std::move(one), std::move(other)});
-  spawn(ends->one.get_executor(), "one way of a bridge", forward(ends, true));
-  co_await forward(ends, false);
+asio::awaitable<void> join(tcp::socket seeker, tcp::socket member, WireCounters& counters) {
+  const auto ends = std::make_shared<Ends>(Ends{std::move(seeker), std::move(member)});
+  spawn(ends->seeker.get_executor(), "one way of a bridge", forward(ends, true, counters));
+  co_await forward(ends, false, counters);
 }
 
 }  // namespace isthmus::outer_sync::transport

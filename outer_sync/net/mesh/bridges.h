@@ -18,6 +18,8 @@
 
 namespace isthmus::outer_sync::transport {
 
+struct WireCounters;
+
 /// How long a bridge waits for the member without a port: that must be asked, dial and authenticate.
 inline constexpr std::chrono::seconds bridge_limit{20};
 
@@ -27,6 +29,7 @@ struct Bridge {
   protocol::ReplicaId member;                ///< may be the other end
   std::optional<asio::ip::tcp::socket> end;  ///< its connection, once it has dialled
   bool is_ready = false;                     ///< `end` may carry bytes
+  bool is_over = false;                      ///< nobody waits for it any more
   asio::steady_timer ready;                  ///< cancelled when `end` is ready
 };
 
@@ -39,7 +42,9 @@ struct Bridges {
       std::make_shared<FetcherNames>();  ///< peers that asked to be dialled
 };
 
-/// Forwards bytes both ways until both ends have closed, or one is lost.
-[[nodiscard]] asio::awaitable<void> join(asio::ip::tcp::socket one, asio::ip::tcp::socket other);
+/// Forwards bytes both ways, and counts them, until the member closes its end or one end is lost; then closes
+/// both.
+[[nodiscard]] asio::awaitable<void> join(asio::ip::tcp::socket seeker, asio::ip::tcp::socket member,
+                                         WireCounters& counters);
 
 }  // namespace isthmus::outer_sync::transport

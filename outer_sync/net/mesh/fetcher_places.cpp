@@ -11,10 +11,10 @@ void check_place(const FetcherNames& fetchers, const Connection& connection, std
   const bool observes = connection.peer_role() == tls::Role::observer;
   if (fetchers.size() >= (observes ? max - for_trainers : max))
     throw Error(ErrorKind::network,
-                "already serving the state to " + std::to_string(fetchers.size()) + " others");
+                "no place: " + std::to_string(fetchers.size()) + " others copy the state here");
   const auto name = connection.peer_name();
   if (!name.empty() && fetchers.count(name) >= max_same_name)
-    throw Error(ErrorKind::network, "already serving the state to " + name);
+    throw Error(ErrorKind::network, "no place: " + name + " copies the state here already");
 }
 
 }  // namespace isthmus::outer_sync::transport

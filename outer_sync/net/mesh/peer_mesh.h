@@ -47,6 +47,8 @@ class PeerMesh {
     /// run at a time.
     [[nodiscard]] virtual asio::awaitable<void> on_fetcher(protocol::ReplicaId fetcher,
                                                            ConnectionPtr connection) = 0;
+    /// A bridge here begins or ends to carry bytes.
+    virtual void on_bridge(bool begins) = 0;
     virtual void on_message(const std::string& text) = 0;
   };
   static constexpr std::size_t max_fetchers = 16;
@@ -103,6 +105,7 @@ class PeerMesh {
   [[nodiscard]] asio::awaitable<PeerPtr> peer_that_says(PeerHello hello, ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<void> teach(protocol::ReplicaId fetcher, ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<void> build_bridge(PeerHello hello, ConnectionPtr seeker);
+  [[nodiscard]] asio::awaitable<void> await_end(Bridge& bridge, std::uint64_t number, ConnectionPtr seeker);
   [[nodiscard]] asio::awaitable<void> join_bridge(PeerHello hello, ConnectionPtr end);
   [[nodiscard]] asio::awaitable<void> dial_bridge(PeerPtr peer, std::uint64_t number);
   [[nodiscard]] asio::awaitable<void> dial_loop(PeerPtr peer, std::size_t lane);

@@ -138,9 +138,19 @@ asio::awaitable<void> StateFetcher::rest(DonorPtr donor) {
   co_await donor->wake.async_wait(asio::redirect_error(use_awaitable, woken));
 }
 
+/// A donor with an address is dialled directly at first, and through a bridge every other time. Donors begin
+/// with different bridges.
+std::optional<PeerInfo> StateFetcher::bridge_to(Donor& donor) const {
+  if (!donor.info.address.empty() && donor.failures % 2 == 0) return std::nullopt;
+  for (std::size_t tried = 0; tried < bridges_.size(); ++tried) {
+    const auto& bridge = bridges_[(donor.info.id + donor.dials++) % bridges_.size()];
+    if (bridge.id != donor.info.id) return bridge;
+  }
+  return std::nullopt;
+}
+
 asio::awaitable<void> StateFetcher::connect(DonorPtr donor) {
-  std::optional<PeerInfo> bridge;
-  if (donor->info.address.empty() && !bridges_.empty()) bridge = bridges_[donor->failures % bridges_.size()];
+  const auto bridge = bridge_to(*donor);
   auto connection = co_await dial_donor(io_, donor->info, bridge, self_, token_, link_, counters_, trace_);
   if (donor->gone) {
     connection->close();

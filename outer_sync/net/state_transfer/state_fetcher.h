@@ -45,8 +45,8 @@ class StateFetcher {
   StateFetcher& operator=(const StateFetcher&) = delete;
 
   /// Starts, or continues with other donors and keeps what has arrived, so `parts` must be those of the first
-  /// call. Donors without an address are dialled through one of `bridges`. Throws Error(network) if `donors`
-  /// is empty.
+  /// call. Donors without an address, or at one that fails, are dialled through `bridges` in turn. Throws
+  /// Error(network) if `donors` is empty.
   void start(const std::vector<PeerInfo>& donors, std::vector<PeerInfo> bridges, protocol::ReplicaId self,
              const Digest& token, StateParts parts);
   /// Sets by fragment the newest round that any member has applied. Throws Error(network) unless there is one
@@ -84,6 +84,7 @@ class StateFetcher {
         lacking;  ///< fragments that it lacks, not requested before this time
     Clock::time_point rest_until{};
     std::size_t failures = 0;  ///< since its last answer
+    std::size_t dials = 0;     ///< through bridges
     std::string problem;       ///< last failure
     bool given_up = false;     ///< its data did not fit
     bool gone = false;         ///< no longer a donor: the fetcher itself may be destroyed
@@ -97,6 +98,7 @@ class StateFetcher {
   [[nodiscard]] asio::awaitable<void> fetch(DonorPtr donor);
   [[nodiscard]] asio::awaitable<void> follow(DonorPtr donor);
 
+  [[nodiscard]] std::optional<PeerInfo> bridge_to(Donor& donor) const;
   [[nodiscard]] std::optional<Task> next_task(Donor& donor) const;
   [[nodiscard]] bool is_taken(FragmentId fragment) const;
   [[nodiscard]] bool is_near(FragmentId fragment) const;

@@ -143,19 +143,18 @@ void Coordinator::come_back(MemberStatus& member) {
 
 // ---- copying the state ----
 
-/// Trainers from which a newcomer can copy the state: it dials them. If none of them has a port, it reaches
-/// them through the members that have one.
+/// Trainers from which a newcomer can copy the state: it dials them. If none of them has a port, or none can
+/// be reached, it tries the members that have one as bridges.
 Admitted Coordinator::admission() const {
   Admitted admitted{options_.token, {}, settings(), {}};
   if (!has_survivor()) return admitted;
   const auto with_state = roster_.with_state(options_.warmup_rounds);
   std::ranges::copy_if(with_state, std::back_inserter(admitted.donors), can_be_dialled);
-  if (!admitted.donors.empty()) return admitted;
   for (const auto& [name, member] : roster_.members()) {
     if (member.role == Role::member && can_be_dialled(member.hello.member))
       admitted.bridges.push_back(member.hello.member);
   }
-  if (!admitted.bridges.empty()) admitted.donors = with_state;
+  if (admitted.donors.empty() && !admitted.bridges.empty()) admitted.donors = with_state;
   return admitted;
 }
 
@@ -175,7 +174,9 @@ void Coordinator::let_copy(MemberStatus& member) {
   member.admitted = count > 0;
   if (member.admitted) {
     std::string bridges;
-    for (const auto& bridge : admitted.bridges) append(bridges, bridge.name);
+    if (!can_be_dialled(admitted.donors.front())) {
+      for (const auto& bridge : admitted.bridges) append(bridges, bridge.name);
+    }
     out_.say(name + " copies the state from " + std::to_string(count) +
              (count == 1 ? " member" : " members") + (bridges.empty() ? "" : ", through " + bridges));
     return out_.send(member.connection, std::move(admitted));

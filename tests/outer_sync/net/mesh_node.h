@@ -248,6 +248,7 @@ class Node final : public PeerMesh::Handler {
     note(peer, "a breach", [&] { wrong_.push_back(why); });
   }
   asio::awaitable<void> on_fetcher(ReplicaId, ConnectionPtr) override { co_return; }
+  void on_bridge(bool) override {}
   void on_message(const std::string& text) override {
     {
       const std::lock_guard lock(mutex_);

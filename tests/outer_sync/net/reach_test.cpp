@@ -303,7 +303,7 @@ TEST(Reach, BridgesToStrangersAndFromUninvitedMembersAreRefused) {
   const PeerInfo stranger{77, "stranger", {}};
   RawPeer seeker(a.info().address);
   seeker.say(bridge_hello(stranger, a.info(), PeerRole::bridge_seeker, 78));
-  EXPECT_TRUE(seeker.is_dropped()) << "a bridge to nobody";
+  EXPECT_TRUE(seeker.is_dropped()) << "a bridge to an unknown member";
   RawPeer uninvited(a.info().address);
   uninvited.say(bridge_hello(b.info(), a.info(), PeerRole::bridge_end, 5));
   EXPECT_TRUE(uninvited.is_dropped()) << "no bridge waits for it";
@@ -314,8 +314,8 @@ TEST(Reach, BridgesToStrangersAndFromUninvitedMembersAreRefused) {
   EXPECT_TRUE(b.hears(a.info().id, 6)) << "the lanes are the same";
 }
 
-/// The member without a port is asked, dials, and gets what the seeker sends; other members may not take its
-/// place.
+/// The member without a port is asked, dials, and gets what the seeker sends. When it closes, the seeker is
+/// dropped, however silent it is.
 TEST(Reach, ABridgeForwardsBytesBothWays) {
   Node hub("hub");
   const PeerInfo closed{protocol::id_of({"closed", 1, ""}), "closed", {}}, seeker_info{77, "seeker", {}};
@@ -332,18 +332,20 @@ TEST(Reach, ABridgeForwardsBytesBothWays) {
     ASSERT_TRUE(frame);
     if (frame->type == FrameType::bridge_wanted) number = from_bytes<BridgeWanted>(frame->head).number;
   }
-  RawPeer end(hub.info().address);
-  end.say(bridge_hello(closed, hub.info(), PeerRole::bridge_end, *number));
-  ASSERT_TRUE(end.receive()) << "the bridge waits for this end";
-  end.say(std::string_view("B"));
+  auto end = std::make_unique<RawPeer>(hub.info().address);
+  end->say(bridge_hello(closed, hub.info(), PeerRole::bridge_end, *number));
+  ASSERT_TRUE(end->receive()) << "the bridge waits for this end";
+  end->say(std::string_view("B"));
   ASSERT_TRUE(seeker.receive()) << "the bridge is ready";
   const auto hello = bridge_hello(seeker_info, closed, PeerRole::fetcher, 0);
   seeker.say(hello);
-  const auto heard = end.receive();
+  const auto heard = end->receive();
   ASSERT_TRUE(heard);
   EXPECT_EQ(heard->head, hello.head);
-  end.say(hello_of(closed, seeker_info));
+  end->say(hello_of(closed, seeker_info));
   EXPECT_TRUE(seeker.receive());
+  end.reset();
+  EXPECT_TRUE(seeker.is_dropped());
 }
 
 /// Two trainers and a newcomer without ports, with a reducer between them.

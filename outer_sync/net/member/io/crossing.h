@@ -73,7 +73,7 @@ struct RunStatus : NodeStatus {
     bool nothing_comes = false;             ///< observers: the run is over and no donor of the rest is left
   } copying;
   struct Serving {
-    std::size_t fetchers = 0;
+    std::size_t fetchers = 0;                       ///< also those beyond bridges
     std::chrono::steady_clock::time_point until{};  ///< fetchers may need until then
   } serving;
 

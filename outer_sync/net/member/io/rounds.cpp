@@ -113,6 +113,11 @@ void Rounds::on_broken_peer(ReplicaId peer, const std::string& why) {
   shared_.fail(Error(ErrorKind::network, name + " breaks the protocol: " + why));
 }
 
+/// Fetchers beyond a bridge need it after the run's end, like those that this member serves.
+void Rounds::on_bridge(bool begins) {
+  shared_.update([&](IoView now) { begins ? ++now.run.serving.fetchers : --now.run.serving.fetchers; });
+}
+
 asio::awaitable<void> Rounds::on_fetcher(ReplicaId, ConnectionPtr connection) {
   if (giver_ == nullptr) throw Error(ErrorKind::network, "this member is a reducer and has no state to give");
   co_await giver_->serve(connection);

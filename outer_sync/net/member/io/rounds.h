@@ -83,6 +83,7 @@ class Rounds final : public PeerMesh::Handler {
   void on_peer_down(protocol::ReplicaId peer) override;
   [[nodiscard]] std::uint64_t order_of(const protocol::ChunkKey& key) const override;
   void on_broken_peer(protocol::ReplicaId peer, const std::string& why) override;
+  void on_bridge(bool begins) override;
   [[nodiscard]] asio::awaitable<void> on_fetcher(protocol::ReplicaId fetcher,
                                                  ConnectionPtr connection) override;
   void on_message(const std::string& text) override { say_(text); }

@@ -162,6 +162,7 @@ class StateDonor final : public PeerMesh::Handler {
   void on_peer_down(protocol::ReplicaId) override {}
   std::uint64_t order_of(const protocol::ChunkKey&) const override { return 0; }
   void on_broken_peer(protocol::ReplicaId, const std::string&) override {}
+  void on_bridge(bool) override {}
   void on_message(const std::string&) override {}
 
   asio::io_context io_;

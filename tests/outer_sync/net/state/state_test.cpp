@@ -137,6 +137,7 @@ class StreamDonor final : public PeerMesh::Handler {
   void on_peer_down(ReplicaId) override {}
   std::uint64_t order_of(const protocol::ChunkKey&) const override { return 0; }
   void on_broken_peer(ReplicaId, const std::string&) override {}
+  void on_bridge(bool) override {}
   void on_message(const std::string& text) override {
     const std::lock_guard lock(mutex_);
     said_ += text + "\n";
