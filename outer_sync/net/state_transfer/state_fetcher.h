@@ -45,7 +45,7 @@ class StateFetcher {
   StateFetcher& operator=(const StateFetcher&) = delete;
 
   /// Starts, or continues with other donors and keeps what has arrived, so `parts` must be those of the first
-  /// call. Donors without an address, or at one that fails, are dialled through `bridges` in turn. Throws
+  /// call. Donors that have no address, or do not answer there, are dialled through `bridges`. Throws
   /// Error(network) if `donors` is empty.
   void start(const std::vector<PeerInfo>& donors, std::vector<PeerInfo> bridges, protocol::ReplicaId self,
              const Digest& token, StateParts parts);
