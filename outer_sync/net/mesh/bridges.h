@@ -29,7 +29,7 @@ struct Bridge {
   protocol::ReplicaId member;                ///< may be the other end
   std::optional<asio::ip::tcp::socket> end;  ///< its connection, once it has dialled
   bool is_ready = false;                     ///< `end` may carry bytes
-  bool is_over = false;                      ///< nobody waits for it any more
+  bool is_over = false;                      ///< no seeker waits for it any more
   asio::steady_timer ready;                  ///< cancelled when `end` is ready
 };
 
