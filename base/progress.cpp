@@ -64,6 +64,15 @@ std::string format_bytes(double bytes) {
   return fmt::format("{} {}B", number, prefix);
 }
 
+std::string format_rate(double bits_per_second) {
+  if (!std::isfinite(bits_per_second)) return "? bit/s";
+  constexpr std::array<std::string_view, 7> prefixes = {"", "k", "M", "G", "T", "P", "E"};
+  std::size_t i = 0;
+  // 999.6 would be printed as 1e+03.
+  for (; std::abs(bits_per_second) >= 999.5 && i + 1 < prefixes.size(); ++i) bits_per_second /= 1000;
+  return fmt::format("{:.3g} {}bit/s", bits_per_second, prefixes[i]);
+}
+
 std::string format_count(double count) {
   const auto [number, prefix] = scaled(count);
   return number + std::string(prefix);
@@ -82,7 +91,6 @@ std::string format_duration(double seconds) {
 
 std::string format_progress(const ProgressState& state) {
   const auto tokens = scaled(state.tokens_per_second);
-  const auto wire = scaled(state.wire_mbit_per_second * 1e6, 0);
   std::string text =
       state.steps > 0 ? fmt::format("{}/{}", state.step, state.steps) : fmt::format("{}", state.step);
   const std::vector<std::string> parts = {
@@ -91,7 +99,7 @@ std::string format_progress(const ProgressState& state) {
       std::isfinite(state.utilization)
           ? fmt::format(" util {:.0f}%", 100 * std::clamp(state.utilization, 0.0, 1.0))
           : " util ?",
-      fmt::format(" {} {}bit/s", wire.number, wire.prefix),
+      " " + format_rate(state.wire_mbit_per_second * 1e6),
       " ETA " + format_duration(state.eta_seconds),
   };
   for (const auto& part : parts) {

@@ -11,7 +11,8 @@ void add_model_verbs(CommandLine& commands, const ModelVerbs& verbs) {
                    "folder of the run, also on the machine of its launch: the model then comes from the live "
                    "run, or from a site")
       ->required();
-  verb->add_option("--to", exported->to, "output folder for config.json, model.safetensors and the tokenizer")
+  verb->add_option("--out,--to", exported->to,
+                   "output folder for config.json, model.safetensors and the tokenizer")
       ->required();
   verb->add_option("--dtype", exported->format.dtype, "type of the written values")
       ->capture_default_str()
@@ -19,10 +20,10 @@ void add_model_verbs(CommandLine& commands, const ModelVerbs& verbs) {
   verb->add_option(
       "--tokenizer", exported->format.tokenizer,
       "tokenizer.json or SentencePiece .model that made the data of a run with data.tokenizer vocab:N");
-  verb->add_flag("--replace", exported->replace, "replace the model in --to, if `isthmus` wrote it");
+  verb->add_flag("--replace", exported->replace, "replace the model in --out, if `isthmus` wrote it");
   add_set(*verb, exported->assignments);
   add_json(*verb, exported->json);
-  verb->footer("Example: isthmus export runs/quickstart --to quickstart-model");
+  verb->footer("Example: isthmus export runs/quickstart --out quickstart-model");
   commands.on(*verb, [&commands, exported, run = verbs.write_model] {
     exported->build = commands.build();
     return run(*exported);

@@ -1,5 +1,8 @@
 #include "cli/run_command.h"
 
+#include <fmt/format.h>
+
+#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -76,6 +79,16 @@ int act(const WorkerFlags& flags, const CommandLine& commands,
   return train(std::move(request));
 }
 
+/// In version 0.3 `observe --out` named the file that is now named by --parameters.
+void refuse_file(const std::filesystem::path& out) {
+  if (out.extension() == ".safetensors")
+    throw Error(
+        ErrorKind::config,
+        fmt::format("--out is {}, the name of a file; expected a folder for the model in Hugging Face's "
+                    "layout, or `--parameters {}` for the safetensors file",
+                    out.string(), out.string()));
+}
+
 }  // namespace
 
 void add_coordinator(CommandLine& commands) {
@@ -136,25 +149,27 @@ void add_observe(CommandLine& commands, std::function<int(ObserveRequest)> obser
                    "HOST:PORT of the coordinator; overrides network.coordinator");
   verb->add_option("--name", request.name, "observer name, unique in the run; also the name of its folder")
       ->required();
-  verb->add_option("--to", request.to,
+  verb->add_option("--out,--to", request.out,
                    "folder that is kept up to date with the model in Hugging Face's layout: new, empty, or "
-                   "written by an earlier `observe --to`");
+                   "written by an earlier `observe --out`");
   verb->add_option("--every", request.every,
-                   "evaluate, and write --to, at each multiple of this step; by default of run.eval_every")
+                   "evaluate, and write --out, at each multiple of this step; by default of run.eval_every")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000}));
-  verb->add_option("--out", request.out,
+  verb->add_option("--parameters", request.parameters,
                    "safetensors file for the newest global parameters, written at the end");
   auto* once = verb->add_flag("--once", request.once, "copy the state, evaluate it once, and exit");
   add_security(*verb, *flags);
   add_set(*verb, flags->set);
   add_json(*verb, request.json)->needs(once);
   verb->footer(
-      "Example: isthmus observe two_sites.yaml --coordinator eu.example:7000 --name watch --to "
+      "Example: isthmus observe two_sites.yaml --coordinator eu.example:7000 --name watch --out "
       "newest-model");
   commands.on(*verb, [&commands, flags, observe = std::move(observe)] {
     auto& given = flags->request;
+    refuse_file(given.out);
     // Without data here there is nothing to evaluate on, but the model can be written.
-    const auto purpose = given.to.empty() && given.out.empty() ? Purpose::training : Purpose::inference;
+    const auto purpose =
+        given.out.empty() && given.parameters.empty() ? Purpose::training : Purpose::inference;
     given.experiment = load_and_choose(flags->config, flags->assignments(), std::nullopt, purpose).experiment;
     given.build = commands.build();
     return observe(given);

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -18,6 +17,7 @@
 #include "isthmus/base/say.h"
 #include "isthmus/outer_sync/tls/join_token.h"
 #include "run/output/exit_codes.h"
+#include "run/process/machine.h"
 #include "run/process/process.h"
 
 namespace isthmus::app {
@@ -81,9 +81,11 @@ namespace {
 
 /// For messages. There may be no /proc.
 std::string own_name() {
-  std::error_code none;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", none);
-  return none ? "isthmus" : program.filename().string();
+  try {
+    return own_program().filename().string();
+  } catch (const Error&) {
+    return "isthmus";
+  }
 }
 
 }  // namespace
@@ -98,7 +100,7 @@ CommandLine::CommandLine(const std::string& description, TrainerBuild trainer, s
 }
 
 std::vector<std::string> CommandLine::program() const {
-  std::vector<std::string> words = {std::filesystem::read_symlink("/proc/self/exe").string()};
+  std::vector<std::string> words = {own_program().string()};
   if (!torch_.empty()) words.insert(words.end(), {"--torch", torch_});
   return words;
 }

@@ -95,7 +95,7 @@ Json status_of(const Coordinator& coordinator, const Experiment& experiment,
   out["steps"] = experiment.run.steps;
   out["replicas"] = experiment.replicas;
   out["participating"] = coordinator.participating();
-  out["checkpoint"] = coordinator.common_checkpoint();
+  out["checkpoint"] = coordinator.complete_checkpoint();
   out["evaluation"] =
       evaluation ? Json{{"step", evaluation->first}, {"loss", finite(evaluation->second)}} : Json(nullptr);
   out["outer_steps"] = outer_steps_of(coordinator);

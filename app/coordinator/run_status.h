@@ -13,8 +13,8 @@ namespace isthmus::app {
 
 /// `evaluation`: step and loss of the newest, in nats per token. The object has: run, phase, obstacle (only
 /// while rounds do not commit), view, step (of the slowest trainer), steps, replicas, participating,
-/// checkpoint (the newest that all have; 0: none), evaluation, outer_steps (gain, correlation), members (an
-/// array of objects: name, site, kind, state, step, loss, utilization, tokens_per_second, bytes_sent,
+/// checkpoint (the newest that all have had; 0: none), evaluation, outer_steps (gain, correlation), members
+/// (an array of objects: name, site, kind, state, step, loss, utilization, tokens_per_second, bytes_sent,
 /// wire_bytes_per_second, uplink_bytes_per_second (null: not known), rounds_lag by fragment, checkpoint,
 /// silent_seconds, build, address), relays, slow_paths, settings (changes, paused_after). The coordinator
 /// adds `rounds` (round_timeline.h).

@@ -18,6 +18,7 @@
 #include <fstream>
 #include <map>
 
+#include "doctor/corpus_size.h"
 #include "isthmus/data/corpus.h"
 #include "isthmus/data/tokenizer.h"
 #include "isthmus/outer_sync/core/address.h"
@@ -164,6 +165,7 @@ void check_data(const DoctorPlace& place, MachineReport& report) {
   report.tokenizer = corpus.tokenizer_fingerprint().hex();
   report.corpus = corpus.fingerprint().hex();
   for (const auto& note : corpus.notes()) report.add({"data", Level::warn, note});
+  for (auto& finding : judge_sizes(experiment, corpus)) report.add(std::move(finding));
   report.add({"data", Level::ok,
               fmt::format("{} tokens to train on, {} held out", corpus.tokens(data::Split::train),
                           corpus.tokens(data::Split::heldout))});

@@ -65,7 +65,7 @@ class WriterLock {
         mine.st_ino == there.st_ino)
       return;
     if (descriptor_ >= 0) close(descriptor_);
-    config_error(fmt::format("another process is writing {}; wait for it, or name another folder in --to",
+    config_error(fmt::format("another process is writing {}; wait for it, or name another folder in --out",
                              folder.string()));
   }
   ~WriterLock() { close(descriptor_); }
@@ -133,10 +133,10 @@ ModelFolder::ModelFolder(const fs::path& folder, bool may_replace)
     : folder_(fs::weakly_canonical(fs::absolute(folder))) {
   if (!folder_.has_filename()) folder_ = folder_.parent_path();
   if (fs::exists(folder_) && !fs::is_directory(folder_))
-    config_error(fmt::format("--to is {}, which is a file; expected a folder", folder_.string()));
+    config_error(fmt::format("--out is {}, which is a file; expected a folder", folder_.string()));
   if (!may_replace && !names_in(folder_).empty())
     config_error(fmt::format(
-        "--to is {}, which has files already; expected a new or empty folder, or --replace to replace the "
+        "--out is {}, which has files already; expected a new or empty folder, or --replace to replace the "
         "model of an earlier export",
         folder_.string()));
   refuse_files_of_others();
@@ -147,8 +147,8 @@ void ModelFolder::refuse_files_of_others() const {
   for (const auto& name : names_in(folder_)) {
     if (!own.contains(name))
       config_error(fmt::format(
-          "--to is {}, which holds {}; expected a new or empty folder, or a folder that `isthmus export` or "
-          "`isthmus observe --to` has written, with nothing added: it is replaced as a whole",
+          "--out is {}, which holds {}; expected a new or empty folder, or a folder that `isthmus export` or "
+          "`isthmus observe --out` has written, with nothing added: it is replaced as a whole",
           folder_.string(), name));
   }
 }

@@ -1,7 +1,7 @@
 #pragma once
 // A folder with a model that is replaced as a whole, so that a reader finds the old files or the new ones,
 // each complete. (A mount point, or a folder below a read-only one, is replaced file by
-// file.) Used by `export` and `observe --to`, on one thread.
+// file.) Used by `export` and `observe --out`, on one thread.
 
 #include <filesystem>
 #include <functional>

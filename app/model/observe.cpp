@@ -76,8 +76,8 @@ class Observer {
         model_(model_of(config_)),
         metrics_(folder_ / "metrics.jsonl"),
         follower_(config_, model_.table.layout(), nullptr, static_cast<std::uint64_t>(request_.every)) {
-    if (!request_.to.empty()) published_.emplace(request_.to, true);
-    const bool only_evaluates = request_.out.empty() && !published_;
+    if (!request_.out.empty()) published_.emplace(request_.out, true);
+    const bool only_evaluates = request_.parameters.empty() && !published_;
     if (only_evaluates || is_here(config_.data)) {
       evaluation_.emplace(config_);
     } else {
@@ -158,13 +158,14 @@ class Observer {
   // ---- the model ----
 
   void write_tensors() {
-    if (request_.out.empty()) return;
-    outer_sync::log::write_safetensors(request_.out, tensors_of(model_.table, follower_.global_parameters()),
+    if (request_.parameters.empty()) return;
+    outer_sync::log::write_safetensors(request_.parameters,
+                                       tensors_of(model_.table, follower_.global_parameters()),
                                        {{"run", config_.run.name},
                                         {"model", model_.table.fingerprint().hex()},
                                         {"rounds", nlohmann::json(follower_.rounds()).dump()},
                                         {"global_hash", follower_.global_hash().hex()}});
-    say("wrote " + request_.out.string());
+    say("wrote " + request_.parameters.string());
   }
 
   void publish() {

@@ -13,12 +13,12 @@ namespace isthmus::app {
 struct ObserveRequest {
   Experiment experiment = {};
   std::string name = {};
-  std::filesystem::path out = {};  ///< safetensors file for the newest global parameters; empty: none
-  std::filesystem::path to = {};   ///< folder in Hugging Face's layout, replaced as a whole; empty: none
-  std::int64_t every = 0;          ///< steps between evaluations; 0: run.eval_every
-  bool json = false;               ///< with `once`: print the evaluation as JSON
-  bool once = false;               ///< copy the state, evaluate, leave
-  std::string build = {};          ///< of this binary
+  std::filesystem::path out = {};  ///< folder in Hugging Face's layout, replaced as a whole; empty: none
+  std::filesystem::path parameters = {};  ///< safetensors file for the global parameters; empty: none
+  std::int64_t every = 0;                 ///< steps between evaluations; 0: run.eval_every
+  bool json = false;                      ///< with `once`: print the evaluation as JSON
+  bool once = false;                      ///< copy the state, evaluate, leave
+  std::string build = {};                 ///< of this binary
 };
 
 /// Without the run's data on this machine it does not evaluate. Exit status: 0 when the run has ended (with

@@ -12,6 +12,7 @@
 #include "cli/verbs.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/say.h"
+#include "run/process/machine.h"
 #include "torch_folder.h"
 #include "trainer_library.h"
 
@@ -61,7 +62,7 @@ void* load(const fs::path& file, int flags) {
 class Trainer {
  public:
   Trainer(std::string given, int argc, char** argv)
-      : given_(std::move(given)), program_(fs::read_symlink("/proc/self/exe")), argc_(argc), argv_(argv) {}
+      : given_(std::move(given)), program_(own_program()), argc_(argc), argv_(argv) {}
 
   [[nodiscard]] bool found() { return built_with_trainer && search().found.has_value(); }
 

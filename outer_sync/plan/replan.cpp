@@ -7,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include "isthmus/base/progress.h"
 #include "isthmus/outer_sync/core/pace.h"
 #include "isthmus/outer_sync/plan/recommend.h"
 #include "protocol/short_number.h"
@@ -140,10 +141,7 @@ Setting setting_of(const LineReadings& lines, const Standing& now) {
 std::string percent(double part) { return protocol::short_number(100 * part) + " %"; }
 
 std::string rate(double bytes_per_second) {
-  if (bytes_per_second == 0) return "not known";
-  const double bits = 8 * bytes_per_second;
-  return bits >= 1e6 ? protocol::short_number(bits / 1e6) + " Mbit/s"
-                     : protocol::short_number(bits / 1e3) + " kbit/s";
+  return bytes_per_second == 0 ? "not known" : format_rate(8 * bytes_per_second);
 }
 
 std::string milliseconds(double seconds) {

@@ -47,7 +47,7 @@ class GetModel : public ::testing::Test {
     return site_ / name / "tiny" / name / "checkpoints/step_000000000040_replica_0.ckpt";
   }
   Result export_to(const std::string& folder, Words more = {}) {
-    Words words = {"export", run(), "--to", (site_ / folder).string()};
+    Words words = {"export", run(), "--out", (site_ / folder).string()};
     words.insert(words.end(), more.begin(), more.end());
     return site_.isthmus(words);
   }
@@ -138,7 +138,7 @@ TEST(GetModelOverTls, OfALiveRunNeedsAnObserversCertificate) {
       {"launch", config.string()}, {"run.steps=1000000", "inner.schedule=constant", "run.eval_every=0"}));
   ASSERT_TRUE(eventually([&] { return site.metric_lines("eu") > 15 && site.metric_lines("us") > 15; }))
       << site.logs();
-  const Words words = {"export", site.run().string(), "--to", (site / "model").string()};
+  const Words words = {"export", site.run().string(), "--out", (site / "model").string()};
   const auto refused = site.isthmus(words);
   EXPECT_EQ(refused.status, 3) << refused.report();
   const auto command = "certs issue tiny watch --role observer --dir " + certs;

@@ -49,7 +49,7 @@ TEST_F(JsonTest, OfARunAndWhatItLeaves) {
   EXPECT_GT(evaluated.at("loss").get<double>(), 0);
   EXPECT_EQ(evaluated, json::parse(read_all(site_ / "figures.json")));
   EXPECT_EQ(document("sample " + run + " --tokens 5 --prompt 'the '").at("prompt"), "the ");
-  EXPECT_EQ(document("export " + run + " --to model").at("folder"), "model");
+  EXPECT_EQ(document("export " + run + " --out model").at("folder"), "model");
 }
 
 TEST_F(JsonTest, OfDataCertificatesAndBenchmarks) {

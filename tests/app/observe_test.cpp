@@ -52,7 +52,7 @@ class Observe : public ByHand {
 TEST_F(Observe, ItFollowsTheRunToItsEndAndEvaluatesWhatTheRunDoes) {
   start_coordinator(settings);
   auto eu = worker("eu-1", settings);
-  auto watch = observe("watch", {"--out", (site / "model.safetensors").string()});
+  auto watch = observe("watch", {"--parameters", (site / "model.safetensors").string()});
   ASSERT_TRUE(wait_for("watch observes the run")) << site.logs();
   auto us = worker("us-1", settings);
   expect_good_end(eu, us);
@@ -80,7 +80,7 @@ TEST_F(Observe, OnceTakesTheStateAndLeaves) {
   start_coordinator(settings);
   auto eu = worker("eu-1", settings);
   auto us = worker("us-1", settings);
-  const auto once = observe("look", {"--once", "--out", (site / "now.safetensors").string()}).wait();
+  const auto once = observe("look", {"--once", "--parameters", (site / "now.safetensors").string()}).wait();
   ASSERT_EQ(once.status, 0) << once.report() << site.logs();
   EXPECT_THAT(once.output,
               AllOf(HasSubstr("look: rounds "), HasSubstr("bits per byte"), HasSubstr("wrote ")));
@@ -89,6 +89,13 @@ TEST_F(Observe, OnceTakesTheStateAndLeaves) {
   auto killed = observe("watch");
   ASSERT_TRUE(eventually([&] { return killed.output().find("bits per byte") != std::string::npos; }))
       << site.logs();
+  // From another machine, or another run.out: in one folder, the lock on it comes first.
+  const auto second = observe("watch", {"--set", "run.out=" + (site / "elsewhere").string(), "--set",
+                                        "network.secret=" + (site.run() / "run.secret").string()})
+                          .wait();
+  EXPECT_EQ(second.status, 2) << second.report();
+  EXPECT_THAT(second.output, HasSubstr("an observer named 'watch' is already here; give this one another"));
+  EXPECT_TRUE(killed.running()) << killed.output();
   killed.signal(SIGKILL);
   ASSERT_TRUE(wait_for("watch has stopped observing")) << site.logs();
   auto interrupted = observe("watch");
@@ -110,7 +117,7 @@ TEST_F(Observe, AFolderWithTheModelIsReplacedAsAWholeUntilTheEnd) {
   auto eu = worker("eu-1", settings);
   auto us = worker("us-1", settings);
   const auto to = site / "model";
-  auto watch = observe("watch", {"--to", to.string(), "--every", "20"});
+  auto watch = observe("watch", {"--out", to.string(), "--every", "20"});
   std::set<int> seen;
   std::size_t incomplete = 0;
   const auto is_complete = [&] {
@@ -137,9 +144,12 @@ TEST_F(Observe, AFolderWithTheModelIsReplacedAsAWholeUntilTheEnd) {
   const auto loss = site.isthmus({"eval", to.string(), "--data", (site / "corpus.txt").string()});
   EXPECT_EQ(loss.status, 0) << loss.report();
   site.write("full/notes.txt", "");
-  const auto refused = observe("again", {"--to", (site / "full").string()}).wait();
+  const auto refused = observe("again", {"--to", (site / "full").string()}).wait();  // an earlier spelling
   EXPECT_EQ(refused.status, 2) << refused.report();
   EXPECT_THAT(refused.output, HasSubstr("which holds notes.txt; expected a new or empty folder"));
+  const auto file = observe("again", {"--out", "now.safetensors"}).wait();
+  EXPECT_EQ(file.status, 2) << file.report();
+  EXPECT_THAT(file.output, HasSubstr("or `--parameters now.safetensors` for the safetensors file"));
 }
 
 TEST_F(Observe, WithoutTheDataHereTheModelIsWrittenAndNotEvaluated) {
@@ -147,7 +157,7 @@ TEST_F(Observe, WithoutTheDataHereTheModelIsWrittenAndNotEvaluated) {
   start_coordinator(settings);
   auto eu = worker("eu-1", settings);
   auto us = worker("us-1", settings);
-  const auto once = observe("look", {"--once", "--to", (site / "model").string(), "--set",
+  const auto once = observe("look", {"--once", "--out", (site / "model").string(), "--set",
                                      "data.path=" + (site / "elsewhere.bin").string()})
                         .wait();
   ASSERT_EQ(once.status, 0) << once.report() << site.logs();

@@ -37,7 +37,7 @@ TEST_P(TrainedModel, IsTheSameInTheRunAndExportedAndToBeginWith) {
   ASSERT_EQ(site_.launch(settings()).status, 0) << site_.logs();
   const auto run = site_.run().string();
   const auto text_file = site_.write("text.txt", read_all(site_ / "corpus.txt").substr(0, 20'000)).string();
-  const auto exported = site_.isthmus({"export", run, "--to", folder()});
+  const auto exported = site_.isthmus({"export", run, "--out", folder()});
   ASSERT_EQ(exported.status, 0) << exported.report();
   EXPECT_THAT(exported.output, HasSubstr(GetParam() == "gpt2" ? "GPT2LMHeadModel" : "Qwen3ForCausalLM"));
 
@@ -97,7 +97,7 @@ TEST(TrainedOnNanogptsFolder, IsEvaluatedOnValBinAndExported) {
 
   const auto to = (site / "model").string();
   const auto expect = [&](const Words& more, int status, const std::string& said) {
-    Words words = {"export", run, "--to", to};
+    Words words = {"export", run, "--out", to};
     words.insert(words.end(), more.begin(), more.end());
     const auto result = site.isthmus(words);
     EXPECT_EQ(result.status, status) << result.report();
@@ -136,8 +136,9 @@ TEST(TrainedModelInput, IsRefusedByName) {
   };
   const auto empty = site.write("empty/nothing", "").parent_path().string();
   expect({"eval", empty}, 3, "holds no model; expected the folder of a run");
-  expect({"export", (site / "none").string(), "--to", (site / "new").string()}, 3, "holds no model");
-  expect({"export", empty}, 2, "--to is required");
+  expect({"export", (site / "none").string(), "--out", (site / "new").string()}, 3, "holds no model");
+  expect({"export", empty}, 2, "--out is required");
+  expect({"export", empty, "--to", (site / "new").string()}, 3, "holds no model");  // an earlier spelling
   const auto other = site.write("other/config.json", R"({"model_type": "mamba"})").parent_path().string();
   expect({"sample", other}, 3, "config.json has model_type \"mamba\"; expected llama, qwen3 or gpt2");
   const auto launched = site.launch({"trainer.init_from=" + other});

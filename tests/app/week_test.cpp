@@ -199,7 +199,7 @@ TEST(Week, TheHookHearsOfALossThatIsNotFinite) {
   const Events events(site);
   ASSERT_EQ(site.launch({"run.steps=1", "outer.warmup_steps=1"}).status, 0) << site.logs();
   const auto model = (site / "model").string();
-  const auto exported = site.isthmus({"export", site.run().string(), "--to", model});
+  const auto exported = site.isthmus({"export", site.run().string(), "--out", model});
   ASSERT_EQ(exported.status, 0) << exported.report();
   // Finite values that are too large to compute with.
   auto bytes = read_all(site / "model/model.safetensors");

@@ -13,7 +13,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 class Doctor : public ::testing::Test {
@@ -107,6 +109,33 @@ TEST_F(Doctor, EachFaultIsNamedWithWhatToDo) {
   }
 }
 
+TEST_F(Doctor, ACorpusTooSmallForTheRunIsAWarning) {
+  const auto data_warnings = [this](const Words& settings) {
+    const auto result = site.isthmus(with_settings({"doctor", site.config().string(), "--json"}, settings));
+    EXPECT_EQ(result.status, 0) << result.report();
+    const auto json = json_of(result.output);
+    Words out;
+    for (const auto& finding : json["machines"][0]["checks"]) {
+      if (finding["check"] == "data" && finding["level"] == "warn") out.push_back(finding["says"]);
+    }
+    return out;
+  };
+  // 196,000 bytes to train on and 4,000 held out; a step of both replicas reads 256.
+  EXPECT_THAT(data_warnings({"run.steps=3000"}), IsEmpty());
+  EXPECT_THAT(data_warnings({"run.steps=4000"}), ElementsAre(HasSubstr("training makes 5.2")));
+  EXPECT_THAT(data_warnings({"run.steps=4000", "inner.batch=2"}), IsEmpty());
+  EXPECT_THAT(data_warnings({"run.eval_sequences=1000"}),
+              ElementsAre(AllOf(HasSubstr(" sequences are held out, and an evaluation reads 1000 "),
+                                HasSubstr("corpus.txt: 12"))));
+  EXPECT_THAT(data_warnings({"run.eval_sequences=1000", "data.heldout=0"}), IsEmpty());
+  // Half of all sequences come from the small data set, which is read more often than the large one.
+  site.write("small.txt", std::string(60'000, 'x'));
+  const auto mixture = "data.mixture=\"" + (site / "corpus.txt").string() + " = 0.5; " +
+                       (site / "small.txt").string() + " = 0.5\"";
+  EXPECT_THAT(data_warnings({"run.steps=3000", "data.path=\"\"", mixture}),
+              ElementsAre(AllOf(HasSubstr("small.txt: training makes 6.5"), HasSubstr("384.0k tokens"))));
+}
+
 TEST_F(Doctor, ThreeMachinesWithCertificates) {
   make_certificates({"", "coordinator", "replica-0", "replica-1"});
   start_hub();
@@ -117,7 +146,7 @@ TEST_F(Doctor, ThreeMachinesWithCertificates) {
     EXPECT_EQ(result.status, 0) << result.report() << site.logs();
   }
   for (const auto& path : {"replica-0 -> replica-1", "replica-1 -> replica-0"})
-    EXPECT_THAT(first.output(), AllOf(HasSubstr(path), HasSubstr(" Mbit/s")))
+    EXPECT_THAT(first.output(), AllOf(HasSubstr(path), HasSubstr("bit/s\n")))
         << "every machine must get the whole table";
   const auto json = json_of(second.output());
   ASSERT_EQ(json["machines"].size(), 3U);
@@ -205,6 +234,21 @@ TEST(DoctorParts, WhatTakesTooLongIsGivenUp) {
     return std::string();
   }));
   EXPECT_FALSE(app::within(patience, []() -> std::string { std::abort(); }));
+}
+
+TEST(DoctorParts, ARateHasTheUnitThatFitsIt) {
+  const auto table = [](double bytes_per_second) {
+    app::Diagnosis diagnosis;
+    diagnosis.paths.push_back({.from = "eu",
+                               .to = "us",
+                               .address = "us.example:7001",
+                               .round_trip_ms = 1,
+                               .bytes_per_second = bytes_per_second});
+    return app::table_of(diagnosis, false);
+  };
+  EXPECT_THAT(table(247.5e6), HasSubstr("  1.98 Gbit/s\n"));
+  EXPECT_THAT(table(5e6), HasSubstr("    40 Mbit/s\n"));
+  EXPECT_THAT(table(0), HasSubstr("     -\n"));
 }
 
 TEST(DoctorParts, AReportOfAnotherMachineIsReadOrRefused) {

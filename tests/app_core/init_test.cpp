@@ -1,6 +1,9 @@
 // `isthmus init`: the config that it writes loads, the certificates fit, and nothing is overwritten.
 
 #include "cli/files/new_config.h"
+
+#include <array>
+
 #include "isthmus/base/error.h"
 #include "isthmus/base/text_file.h"
 #include "isthmus/outer_sync/tls/certificate_state.h"
@@ -13,6 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
@@ -192,7 +196,9 @@ TEST_F(Init, OfOneMachineNeedsNoAddressesAndPassesTheDoctor) {
   EXPECT_EQ(experiment.network.coordinator, "127.0.0.1:7000");
   // The doctor of this program knows no trainer; each other check is made.
   const auto doctor = site.isthmus({"doctor", file.string(), "--set", "network.coordinator=127.0.0.1:0",
-                                    "--set", "run.out=" + (site / "runs").string()});
+                                    "--set", "run.out=" + (site / "runs").string(),
+                                    // The recipe is for 18 MB of text.
+                                    "--set", "run.steps=10", "--set", "run.eval_sequences=16"});
   EXPECT_THAT(doctor.output, AllOf(HasSubstr("config        ok"), HasSubstr("names         ok"),
                                    HasSubstr("data          ok")))
       << doctor.report();
@@ -250,6 +256,11 @@ TEST_F(Init, RefusesHostileValues) {
       {"--sites", "eu=", "expected USER@HOST"},
       {"--sites", "eu=ssh://eu.example", "expected USER@HOST"},
       {"--sites", "eu=me@eu.example:22", "sites.eu.launch.port"},
+      {"--sites", "eu=me@eu.example:70000", "from 1024 to 65535"},
+      {"--sites", "eu=me@eu.example:", "the port of eu is ''"},
+      {"--sites", "eu=me@[2001:db8::1]:x", "the port of eu is 'x'"},
+      {"--sites", "eu=a@h:7101,us=b@h:7101", "eu and us are both at h:7101; give each a port of its own"},
+      {"--sites", "eu=me@home.example:7000", "where the worker of eu listens; give one of them another port"},
       {"--sites", "eu=a,eu=b", "--sites has the site eu twice"},
       {"--sites", "eu=a,", "a site is named ''"},
       {"--sites", "../eu=a", "a site is named '../eu'"},
@@ -312,6 +323,27 @@ TEST(NewConfig, SharesTheTotalBatchAndThePortsOfAHost) {
   EXPECT_THAT(text, AllOf(HasSubstr("h.example:7001"), HasSubstr("h.example:7002"),
                           HasSubstr("\"[2001:db8::2]:7001\""), HasSubstr("listen: \"[::]:7001\""),
                           HasSubstr("advertise: home.example:7001")));
+}
+
+TEST(NewConfig, ASiteMayNameItsPortAndTheOthersOfItsHostGetOtherOnes) {
+  const app::NewRun run{
+      .recipe = app::recipe_named("gpt2-124m"),
+      .name = "ports",
+      .sites = app::parse_new_sites("a=x@h.example,b=y@h.example:7001,c=[2001:db8::2]:7101,d=gpu-box:7101"),
+      .data = "/data",
+      .coordinator = "home.example:7000",
+      .certs = "certs/ports"};
+  const auto text = app::new_config(run);
+  const auto source = config::Source::from_text(text, "test");
+  for (const auto& [site, ssh, address] :
+       std::vector<std::array<std::string, 3>>{{"a", "x@h.example", "h.example:7002"},
+                                               {"b", "y@h.example", "h.example:7001"},
+                                               {"c", "[2001:db8::2]", "[2001:db8::2]:7101"},
+                                               {"d", "gpu-box", "gpu-box:7101"}}) {
+    EXPECT_THAT(source.find("sites." + site + ".launch.ssh")->values, ElementsAre(ssh));
+    EXPECT_THAT(source.find("sites." + site + ".network.advertise")->values, ElementsAre(address));
+  }
+  EXPECT_THAT(text, AllOf(HasSubstr("listen: \"0.0.0.0:7002\""), HasSubstr("listen: \"[::]:7101\"")));
 }
 
 TEST(NewConfig, LeavesTheCoordinatorsPortFree) {

@@ -5,6 +5,7 @@
 
 #include "cli/live/top_screen.h"
 #include "coordinator/records/round_timeline.h"
+#include "coordinator/run_status.h"
 #include "isthmus/base/error.h"
 
 namespace isthmus::app {
@@ -151,6 +152,15 @@ Json answer(std::size_t fragments) {
     }
   }
   return out;
+}
+
+TEST(Status, OfAResumedRunHasItsCheckpointBeforeTheNextOneIsWritten) {
+  outer_sync::protocol::CoordinatorOptions options;
+  options.last = outer_sync::protocol::LastView{.number = 5, .members = {}, .token = {}, .checkpoint = 40};
+  const outer_sync::protocol::Coordinator coordinator(std::move(options), outer_sync::protocol::Time{});
+  const auto status = status_of(coordinator, {}, std::nullopt);
+  EXPECT_EQ(status["checkpoint"], 40U);
+  EXPECT_THAT(status_table(Json::parse(status.dump())), HasSubstr("checkpoint 40"));
 }
 
 TEST(TopScreen, EachFragmentHasARowOfItsNewestRoundThatHasCommitted) {

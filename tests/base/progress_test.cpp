@@ -203,6 +203,15 @@ TEST(Format, Bytes) {
   EXPECT_EQ(format_bytes(std::numeric_limits<double>::infinity()), "? B");
 }
 
+TEST(Format, Rate) {
+  EXPECT_EQ(format_rate(0), "0 bit/s");
+  EXPECT_EQ(format_rate(250'000), "250 kbit/s");
+  EXPECT_EQ(format_rate(8e6), "8 Mbit/s");
+  EXPECT_EQ(format_rate(999.6e6), "1 Gbit/s") << "rounding must not print 1e+03 Mbit/s";
+  EXPECT_EQ(format_rate(1.98e9), "1.98 Gbit/s");
+  EXPECT_EQ(format_rate(std::numeric_limits<double>::quiet_NaN()), "? bit/s");
+}
+
 TEST(Format, Duration) {
   EXPECT_EQ(format_duration(0), "0:00");
   EXPECT_EQ(format_duration(59.6), "1:00");

@@ -75,7 +75,7 @@ class Flips:
         settings = [*cluster.settings, f"run.out={cluster.folder / 'observer'}", "network.emulate.rtt=0",
                     f"network.secret={cluster.folder / 'run.secret'}"]
         return subprocess.Popen([cluster.binary, "observe", "--config", str(cluster.config), "--name", "watch", "--once",
-                                 "--out", str(out), *(word for s in settings for word in ("--set", s))],
+                                 "--parameters", str(out), *(word for s in settings for word in ("--set", s))],
                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=die_with_parent)
 
     @staticmethod

@@ -191,7 +191,7 @@ class Checker:
                 self.room.remove(authority)
             elif not (self.room.folder / authority).exists():
                 self.output(["certs", "init", call.positionals[0]], writes=True)
-        outputs = call.values("--out") + call.values("--to")  # `export`
+        outputs = call.values("--out")
         writes = bool(outputs) or call.verb.startswith("certs")
         for out in outputs:
             self.room.remove(self.room.mapped(out))

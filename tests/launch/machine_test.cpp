@@ -17,6 +17,13 @@ using ::testing::IsEmpty;
 using Names = std::vector<std::string>;
 using Ranks = std::vector<std::int64_t>;
 
+TEST(Machine, TheProgramIsThisOne) {
+  const auto program = own_program();
+  EXPECT_TRUE(program.is_absolute());
+  EXPECT_EQ(program.filename(), "test_launch");
+  EXPECT_TRUE(std::filesystem::equivalent(program, "/proc/self/exe"));
+}
+
 TEST(Machine, EveryRankHasAGpuOfItsOwn) {
   EXPECT_THAT(assign_gpus(Names{"0", "1", "2", "3"}, Names{"a", "b"}, Ranks{1, 1}),
               ElementsAre(ElementsAre("0"), ElementsAre("1")));

@@ -62,7 +62,7 @@ def write_llama(run, name, kinds):
     run.processes.clear()
     if "python" in kinds:
         return torch.load(run.folder / f"{name}-{NAMES[kinds.index('python')]}.pt", weights_only=True)
-    program(run, "export", run.folder / "runs" / name, "--to", run.folder / name)
+    program(run, "export", run.folder / "runs" / name, "--out", run.folder / name)
     return load_file(run.folder / name / "model.safetensors")
 
 

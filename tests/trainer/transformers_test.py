@@ -196,7 +196,7 @@ class Transformers(unittest.TestCase):
             "outer": {"sync_every": 5, "warmup_steps": 5}}))
         run(ISTHMUS, "launch", self.folder / "tiny.yaml")
         folder = self.folder / "model"
-        run(ISTHMUS, "export", self.folder / "tiny", "--to", folder)
+        run(ISTHMUS, "export", self.folder / "tiny", "--out", folder)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         self.assertEqual(tokenizer("h\u00e4llo\n").input_ids, list("h\u00e4llo\n".encode()))
         self.assertEqual(tokenizer.decode(list("h\u00e4llo\n".encode())), "h\u00e4llo\n")
@@ -224,7 +224,7 @@ class Transformers(unittest.TestCase):
             "replicas": 1, "device": "cpu", "model": {"layers": 1, "dim": 32, "heads": 2}, "data": data,
             "trainer": {"threads": 1}, "inner": {"batch": 2, "precision": "fp32", "warmup_steps": 5}, "outer": {"sync_every": 5, "warmup_steps": 5}}))
         run(ISTHMUS, "launch", self.folder / "tiny.yaml")
-        run(ISTHMUS, "export", self.folder / "tiny", "--to", self.folder / "model", *words)
+        run(ISTHMUS, "export", self.folder / "tiny", "--out", self.folder / "model", *words)
         return self.folder / "model"
 
     def test_a_run_on_ids_is_exported_with_the_tokenizer_that_is_named(self):
@@ -248,7 +248,7 @@ class Transformers(unittest.TestCase):
         model = transformers.AutoModelForCausalLM.from_pretrained(folder)
         self.assertEqual((model.dtype, model.config.vocab_size), (torch.bfloat16, 320))
         self.assertEqual((model.config.eos_token_id, loaded.eos_token_id, loaded.eos_token), (end, end, "<|endoftext|>"))
-        run(ISTHMUS, "export", self.folder / "tiny", "--to", self.folder / "exact")
+        run(ISTHMUS, "export", self.folder / "tiny", "--out", self.folder / "exact")
         exact = transformers.AutoModelForCausalLM.from_pretrained(self.folder / "exact").state_dict()
         for name, value in model.state_dict().items():
             self.assertTrue(torch.equal(exact[name].to(torch.bfloat16), value), name)

@@ -101,7 +101,7 @@ NewRun new_run(const InitFlags& flags, bool asks) {
   run.name = flags.name.empty() && !asks
                  ? name(std::string(run.recipe.name))
                  : ask.value({"--name", "name of the run", std::string(run.recipe.name)}, flags.name, name);
-  run.sites = ask.value({"--sites", "sites as NAME=USER@HOST,..., or NAME for this machine", "a,b"},
+  run.sites = ask.value({"--sites", "sites as NAME=USER@HOST[:PORT],..., or NAME for this machine", "a,b"},
                         flags.sites, parse_new_sites);
   run.data = ask.value({"--data", "path of the data, the same at every site", data_of(run.recipe)},
                        flags.data, check_new_data);
@@ -223,8 +223,9 @@ void add_init(CommandLine& commands) {
   const auto flags = std::make_shared<InitFlags>();
   verb->add_option(
       "--sites", flags->sites,
-      "sites as NAME=USER@HOST,...; a NAME alone is a site on this machine; NAME=by-hand is behind "
-      "NAT, and you start its worker there. In a terminal, init asks for options that are missing");
+      "sites as NAME=USER@HOST[:PORT],...; a NAME alone is a site on this machine; NAME=by-hand is behind "
+      "NAT, and you start its worker there. PORT is where a worker listens, by default 7001, or the next "
+      "free one if sites share a host. In a terminal, init asks for options that are missing");
   verb->add_option("--recipe", flags->recipe, fmt::format("model and settings: {}", recipe_names()));
   verb->add_option("--data", flags->data, "data.path at every site");
   verb->add_option("--coordinator", flags->coordinator,

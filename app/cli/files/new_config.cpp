@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
+#include <system_error>
 #include <utility>
 
 #include "isthmus/base/config.h"
@@ -154,8 +157,12 @@ std::string in_brackets(const std::string& host) {
 
 std::vector<Item> site_items(const NewRun& run) {
   std::vector<Item> items;
-  std::map<std::string, int> workers_at;  // on each host; each worker needs a port of its own
   const auto here = outer_sync::parse_address(run.coordinator, "--coordinator");
+  std::map<std::string, std::set<int>> taken;  // ports of each host
+  taken[in_brackets(here.host)].insert(here.port);
+  for (const auto& site : run.sites) {
+    if (site.port != 0) taken[site.host].insert(site.port);
+  }
   const bool shared = any_elsewhere(run.sites);
   for (const auto& site : run.sites) {
     const auto key = [&](std::string_view name) { return fmt::format("sites.{}.{}", site.name, name); };
@@ -173,8 +180,8 @@ std::vector<Item> site_items(const NewRun& run) {
     }
     if (!shared) continue;  // all workers are on one machine, and use its loopback
     const auto host = site.is_elsewhere() ? site.host : in_brackets(here.host);
-    auto port = first_port + workers_at[host]++;
-    if (host == in_brackets(here.host) && port == here.port) port = first_port + workers_at[host]++;
+    auto port = site.port != 0 ? site.port : first_port;
+    while (site.port == 0 && !taken[host].insert(port).second) ++port;
     items.push_back(text_item(key("network.listen"),
                               fmt::format("{}:{}", host.starts_with('[') ? "[::]" : "0.0.0.0", port)));
     items.push_back(text_item(key("network.advertise"), fmt::format("{}:{}", host, port)));
@@ -199,24 +206,40 @@ std::string notes_on(const std::vector<NewSite>& sites) {
                      any_elsewhere(sites) && !needs_reducer(sites) ? ports_note : "");
 }
 
-/// The host that others dial, in "USER@HOST".
-std::string host_of(const std::string& site, const std::string& ssh) {
+/// Removes ":PORT" from "USER@HOST:PORT" and returns the port; 0 without a port.
+int take_port(const std::string& site, std::string& target) {
+  const auto host = target.substr(target.rfind('@') + 1);  // npos + 1 is 0
+  // An IPv6 address without brackets has several colons, and no port.
+  const bool has_port =
+      host.starts_with('[') ? host.find("]:") != host.npos : std::ranges::count(host, ':') == 1;
+  if (!has_port) return 0;
+  const auto colon = target.rfind(':');
+  const auto text = target.substr(colon + 1);
+  int port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  if (error != std::errc() || end != text.data() + text.size() || port < 1024 || port > 65535)
+    config_error(fmt::format(
+        "--sites: the port of {} is '{}'; expected the port at which its worker listens, from 1024 to "
+        "65535. The port of ssh is sites.{}.launch.port in the file that init writes",
+        site, printable(text, 200), site));
+  target.erase(colon);
+  return port;
+}
+
+/// A site at "USER@HOST" or "USER@HOST:PORT".
+NewSite site_at(const std::string& name, std::string target) {
   const auto expected = fmt::format(
       "--sites: the ssh target of {} is '{}'; expected USER@HOST or a name of your ssh config, of visible "
       "characters and not beginning with '-'",
-      site, printable(ssh, 200));
-  const bool visible = std::ranges::all_of(ssh, [](char c) { return c > ' ' && c < 0x7f; });
-  if (ssh.empty() || !visible || ssh.starts_with('-') || ssh.find("://") != ssh.npos) config_error(expected);
-  auto host = ssh.substr(ssh.rfind('@') + 1);  // npos + 1 is 0
-  if (std::ranges::count(host, ':') == 1)
-    config_error(
-        fmt::format("--sites: the ssh target of {} is '{}'; expected no port: set "
-                    "sites.{}.launch.port in the file that init writes",
-                    site, ssh, site));
-  host = in_brackets(host);
+      name, printable(target, 200));
+  const bool visible = std::ranges::all_of(target, [](char c) { return c > ' ' && c < 0x7f; });
+  if (target.empty() || !visible || target.starts_with('-') || target.find("://") != target.npos)
+    config_error(expected);
+  const auto port = take_port(name, target);
+  auto host = in_brackets(target.substr(target.rfind('@') + 1));
   if (host.starts_with('-') || !outer_sync::address_in(fmt::format("{}:{}", host, first_port)))
     config_error(expected);
-  return host;
+  return {.name = name, .ssh = std::move(target), .host = std::move(host), .port = port};
 }
 
 }  // namespace
@@ -227,7 +250,7 @@ std::vector<NewSite> parse_new_sites(std::string_view text) {
     const auto end = std::min(text.find(',', begin), text.size());
     const auto part = trimmed(text.substr(begin, end - begin));
     const auto equals = part.find('=');
-    NewSite site{.name = std::string(part.substr(0, equals)), .ssh = {}, .host = {}};
+    NewSite site{.name = std::string(part.substr(0, equals)), .ssh = {}, .host = {}, .port = 0};
     check_site_name("--sites", printable(site.name, 200));
     check_member_name("a site of --sites", site.name);
     if (site.name == watcher_name || outer_sync::tls::usual_role(site.name) != outer_sync::tls::Role::trainer)
@@ -240,9 +263,14 @@ std::vector<NewSite> parse_new_sites(std::string_view text) {
     if (equals != part.npos && part.substr(equals + 1) == by_hand_target) {
       site.by_hand = true;
     } else if (equals != part.npos) {
-      site.ssh = part.substr(equals + 1);
-      site.host = host_of(site.name, site.ssh);
+      site = site_at(site.name, std::string(part.substr(equals + 1)));
     }
+    const auto has_its_address = [&](const NewSite& other) {
+      return site.port != 0 && other.host == site.host && other.port == site.port;
+    };
+    if (const auto other = std::ranges::find_if(sites, has_its_address); other != sites.end())
+      config_error(fmt::format("--sites: {} and {} are both at {}:{}; give each a port of its own",
+                               other->name, site.name, site.host, site.port));
     sites.push_back(std::move(site));
     begin = end + 1;
   }
@@ -267,6 +295,12 @@ std::string check_new_coordinator(const std::string& text, const std::vector<New
         fmt::format("--coordinator is '{}', which other machines cannot reach; expected the HOST:PORT "
                     "at which the sites reach this machine",
                     text));
+  for (const auto& site : sites) {
+    if (site.port == address.port && site.host == in_brackets(address.host))
+      config_error(
+          fmt::format("--coordinator is '{}', where the worker of {} listens; give one of them another port",
+                      text, site.name));
+  }
   return text;
 }
 

@@ -14,6 +14,7 @@ struct NewSite {
   std::string name;
   std::string ssh;       ///< USER@HOST; empty: the machine of `launch`, or `by_hand`
   std::string host;      ///< host in `ssh`, IPv6 in brackets
+  int port = 0;          ///< at which its worker listens; 0: 7001, or the next free one if sites share a host
   bool by_hand = false;  ///< on another machine; its user starts the worker, which opens no port
   [[nodiscard]] bool is_elsewhere() const { return by_hand || !ssh.empty(); }
 };
@@ -35,13 +36,15 @@ struct NewRun {
   std::string certs;        ///< network.certs; empty: none
 };
 
-/// "eu=me@eu.example,us=by-hand"; a name alone is a site on the machine of `launch`. Throws Error(config)
-/// naming --sites for a name or an ssh target that cannot work, and for a name given twice.
+/// "eu=me@eu.example:7101,us=by-hand"; a name alone is a site on the machine of `launch`. Throws
+/// Error(config) naming --sites for a name, an ssh target or a port that cannot work, and for a name or an
+/// address given twice.
 [[nodiscard]] std::vector<NewSite> parse_new_sites(std::string_view text);
 [[nodiscard]] bool any_elsewhere(const std::vector<NewSite>& sites);
 /// Whether no site opens a port, so that a reducer next to `launch` has to.
 [[nodiscard]] bool needs_reducer(const std::vector<NewSite>& sites);
-/// The address, if all of these sites can dial it. Throws Error(config) naming --coordinator.
+/// The address, if all of these sites can dial it and no worker of theirs has it. Throws Error(config) naming
+/// --coordinator.
 [[nodiscard]] std::string check_new_coordinator(const std::string& text, const std::vector<NewSite>& sites);
 /// The text, if it can be data.path. Throws Error(config) naming --data.
 [[nodiscard]] std::string check_new_data(const std::string& text);

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "isthmus/base/error.h"
+#include "run/process/machine.h"
 
 namespace isthmus::app {
 
@@ -68,8 +69,8 @@ bool read_some(int descriptor, Lines& lines) {
 
 fs::path wandb_program() {
   std::error_code none;
-  const auto here = fs::read_symlink("/proc/self/exe", none).parent_path() / program_name;
-  return !none && fs::exists(here, none) ? here : fs::path(program_name);
+  const auto here = own_program().parent_path() / program_name;
+  return fs::exists(here, none) ? here : fs::path(program_name);
 }
 
 WandbProcess::WandbProcess(Options options, Say say) : options_(std::move(options)), say_(std::move(say)) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <sstream>
 
+#include "isthmus/base/progress.h"
 #include "isthmus/base/text.h"
 
 namespace isthmus::app {
@@ -171,7 +172,7 @@ std::string cells_of(const std::vector<MachineReport>& machines, bool colours) {
 
 std::string rate_of(double bytes_per_second) {
   if (bytes_per_second <= 0) return "-";
-  return fmt::format("{:.3g} Mbit/s", 8e-6 * bytes_per_second);
+  return format_rate(8 * bytes_per_second);
 }
 
 std::string paths_of(const Diagnosis& diagnosis, bool colours) {

@@ -21,6 +21,15 @@ std::string machine_name() {
   return known ? name.data() : "localhost";
 }
 
+std::filesystem::path own_program() {
+  std::error_code error;
+  auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error)
+    data_error(fmt::format("cannot read /proc/self/exe ({}), which names the program to start; mount /proc",
+                           error.message()));
+  return program;
+}
+
 std::int64_t threads_each(std::int64_t processes, std::int64_t cores) {
   return std::max<std::int64_t>(1, cores / processes);
 }

@@ -1,7 +1,9 @@
 #pragma once
-// A machine's name, its cores and GPUs, and their distribution to the processes that share it.
+// A machine's name, the program that runs here, its cores and GPUs, and their distribution to the processes
+// that share it.
 
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +12,9 @@ namespace isthmus::app {
 
 /// The host name of this machine; "localhost" if it has none.
 [[nodiscard]] std::string machine_name();
+
+/// The program file of this process. Throws Error(data) if there is no /proc.
+[[nodiscard]] std::filesystem::path own_program();
 
 /// Cores for each of `processes` ranks that share a machine with `cores` cores; at least one.
 [[nodiscard]] std::int64_t threads_each(std::int64_t processes, std::int64_t cores);

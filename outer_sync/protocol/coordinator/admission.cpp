@@ -229,6 +229,11 @@ Verdict admit_observer(const Hello& hello, const RunAtHello& run) {
   if (run.roster.find(name) != nullptr)
     return refuse(Cause::name_is_taken,
                   "a replica named '" + name + "' is already here; give the observer another --name");
+  if (run.is_observed_under_the_name)
+    return refuse(Cause::name_is_taken,
+                  "an observer named '" + name +
+                      "' is already here; give this one another --name, or end the other (a lost connection "
+                      "counts as here for network.detect_timeout)");
   if (!run.options.elastic)
     return refuse(Cause::no_rounds_to_follow, "a data-parallel run has no rounds to follow");
   if (run.observers >= max_observers)

@@ -29,7 +29,8 @@ RunAtHello Coordinator::run_at(const Hello& hello) const {
           .is_ending = ending_.has_begun(),
           .token_is_known = recovery_.token_is_known,
           .number = number_,
-          .observers = observers_.others_than(hello.member.name)};
+          .observers = observers_.others_than(hello.member.name),
+          .is_observed_under_the_name = observers_.has_other(hello.member)};
 }
 
 void Coordinator::turn_away(ConnectionId from, const Verdict& verdict) {

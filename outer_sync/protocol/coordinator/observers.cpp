@@ -17,6 +17,13 @@ std::size_t Observers::others_than(const std::string& name) const {
       observers_, [&](const auto& entry) { return entry.second.hello.member.name != name; }));
 }
 
+bool Observers::has_other(const MemberInfo& info) const {
+  return std::ranges::any_of(observers_, [&](const auto& entry) {
+    const auto& here = entry.second.hello.member;
+    return here.name == info.name && here.incarnation != info.incarnation;
+  });
+}
+
 void Observers::add(ConnectionId from, const Hello& hello, Time now, ActionQueue& out) {
   const auto same = std::ranges::find_if(
       observers_, [&](const auto& entry) { return entry.second.hello.member.name == hello.member.name; });

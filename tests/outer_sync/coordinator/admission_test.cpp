@@ -34,7 +34,8 @@ class Admission : public testing::Test {
             .is_ending = is_ending,
             .token_is_known = true,
             .number = announced.empty() ? ViewNumber{0} : announced.newest(),
-            .observers = observers};
+            .observers = observers,
+            .is_observed_under_the_name = is_observed_under_the_name};
   }
   [[nodiscard]] Cause cause(const Hello& hello) const { return admit(hello, run()).cause; }
   [[nodiscard]] Cause cause_for_observer(const Hello& hello) const {
@@ -63,6 +64,7 @@ class Admission : public testing::Test {
   bool first_view_forms = true, is_ending = false;
   std::optional<CheckpointId> goes_back_to;
   std::size_t observers = 0;
+  bool is_observed_under_the_name = false;
 };
 
 TEST_F(Admission, AnEqualReplicaIsAdmittedWithoutAText) {
@@ -212,6 +214,9 @@ TEST_F(Admission, ObserversHaveNamesOfTheirOwnAndALimit) {
   auto other = hello("o");
   other.model = digest_of(9);
   EXPECT_EQ(cause_for_observer(other), Cause::other_model);
+  is_observed_under_the_name = true;
+  EXPECT_EQ(cause_for_observer(hello("o")), Cause::name_is_taken);
+  is_observed_under_the_name = false;
   observers = max_observers;
   EXPECT_EQ(cause_for_observer(hello("o")), Cause::too_many);
 }

@@ -118,7 +118,7 @@ TEST(SlowPaths, AreSaidOnceByName) {
   EXPECT_EQ(
       std::ranges::count(harness.said,
                          "eu-1 -> us-1 delivers chunks 6x slower than their other paths: slow path, not a "
-                         "slow machine (2 MB/s)"),
+                         "slow machine (16 Mbit/s)"),
       1)
       << testing::PrintToString(harness.said);
   EXPECT_EQ(harness.coordinator.paths().all().size(), 6U);

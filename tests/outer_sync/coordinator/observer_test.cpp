@@ -71,6 +71,32 @@ TEST_F(ProtocolObserver, ComesAndGoesWithoutAChangeOfView) {
   EXPECT_EQ(run.coordinator.participating(), 2U);
 }
 
+TEST_F(ProtocolObserver, ASecondProcessOfTheNameIsRefusedWhileTheFirstIsHere) {
+  run_two_and_observe();
+  auto second = hello();
+  ++second.member.incarnation;
+  run.receive(observer + 1, second);
+  EXPECT_THAT(run.refusal(observer + 1), HasSubstr("an observer named 'watch' is already here"));
+  EXPECT_FALSE(run.closed.contains(observer)) << "the first must not notice";
+  run.receive(observer + 2, hello());
+  EXPECT_EQ(run.refusal(observer + 2), "") << "the first process may dial again before its cut is noticed";
+  run.close(observer + 2);
+  run.receive(observer + 3, second);
+  EXPECT_EQ(run.refusal(observer + 3), "");
+  EXPECT_TRUE(run.last<Admitted>(observer + 3));
+}
+
+TEST_F(ProtocolObserver, OneThatHasToCopyTheStateAgainKeepsItsName) {
+  run_two_and_observe();
+  run.receive(1, at(3, 2, 7));
+  run.receive(observer, at(3, 2, 8, 0));
+  ASSERT_TRUE(run.last<Evicted>(observer));
+  auto again = hello();
+  ++again.member.incarnation;
+  run.receive(observer + 1, again);
+  EXPECT_EQ(run.refusal(observer + 1), "");
+}
+
 TEST_F(ProtocolObserver, OneThatIsSilentIsDroppedAlone) {
   run_two_and_observe();
   run.now = 4s;

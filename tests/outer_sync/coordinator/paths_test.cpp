@@ -167,7 +167,7 @@ class RunPathsTest : public testing::Test {
 
 TEST_F(RunPathsTest, ASlowPathIsSaidOnceAndThenNowAndThenUntilItIsNone) {
   const auto* line =
-      "a -> b delivers chunks 6x slower than their other paths: slow path, not a slow machine (2 MB/s)";
+      "a -> b delivers chunks 6x slower than their other paths: slow path, not a slow machine (16 Mbit/s)";
   EXPECT_THAT(lines_of(1, 2), IsEmpty()) << "paths are compared at a member's next report";
   EXPECT_THAT(lines_of(1, 2), ElementsAre(line));
   EXPECT_THAT(lines_of(RunPaths::say_every - 1, 2), IsEmpty());

@@ -47,6 +47,27 @@ Hello resuming(const std::string& name, const std::vector<std::uint64_t>& steps)
   return hello;
 }
 
+TEST(Resuming, TheCheckpointTakenIsCompleteUntilANewerOneIs) {
+  CoordinatorHarness harness(2);
+  for (const ConnectionId member : {1, 2})
+    harness.receive(member, resuming("r" + std::to_string(member), {200}));
+  harness.seal_all({1, 2});
+  EXPECT_EQ(harness.coordinator.complete_checkpoint(), 200U);
+  const auto beat = [&](ConnectionId from, const std::vector<std::uint64_t>& steps) {
+    Heartbeat heartbeat{.number = 1, .view = 1, .unreachable = {}, .fragments = {}, .health = {}};
+    heartbeat.checkpoints = of_steps(steps);
+    harness.receive(from, heartbeat);
+  };
+  beat(1, {});
+  beat(2, {});
+  EXPECT_EQ(harness.coordinator.common_checkpoint(), 0U) << "members report the checkpoints that they write";
+  EXPECT_EQ(harness.coordinator.complete_checkpoint(), 200U);
+  beat(1, {300});
+  EXPECT_EQ(harness.coordinator.complete_checkpoint(), 200U) << "r2 does not have it yet";
+  beat(2, {300});
+  EXPECT_EQ(harness.coordinator.complete_checkpoint(), 300U);
+}
+
 TEST(Resuming, OfOneStepAndAnotherHistoryIsNotCommon) {
   CoordinatorHarness harness(2);
   auto strayed = resuming("r0", {100, 200});

@@ -58,6 +58,8 @@ class Progress {
 
 /// "1.2 GB", "34.1 kB": SI units.
 [[nodiscard]] std::string format_bytes(double bytes);
+/// "1.98 Gbit/s", "250 kbit/s": SI units, three digits.
+[[nodiscard]] std::string format_rate(double bits_per_second);
 /// "812.0M": SI units, for counts.
 [[nodiscard]] std::string format_count(double count);
 /// "1:02:03" or "2:03".

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "isthmus/base/progress.h"
 #include "protocol/short_number.h"
 
 namespace isthmus::outer_sync::protocol {
@@ -164,7 +165,7 @@ void RunPaths::record(const Slowness& seen) {
   } else {
     line += "their other paths: slow path, not a slow machine";
   }
-  lines_.push_back(line + " (" + short_number(static_cast<double>(seen.bytes_per_second) / 1e6) + " MB/s)");
+  lines_.push_back(line + " (" + format_rate(8 * static_cast<double>(seen.bytes_per_second)) + ")");
 }
 
 std::vector<Route> RunPaths::slow() const {

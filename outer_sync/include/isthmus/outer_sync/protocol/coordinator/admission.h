@@ -47,6 +47,7 @@ struct RunAtHello {
   bool token_is_known = true;  ///< false during a recovery until a member has shown it
   ViewNumber number = 0;       ///< the highest announced
   std::size_t observers = 0;
+  bool is_observed_under_the_name = false;  ///< by another process than the sender of the hello
 };
 
 struct Verdict {

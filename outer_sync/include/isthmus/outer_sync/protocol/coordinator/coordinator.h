@@ -94,6 +94,9 @@ class Coordinator {
   [[nodiscard]] Time silence_of(const MemberStatus& member) const { return now_ - member.heard; }
   /// Newest step of which all trainers of the view have a checkpoint; 0: none known.
   [[nodiscard]] std::uint64_t common_checkpoint() const;
+  /// Newest step of which all trainers have had a checkpoint, also before the run was resumed; 0: none.
+  /// Unlike `common_checkpoint`, it stays while a view forms and when a newcomer joins.
+  [[nodiscard]] std::uint64_t complete_checkpoint() const { return checkpoints_.complete(); }
   /// Step of a checkpoint that was ordered and is not complete yet; 0: none.
   [[nodiscard]] std::uint64_t ordered_checkpoint() const {
     return checkpoints_.is_open() ? checkpoints_.ordered() : 0;

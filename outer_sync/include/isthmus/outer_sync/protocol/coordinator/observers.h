@@ -20,7 +20,9 @@ class Observers {
   [[nodiscard]] bool contains(ConnectionId connection) const { return observers_.contains(connection); }
   /// Without the one called `name`, which would be replaced.
   [[nodiscard]] std::size_t others_than(const std::string& name) const;
-  /// Its hello was accepted. Replaces an earlier connection of the same name.
+  /// Whether another process, with another incarnation, observes under this name.
+  [[nodiscard]] bool has_other(const MemberInfo& info) const;
+  /// Its hello was accepted. Replaces an earlier connection of the same process.
   void add(ConnectionId from, const Hello& hello, Time now, ActionQueue& out);
   /// `newest`: by fragment, the newest rounds that an observer can copy.
   void receive(ConnectionId from, const ControlMessage& message, Time now, const Bounds& bounds,
