@@ -113,7 +113,7 @@ void Rounds::on_broken_peer(ReplicaId peer, const std::string& why) {
   shared_.fail(Error(ErrorKind::network, name + " breaks the protocol: " + why));
 }
 
-/// Fetchers beyond a bridge need it after the run's end, like those that this member serves.
+/// Fetchers beyond a bridge count like the fetchers of this member: they need it after the run, too.
 void Rounds::on_bridge(bool begins) {
   shared_.update([&](IoView now) { begins ? ++now.run.serving.fetchers : --now.run.serving.fetchers; });
 }
