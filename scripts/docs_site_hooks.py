@@ -148,10 +148,26 @@ def anchor_of(names):
 
 def on_page_content(text, *, page, **_):
     here = page.file.src_uri
+    text = with_named_tables(text)
     if here == "glossary.md":
         return re.sub(r"<tr>\n<td>([^<]+)</td>", lambda row: f'<tr>\n<td id="{anchor_of(row.group(1))}">{row.group(1)}</td>',
                       text)
     return text if here.startswith("tree/") else with_terms(text, here)
+
+
+def with_named_tables(text):
+    """The page with the heading above it as the name of each table, and its headings marked as those of columns, for
+    screen readers."""
+    heading = None
+
+    def marked(tag):
+        nonlocal heading
+        heading = tag.group(1) or heading
+        if tag.group() == "<table":
+            return f'<table aria-labelledby="{heading}"' if heading else tag.group()
+        return '<th scope="col"' if tag.group() == "<th" else tag.group()
+
+    return re.sub(r'<h[1-6] id="([^"]+)"|<table\b|<th\b', marked, text)
 
 
 def with_terms(text, here):

@@ -12,6 +12,7 @@
 #include "isthmus/base/progress.h"
 #include "isthmus/data/loader.h"
 #include "run/output/json_output.h"
+#include "run/output/lines.h"
 
 namespace isthmus::app {
 namespace {
@@ -45,7 +46,7 @@ Pass run_pass(const data::Corpus& corpus, const Experiment& experiment, double s
 }
 
 /// "12.3 M".
-std::string format_count(double n) {
+std::string count_text(double n) {
   if (n >= 1e9) return fmt::format("{:.2f} G", n / 1e9);
   if (n >= 1e6) return fmt::format("{:.2f} M", n / 1e6);
   return n >= 1e4 ? fmt::format("{:.1f} k", n / 1e3) : fmt::format("{:.0f}", n);
@@ -68,21 +69,23 @@ int run_loader_bench(const LoaderBenchRequest& request) {
   const auto rate = [&](const Pass& pass) {
     return static_cast<double>(pass.batches) * tokens_per_batch / pass.seconds;
   };
-  fmt::print("corpus        {} tokens for training, {} held out, {} bytes each in batches\n",
-             format_count(static_cast<double>(corpus.tokens(data::Split::train))),
-             format_count(static_cast<double>(corpus.tokens(data::Split::heldout))), corpus.width());
+  constexpr std::size_t margin = 14;
+  const auto row = [](const std::string& text) { fmt::print("{}", in_lines(text, margin)); };
+  row(fmt::format("corpus        {} tokens for training, {} held out, {} bytes each in batches",
+                  count_text(static_cast<double>(corpus.tokens(data::Split::train))),
+                  count_text(static_cast<double>(corpus.tokens(data::Split::heldout))), corpus.width()));
   const auto free = run_pass(corpus, experiment, request.seconds, 0);
-  fmt::print("at most       {} tokens/s, {}/s ({} batches of {} x {} in {:.1f} s)\n",
-             format_count(rate(free)), format_bytes(rate(free) * corpus.width()), free.batches,
-             experiment.inner.batch, experiment.data.seq_len, free.seconds);
+  row(fmt::format("at most       {} tokens/s, {}/s ({} batches of {} x {} in {:.1f} s)",
+                  count_text(rate(free)), format_bytes(rate(free) * corpus.width()), free.batches,
+                  experiment.inner.batch, experiment.data.seq_len, free.seconds));
   fmt::print("first batch   after {:.0f} ms\n", 1e3 * free.first);
   nlohmann::ordered_json out = {{"tokens_per_second", rate(free)},
                                 {"bytes_per_second", rate(free) * corpus.width()},
                                 {"first_batch_seconds", free.first}};
   if (request.step_time.seconds > 0) {
     const auto paced = run_pass(corpus, experiment, request.seconds, request.step_time.seconds);
-    fmt::print("with steps    of {:.1f} ms: training would wait {:.3f} % of the time for data\n",
-               1e3 * request.step_time.seconds, 100 * paced.waited / paced.seconds);
+    row(fmt::format("with steps    of {:.1f} ms: training would wait {:.3f} % of the time for data",
+                    1e3 * request.step_time.seconds, 100 * paced.waited / paced.seconds));
     out["gpu_queue_wait"] = paced.waited / paced.seconds;
   }
   out["peak_resident_bytes"] = resident_bytes();

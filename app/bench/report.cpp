@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "isthmus/base/progress.h"
+#include "run/output/lines.h"
 
 namespace isthmus::app {
 
@@ -76,7 +77,8 @@ ordered_json outer_bench_json(const OuterBenchSettings& settings,
 std::string outer_bench_table(const ordered_json& r) {
   std::string text = "\n";
   const auto row = [&](std::string_view name, const std::string& value) {
-    text += fmt::format("  {:<13} {}\n", name, value);
+    constexpr std::size_t margin = 16;
+    text += in_lines(fmt::format("  {:<13} {}", name, value), margin);
   };
   const auto number = [&](const char* key) { return r.at(key).get<double>(); };
   const auto count = [&](const char* key) { return r.at(key).get<std::uint64_t>(); };
@@ -91,8 +93,8 @@ std::string outer_bench_table(const ordered_json& r) {
                               r["stopped"].get<bool>() ? " (stopped early)" : "",
                               format_duration(number("measured_seconds"))));
   // Cut to the table's width: a name has up to 64 characters.
-  row("compute", fmt::format("{:.2f} % of the time (lowest: {:.26})", percent(r["compute_utilization"]),
-                             r["of_replica"].get<std::string>()));
+  row("compute", fmt::format("{:.2f} % of the time (lowest: {})", percent(r["compute_utilization"]),
+                             short_name(r["of_replica"].get<std::string>(), 26)));
   const auto& lost = r["lost"];
   row("lost", fmt::format("{:.2f} % waiting, {:.2f} % encoding, {:.2f} % applying,", percent(lost["waiting"]),
                           percent(lost["encoding"]), percent(lost["applying"])));

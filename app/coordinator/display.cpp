@@ -1,7 +1,6 @@
 #include "coordinator/display.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -13,6 +12,7 @@
 #include "isthmus/base/text.h"
 #include "isthmus/base/time.h"
 #include "isthmus/outer_sync/tls/authority.h"
+#include "run/output/terminal.h"
 
 namespace isthmus::app {
 
@@ -32,7 +32,7 @@ std::filesystem::path own_curves(const Experiment& experiment, bool fresh) {
 
 Display::Display(const Experiment& experiment, bool fresh)
     : experiment_(experiment),
-      progress_(stdout, isatty(STDOUT_FILENO) == 1),
+      progress_(stdout, is_terminal(stdout)),
       metrics_(experiment.folder() / "metrics.jsonl",
                [this](const std::string& text) { progress_.message(text); }),
       curves_(own_curves(experiment, fresh), experiment.folder() / "metrics.jsonl",

@@ -9,6 +9,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/text.h"
 #include "isthmus/base/time.h"
+#include "run/output/lines.h"
 
 namespace isthmus::app {
 
@@ -129,39 +130,56 @@ std::string number_of(const nlohmann::json& member, const char* key, const char*
   return value.is_number() ? fmt::format(fmt::runtime(format), value.get<double>()) : "-";
 }
 
+/// At most seven characters, also of a loss that diverges.
+std::string loss_of(const nlohmann::json& member) {
+  const auto& loss = member.at("loss");
+  const bool is_usual = loss.is_number() && loss.get<double>() >= 0 && loss.get<double>() < 99.99995;
+  return number_of(member, "loss", is_usual ? "{:.4f}" : "{:.1e}");
+}
+
+/// At most eight characters.
+std::string step_of(const nlohmann::json& member) {
+  const auto step = member.at("step").get<std::uint64_t>();
+  return step < 100'000'000 ? std::to_string(step) : short_of(static_cast<double>(step), "");
+}
+
 std::string row_of(const nlohmann::json& member) {
   const auto lags = member.at("rounds_lag").get<std::vector<std::uint64_t>>();
   const auto kind = member.at("kind").get<std::string>();
   const bool trains = kind == "trainer";
   const auto text = [&](const char* key, std::size_t most) {
-    return printable(member.at(key).get<std::string>(), most);
+    return short_name(printable_ascii(member.at(key).get<std::string>()), most);
   };
   const auto rate = member.at("tokens_per_second");
-  return fmt::format("{:<14} {:<7} {:>8} {:>7} {:>4} {:>6} {:>7} {:>8} {:>3} {:>7}\n", text("name", 14),
-                     text("site", 7), trains ? std::to_string(member.at("step").get<std::uint64_t>()) : "-",
-                     trains ? number_of(member, "loss", "{:.4f}") : "-",
-                     trains && member.at("utilization").is_number()
-                         ? fmt::format("{:.0f}%", 100 * member.at("utilization").get<double>())
-                         : "-",
-                     trains && rate.is_number() ? short_of(rate.get<double>(), "") : "-",
-                     short_of(member.at("bytes_sent").get<double>(), "B"),
-                     short_of(8 * member.at("wire_bytes_per_second").get<double>(), "b/s"),
-                     lags.empty() ? "-" : std::to_string(std::ranges::max(lags)),
-                     trains ? text("state", 7) : "reduces");
+  return fmt::format(
+      "{:<14} {:<7} {:>8} {:>7} {:>4} {:>6} {:>7} {:>8} {:>3} {:>7}\n", text("name", 14), text("site", 7),
+      trains ? step_of(member) : "-", trains ? loss_of(member) : "-",
+      trains && member.at("utilization").is_number()
+          ? fmt::format("{:.0f}%", 100 * member.at("utilization").get<double>())
+          : "-",
+      trains && rate.is_number() ? short_of(rate.get<double>(), "") : "-",
+      short_of(member.at("bytes_sent").get<double>(), "B"),
+      short_of(8 * member.at("wire_bytes_per_second").get<double>(), "b/s"),
+      lags.empty() ? "-" : std::to_string(std::min<std::uint64_t>(999, std::ranges::max(lags))),
+      trains ? text("state", 7) : "reduces");
 }
 
 std::string step_text(const nlohmann::json& settings, const char* key) {
   return std::to_string(settings.at(key).get<std::uint64_t>());
 }
 
+/// A note in lines; its text begins at the same column in all of them.
+std::string note_lines(const std::string& text) {
+  constexpr std::size_t margin = 9;
+  return in_lines(printable(text), margin);
+}
+
 std::string settings_lines(const nlohmann::json& settings) {
   std::string out;
   for (const auto& change : settings.at("changes")) {
     for (const auto& [key, value] : change.at("values").items())
-      out += printable(fmt::format("set      {}={} after step {}", key, value.get<std::string>(),
-                                   change.at("after_step").get<std::uint64_t>()),
-                       80) +
-             "\n";
+      out += note_lines(fmt::format("set      {}={} after step {}", key, value.get<std::string>(),
+                                    change.at("after_step").get<std::uint64_t>()));
   }
   if (!settings.at("paused_after").is_null())
     out += "paused   after step " + step_text(settings, "paused_after") + "\n";
@@ -174,14 +192,11 @@ std::string status_table(const nlohmann::json& status) {
   try {
     const auto text = [&](const char* key) { return status.at(key).get<std::string>(); };
     const auto number = [&](const char* key) { return status.at(key).get<std::uint64_t>(); };
-    auto out =
-        printable(fmt::format("run {}: {}, step {} of {}, view {}, {} of {} in, checkpoint {}",
-                              printable(text("run"), 24), text("phase"), number("step"), number("steps"),
-                              number("view"), number("participating"), number("replicas"),
-                              number("checkpoint") == 0 ? "none" : std::to_string(number("checkpoint"))),
-                  80) +
-        "\n";
-    if (status.contains("obstacle")) out += printable("rounds do not commit: " + text("obstacle"), 80) + "\n";
+    auto out = note_lines(fmt::format(
+        "run {}: {}, step {} of {}, view {}, {} of {} in, checkpoint {}", text("run"), text("phase"),
+        number("step"), number("steps"), number("view"), number("participating"), number("replicas"),
+        number("checkpoint") == 0 ? "none" : std::to_string(number("checkpoint"))));
+    if (status.contains("obstacle")) out += note_lines("rounds do not commit: " + text("obstacle"));
     if (const auto& evaluation = status.at("evaluation"); !evaluation.is_null())
       out += fmt::format("eval     loss {} at step {}\n", number_of(evaluation, "loss", "{:.4f}"),
                          evaluation.at("step").get<std::uint64_t>());
@@ -189,18 +204,14 @@ std::string status_table(const nlohmann::json& status) {
                        "step", "loss", "util", "tok/s", "sent", "wire", "lag", "state");
     for (const auto& member : status.at("members")) out += row_of(member);
     for (const auto& relay : status.at("relays"))
-      out += printable(fmt::format("relay    {} between {} and {}", relay.at("by").get<std::string>(),
-                                   relay.at("between").at(0).get<std::string>(),
-                                   relay.at("between").at(1).get<std::string>()),
-                       80) +
-             "\n";
+      out += note_lines(fmt::format("relay    {} between {} and {}", relay.at("by").get<std::string>(),
+                                    relay.at("between").at(0).get<std::string>(),
+                                    relay.at("between").at(1).get<std::string>()));
     for (const auto& path : status.at("slow_paths")) {
       const auto from = path.at("from").get<std::string>(), to = path.at("to").get<std::string>();
-      out += printable(fmt::format("slow     {}", from.empty() ? "all paths to " + to
-                                                  : to.empty() ? "all paths from " + from
-                                                               : "from " + from + " to " + to),
-                       80) +
-             "\n";
+      out += note_lines(fmt::format("slow     {}", from.empty() ? "all paths to " + to
+                                                   : to.empty() ? "all paths from " + from
+                                                                : "from " + from + " to " + to));
     }
     return out + settings_lines(status.at("settings"));
   } catch (const nlohmann::json::exception& error) {

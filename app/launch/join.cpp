@@ -15,6 +15,7 @@
 #include "isthmus/outer_sync/tls/newcomer.h"
 #include "run/experiment/identity.h"
 #include "run/output/json_output.h"
+#include "run/output/lines.h"
 #include "worker/followers/reducer.h"
 
 namespace isthmus::app {
@@ -158,10 +159,10 @@ int run_invite(const InviteRequest& request) {
                 {"expires_seconds", seconds.count()},
                 {"token", token}});
   if (request.json) return 0;
-  fmt::print(
-      "{}\n\nThis token admits one machine, as {} of run {}. It is valid once, for {}. On that machine:\n"
-      "    isthmus join TOKEN --data PATH\n",
-      token, request.name, authority.run(), request.expires);
+  const auto about = fmt::format(
+      "This token admits one machine, as {} of run {}. It is valid once, for {}. On that machine:",
+      request.name, authority.run(), request.expires);
+  fmt::print("{}\n\n{}    isthmus join TOKEN --data PATH\n", token, in_lines(about, 2));
   return 0;
 }
 

@@ -12,6 +12,7 @@
 #include "isthmus/base/error.h"
 #include "model/trained_model.h"
 #include "run/output/json_output.h"
+#include "run/output/lines.h"
 #include "worker/setup/model_setup.h"
 
 namespace isthmus::app {
@@ -129,7 +130,7 @@ int run_eval(const EvalRequest& request) {
     figures["bits_per_byte"] = bits;
     text += fmt::format(", {:.4f} bits per byte", bits);
   }
-  fmt::print("{}\n{}, over {} tokens\n", model.origin, text, sum.tokens);
+  fmt::print("{}\n{}", model.origin, in_lines(fmt::format("{}, over {} tokens", text, sum.tokens), 2));
   json.print(figures);
   if (request.out.empty()) return 0;
   std::ofstream out(request.out);

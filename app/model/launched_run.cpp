@@ -24,6 +24,7 @@
 #include "launch/sites/site_models.h"
 #include "model/site_choice.h"
 #include "run/experiment/identity.h"
+#include "run/output/terminal.h"
 #include "run/process/joined.h"
 #include "run/process/run_folder.h"
 #include "worker/followers/global_copy.h"
@@ -325,7 +326,7 @@ class LaunchedRun {
     const auto folder = fetched() / site.site().name;
     Copy copy{site.site().name, checkpoint.step, trainer::checkpoint_file(folder, checkpoint.step, 0)};
     make_private_folder(folder);
-    Progress progress(stderr, isatty(STDERR_FILENO) == 1);
+    Progress progress(stderr, is_terminal(stderr));
     replace_file(copy.file, [&](const File& file) {
       site.fetch(checkpoint, most,
                  [&](std::span<const std::byte> piece, std::uint64_t done, std::uint64_t all) {

@@ -8,6 +8,7 @@
 #include "isthmus/base/progress.h"
 #include "isthmus/outer_sync/plan/paper_table.h"
 #include "run/output/json_output.h"
+#include "run/output/lines.h"
 
 namespace isthmus::app {
 
@@ -25,13 +26,13 @@ std::string rate(double bits_per_second) {
 }
 
 std::string table_head(const char* first) {
-  return fmt::format("\n  {:<17} {:>5} {:>4} {:>4} {:<7} {:>7} {:>9} {:>9} {:>9}\n", first, "H", "P", "tau",
+  return fmt::format("\n  {:<16} {:>5} {:>4} {:>4} {:<7} {:>7} {:>9} {:>9} {:>9}\n", first, "H", "P", "tau",
                      "codec", "compute", "tokens/s", "sent", "mean");
 }
 
 /// At most 80 columns.
 std::string table_row(const ordered_json& row, bool by_codec = false) {
-  return fmt::format("  {:<17} {:>5} {:>4} {:>4} {:<7} {:>6.2f}% {:>9} {:>9} {:>9}\n",
+  return fmt::format("  {:<16} {:>5} {:>4} {:>4} {:<7} {:>6.2f}% {:>9} {:>9} {:>9}\n",
                      by_codec ? "" : row["method"].get<std::string>(), row["sync_every"].get<std::int64_t>(),
                      row["num_fragments"].get<std::int64_t>(), row["sync_delay"].get<std::int64_t>(),
                      row["codec"].get<std::string>(), 100 * number(row, "utilization"),
@@ -41,11 +42,12 @@ std::string table_row(const ordered_json& row, bool by_codec = false) {
 }
 
 std::string head(const ordered_json& j) {
-  std::string text = fmt::format("{} replicas, {} parameters, {} steps of {:.4g} s ({})\n",
-                                 j["replicas"].get<std::int64_t>(), format_count(number(j, "parameters")),
-                                 j["steps"].get<std::int64_t>(), number(j, "step_seconds"),
-                                 j["step_source"].get<std::string>());
-  text += fmt::format("links: {}\n", j["links"]["source"].get<std::string>());
+  auto text = in_lines(
+      fmt::format("{} replicas, {} parameters, {} steps of {:.4g} s ({})", j["replicas"].get<std::int64_t>(),
+                  format_count(number(j, "parameters")), j["steps"].get<std::int64_t>(),
+                  number(j, "step_seconds"), j["step_source"].get<std::string>()),
+      2);
+  text += in_lines("links: " + j["links"]["source"].get<std::string>(), 2);
   constexpr std::size_t shown = 8;
   const auto& sites = j["links"]["sites"];
   for (std::size_t i = 0; i < std::min(shown, sites.size()); ++i) {
@@ -54,21 +56,22 @@ std::string head(const ordered_json& j) {
       return number(site, key) > 0 ? rate(number(site, key)) : "any";
     };
     text +=
-        fmt::format("  {:<20.20} {:>4} x  up {:<10} down {:<10} steps of {:.4g} s\n",
-                    site["name"].get<std::string>(), site["replicas"].get<std::int64_t>(),
+        fmt::format("  {:<20} {:>4} x  up {:<10} down {:<10} steps of {:.4g} s\n",
+                    short_name(site["name"].get<std::string>(), 20), site["replicas"].get<std::int64_t>(),
                     line("up_bits_per_second"), line("down_bits_per_second"), number(site, "step_seconds"));
   }
   if (sites.size() > shown) text += fmt::format("  ... and {} more sites\n", sites.size() - shown);
-  text +=
-      fmt::format("  longest round trip {:.4g} ms; {:.60}\n", 1e3 * number(j["links"], "longest_rtt_seconds"),
-                  j["configured"]["owners"].get<std::string>());
+  text += in_lines(
+      fmt::format("  longest round trip {:.4g} ms; {:.60}", 1e3 * number(j["links"], "longest_rtt_seconds"),
+                  j["configured"]["owners"].get<std::string>()),
+      4);
   return text;
 }
 
 std::string timetable(const ordered_json& j) {
   const auto& rounds = j["timetable"];
   if (rounds.empty()) return {};
-  std::string text = "\n  fragment  sent at step  applied after   takes s   slack s   (of a sync interval)\n";
+  std::string text = "\n  fragment  sent at step  applied after   takes s   slack s   (of an interval)\n";
   constexpr std::size_t shown = 24;
   for (std::size_t i = 0; i < std::min(shown, rounds.size()); ++i) {
     const auto& r = rounds[i];
@@ -85,49 +88,57 @@ std::string memory(const ordered_json& j) {
   const auto& m = j["memory"];
   const auto bytes = [&](const char* key) { return format_bytes(number(m, key)); };
   std::string text = "\nmemory of a replica, without activations\n";
-  text += fmt::format("  device  {:>9}   parameters {}, gradient {}, moments {},\n", bytes("device"),
-                      bytes("parameters"), bytes("gradient"), bytes("moments"));
-  text += fmt::format("  {:>20} global parameters {}, outer momentum {}, residuals {},\n", "",
-                      bytes("global_parameters"), bytes("outer_momentum"), bytes("residuals"));
-  text +=
-      fmt::format("  {:>20} copy for evaluations {}{}\n", "", bytes("evaluation"),
-                  number(m, "staging") > 0 ? fmt::format(", chunks in transit {}", bytes("staging")) : "");
-  text += fmt::format("  host    {:>9}   {}chunks {} (at worst {}), checkpoint {}\n", bytes("host"),
-                      m["device_is_host"].get<bool>() ? "including the device's; " : "", bytes("chunks"),
-                      bytes("chunks_at_worst"), bytes("checkpoint_buffer"));
-  text += fmt::format("  disk    {:>9}   checkpoints {} of {} each, log {}\n", bytes("disk"),
-                      bytes("checkpoints"), bytes("checkpoint"), bytes("log"));
+  const auto row = [&](const char* place, const std::string& parts) {
+    constexpr std::size_t margin = 22;
+    text += in_lines(fmt::format("  {:<7} {:>9}   {}", place, bytes(place), parts), margin);
+  };
+  row("device",
+      fmt::format("parameters {}, gradient {}, moments {}, global parameters {}, outer momentum {}, "
+                  "residuals {}, copy for evaluations {}{}",
+                  bytes("parameters"), bytes("gradient"), bytes("moments"), bytes("global_parameters"),
+                  bytes("outer_momentum"), bytes("residuals"), bytes("evaluation"),
+                  number(m, "staging") > 0 ? ", chunks in transit " + bytes("staging") : ""));
+  row("host", fmt::format("{}chunks {} (at worst {}), checkpoint {}",
+                          m["device_is_host"].get<bool>() ? "including the device's; " : "", bytes("chunks"),
+                          bytes("chunks_at_worst"), bytes("checkpoint_buffer")));
+  row("disk", fmt::format("checkpoints {} of {} each, log {}", bytes("checkpoints"), bytes("checkpoint"),
+                          bytes("log")));
   return text;
 }
 
 std::string traffic(const ordered_json& j) {
   const auto& c = j["configured"];
   std::string text =
-      fmt::format("\ntraffic of a replica: {} in {}; {} on average, at most {}",
-                  format_bytes(number(c, "bytes_per_replica")), format_duration(number(c, "seconds")),
-                  rate(number(c, "mean_bits_per_second")), rate(number(c, "peak_bits_per_second")));
+      "\n" + in_lines(fmt::format(
+                          "traffic of a replica: {} in {}; {} on average, at most {}",
+                          format_bytes(number(c, "bytes_per_replica")), format_duration(number(c, "seconds")),
+                          rate(number(c, "mean_bits_per_second")), rate(number(c, "peak_bits_per_second"))),
+                      2);
   if (number(j, "price_per_gigabyte") > 0)
-    text += fmt::format("\n  of all replicas at {} a GB: {:.2f}", number(j, "price_per_gigabyte"),
+    text += fmt::format("  of all replicas at {} a GB: {:.2f}\n", number(j, "price_per_gigabyte"),
                         number(c, "traffic_cost"));
   if (const auto warmup = j["warmup_steps"].get<std::int64_t>(); warmup > 0)
-    text += fmt::format(
-        "\n  not included: the {} steps of the synchronous warm-up, which exchange all gradients at each "
-        "step",
-        warmup);
-  return text + "\n";
+    text += in_lines(
+        fmt::format("  not included: the {} steps of the synchronous warm-up, which exchange all gradients "
+                    "at each step",
+                    warmup),
+        2);
+  return text;
 }
 
 std::string recommendation(const ordered_json& j) {
   const auto& r = j["recommended"];
   if (!r["links_are_known"].get<bool>())
-    return "\nno settings are recommended, because no link is known: pass --links FILE "
-           "(the output of `isthmus doctor CONFIG --json`, for example)\n";
+    return "\n" + in_lines(
+                      "no settings are recommended, because no link is known: pass --links FILE "
+                      "(the output of `isthmus doctor CONFIG --json`, for example)",
+                      2);
   const double wanted = 100 * number(r, "wanted_utilization");
   if (!r.contains("best"))
-    return fmt::format(
-        "\nnone of the settings tried reaches {:.4g} %: use faster links, a larger batch (longer steps) or a "
-        "smaller model\n",
-        wanted);
+    return "\n" + in_lines(fmt::format("none of the settings tried reaches {:.4g} %: use faster links, a "
+                                       "larger batch (longer steps) or a smaller model",
+                                       wanted),
+                           2);
   std::string text = fmt::format("\nto compute {:.4g} % of the time, by codec", wanted) + table_head("");
   for (const auto& row : r["choices"]) text += table_row(row, true);
   text += "recommended:";
@@ -145,7 +156,7 @@ std::string text_of(const ordered_json& j) {
     for (const auto& row : j["codecs"]) text += table_row(row, true);
   }
   text += timetable(j) + traffic(j) + memory(j) + recommendation(j);
-  for (const auto& limit : j["limits"]) text += "limit: " + limit.get<std::string>() + "\n";
+  for (const auto& limit : j["limits"]) text += in_lines("limit: " + limit.get<std::string>(), 2);
   return text + fmt::format("planned in {:.2f} s\n", number(j, "planned_in_seconds"));
 }
 
@@ -187,10 +198,11 @@ int run_paper_table(bool as_json) {
   json["levels"] = paper_levels;
   json["same"] = same;
   json["most_points_apart"] = max_points_apart;
-  text += fmt::format(
-      "\n{} of 75 cells agree, on a grid of 50 points from 0.1 to 1000; the others (*) differ by at most {} "
-      "points\n",
-      same, max_points_apart);
+  text +=
+      "\n" + in_lines(fmt::format("{} of 75 cells agree, on a grid of 50 points from 0.1 to 1000; the others "
+                                  "(*) differ by at most {} points",
+                                  same, max_points_apart),
+                      2);
   JsonOutput output(as_json);
   output.print(json);
   if (!as_json) fmt::print("{}", text);

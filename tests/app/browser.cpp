@@ -65,4 +65,13 @@ nlohmann::json seen_in_browser(const TemporaryFolder& folder, const std::string&
   return nlohmann::json::parse(from_base64(result.output.substr(at + mark.size())));
 }
 
+void expect_usable_by_everyone(const TemporaryFolder& folder, const std::string& url,
+                               const std::string& ready, int quiet) {
+  const auto result =
+      run_command({python_program, "-B", std::string(source_folder) + "/tests/support/page_check.py", url,
+                   "--ready", ready, "--quiet", std::to_string(quiet)},
+                  folder / "page_check.log");
+  EXPECT_EQ(result.status, 0) << url << ":\n" << result.output;
+}
+
 }  // namespace isthmus

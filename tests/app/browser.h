@@ -17,4 +17,10 @@ extern const char* const report_function;
 [[nodiscard]] nlohmann::json seen_in_browser(const TemporaryFolder& folder, const std::string& url, int width,
                                              const std::vector<std::string>& flags = {});
 
+/// Fails the test if a screen reader, a keyboard, a large font or a reader without colours would have
+/// problems with the page (tests/support/page_check.py). `ready`: JavaScript that is true once the page is
+/// complete. For `quiet` seconds nothing may be read out, although the page follows changes.
+void expect_usable_by_everyone(const TemporaryFolder& folder, const std::string& url,
+                               const std::string& ready = "true", int quiet = 0);
+
 }  // namespace isthmus

@@ -44,7 +44,7 @@ class Terminal:
         self.lines, self.row, self.rest = [""] * rows, 0, b""
         self.screen = list(self.lines)  # the last complete screen
         self.process = subprocess.Popen(words, stdin=self.slave, stdout=self.slave, stderr=subprocess.PIPE,
-                                        start_new_session=True,
+                                        start_new_session=True, env={**os.environ, "TERM": "xterm"},
                                         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
 
     def resize(self, columns, rows):

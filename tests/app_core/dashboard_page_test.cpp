@@ -128,8 +128,10 @@ TEST(DashboardPage, ABrowserShowsTheRun) {
   ASSERT_EQ(seen["sets"][0].size(), 3U);
   EXPECT_EQ(seen["sets"][0][2], Json::parse(R"({"x": 30, "y": 2.25})"));
   EXPECT_EQ(seen["sets"][1].size(), 30U);
-  EXPECT_EQ(seen["described"], "Evaluation: from 2.5000 at step 10 to 2.2500 at step 30.");
-  EXPECT_EQ(seen["evaluations"][0], Json({"30", "2.2500"}));
+  EXPECT_EQ(seen["described"],
+            "Evaluation: from 2.5000 at step 10 to 2.2500 at step 30. "
+            "Training: from 2.9800 at step 1 to 2.4000 at step 30.");
+  EXPECT_EQ(seen["evaluations"][0], Json({"30", "2.2500", "2.4000"}));
   EXPECT_EQ(seen["progress"], 0.4);
   const auto& members = seen["members"];
   ASSERT_EQ(members.size(), 3U);
@@ -166,7 +168,22 @@ TEST(DashboardPage, AScreenReaderFindsItsWay) {
       seen["headings"].get<std::vector<std::string>>(),
       ElementsAre("Now", "Loss over steps", "Newest log lines and events", "Members", "Rounds", "Links"));
   EXPECT_EQ(seen["lacking"], 0) << "each heading of a table needs a scope";
-  EXPECT_EQ(seen["live"], 1) << "only alerts are read out when they change";
+  EXPECT_EQ(seen["live"], 2) << "the phase and alerts are read out when they change, and nothing else";
+}
+
+TEST(DashboardPage, EveryoneCanUseIt) {
+  const TemporaryFolder folder;
+  std::uint64_t step = 40;  // of the server's thread
+  const auto pages = app::dashboard_pages({"127.0.0.1", 0}, "", "0123456789abcdef", [&step] {
+    auto answer = answer_json();
+    answer["run"]["status"]["step"] = ++step;
+    answer["run"]["status"]["members"][2]["silent_seconds"] = step;
+    answer["age_seconds"] = step - 30;
+    return answer.dump();
+  });
+  const outer_sync::PageServer server({"127.0.0.1", 0}, "test", pages);
+  expect_usable_by_everyone(folder, "http://127.0.0.1:" + std::to_string(server.port()) + "/",
+                            "document.querySelector('#members tbody tr')", 3);
 }
 
 TEST(DashboardPage, DarkAndNarrow) {

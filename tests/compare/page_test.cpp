@@ -138,6 +138,18 @@ TEST_F(Page, ABrowserDrawsTheFiguresOfTheReport) {
   EXPECT_FALSE(seen["wide"]) << "the page itself must not scroll sideways";
 }
 
+TEST_F(Page, EveryoneCanUseIt) {
+  const TemporaryFolder work;
+  expect_usable_by_everyone(work, "file://" + work.write("page.html", page).string());
+}
+
+TEST_F(Page, ChartsAreDescribedByTheirFinalFigures) {
+  EXPECT_THAT(page, HasSubstr("At the end: data_parallel 1.0500 after "));
+  EXPECT_THAT(page, HasSubstr("theirs 1.3000 after 10.2k tokens."));
+  EXPECT_THAT(page, HasSubstr("theirs 1.3000 after 6.0 s."));
+  EXPECT_THAT(page, HasSubstr("theirs 1.3000 after 1.0 kB."));
+}
+
 TEST_F(Page, ANarrowScreenDoesNotScrollSideways) {
   const TemporaryFolder work;
   const auto seen = seen_at(work, page, 500);  // the narrowest possible headless window

@@ -5,12 +5,14 @@
 #include "compare/runs/run_state.h"
 #include "compare/statistics/words.h"
 #include "recorded.h"
+#include "run/output/lines.h"
 
 namespace isthmus {
 namespace {
 
 using app::report_json;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
@@ -141,6 +143,19 @@ TEST_F(Report, FitsATerminalAndASpreadsheet) {
   EXPECT_EQ(std::ranges::count(runs, '\n'), 1 + 6);
   EXPECT_THAT(curves, HasSubstr("\"near\",2,10240.0,4.0"));
   EXPECT_EQ(std::ranges::count(curves, '\n'), 1 + 6 * 3);
+}
+
+TEST_F(Report, LongNamesAndLargeFiguresFitATerminal) {
+  const std::string name(50, 'a');
+  take("base: base.yaml\nseeds: [1, 2]\narms: {" + name + "-1: {inner.lr: 1}, " + name +
+       "-2: {inner.lr: 2}}");
+  folder.finish_arm(comparison, 0, {1.0, 50.0}, 1e12);
+  folder.finish_arm(comparison, 1, {900.0, 1.0}, 1e9);
+  const auto text = app::terminal_report(report());
+  std::istringstream table(text.substr(0, text.find("\n\n")));
+  for (std::string line; std::getline(table, line);) EXPECT_LE(app::columns_of(line), 80U) << line;
+  EXPECT_THAT(text, ContainsRegex("\na+~a*-1 "));
+  EXPECT_THAT(text, ContainsRegex("\na+~a*-2 "));
 }
 
 TEST_F(Report, OuterStepsAreMeansOfTheRuns) {

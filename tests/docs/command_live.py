@@ -5,6 +5,8 @@ import re
 import socket
 import time
 
+from columns import too_wide
+
 # In this order, because some end what others need. A run that was stopped is resumed for `attach --stop`.
 VERBS = ["ctl status", "top", "ctl set", "ctl pause", "ctl resume", "ctl checkpoint", "observe", "ctl drain",
          "ctl stop", "attach", "attach --stop"]
@@ -92,5 +94,7 @@ class Live:
         if stage == "ctl pause":
             self.room.call(["ctl", "resume", "live.yaml"])
         if done.returncode == (STOPPED if stage == "attach" else 0):
-            return ""
+            # `attach` prints the log; a line of it may be wide.
+            wide = [] if stage == "attach" or "--json" in words else too_wide(done.stdout)
+            return "".join(f"printed a line of {len(line)} columns: {line}" for line in wide[:1])
         return f"ended with status {done.returncode}: {done.stderr.strip()[-600:]}"

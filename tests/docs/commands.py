@@ -15,11 +15,13 @@ import tempfile
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 import command_spec  # noqa: E402
 import command_text  # noqa: E402
 from command_live import Live  # noqa: E402
 from command_live import VERBS as LIVE  # noqa: E402
 from command_room import Room  # noqa: E402
+from columns import too_wide  # noqa: E402
 from command_spec import PLACEHOLDER  # noqa: E402
 
 LIMIT = 540  # seconds
@@ -46,9 +48,11 @@ PROGRAM_REASONS = [
     (r"scripts/(simulate_nightly|mutate_protocol)\.sh", "takes minutes"),
     (r"scripts/draw_.*|scripts/(carry_stability|codec_shrinkage)\.py", "draws from long runs"),
     (r"scripts/docs_site\.sh", "has a test of its own"), (r"scripts/screenshots\.sh", "trains for minutes"),
-    (r"scripts/format\.sh|tests/(language|layers|docs)/.*\.py", "a check of the source"),
+    (r"scripts/format\.sh|tests/(language|layers|docs|support)/.*\.py", "a check of the source"),
     (r"build/\w+", "a folder"),
 ]
+# Output for programs, or text of a model: may be wider than a terminal.
+WIDE = re.compile(r"config|completion|sample|--(json|markdown|metrics|render)(=.*)?")
 # Added so that a measurement or a text is short.
 SHORTER = {"bench loader": ["--seconds", "0.1"], "data tune": ["--sample", "1"], "sample": ["--tokens", "4"]}
 SECTION = re.compile(r"(run|model|data|inner|trainer|replica|outer|join|network|metrics|dashboard|worker|launch|sites)"
@@ -177,6 +181,9 @@ class Checker:
             done = self.room.call(words, program, stdin)
             self.seen[key] = [] if done.returncode == 0 else [
                 f"`isthmus {' '.join(words)}` ended with status {done.returncode}: {done.stderr.strip()[-600:]}"]
+            if not any(map(WIDE.fullmatch, words)):
+                self.seen[key] += [f"`isthmus {' '.join(words)}` prints a line of {len(line)} columns: {line}"
+                                   for line in too_wide(done.stdout)]
         return self.seen[key]
 
     def run(self, command, call, base):

@@ -15,6 +15,7 @@ import unittest
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 import case_results  # noqa: E402
+import page_check  # noqa: E402
 
 ROOT = pathlib.Path(__file__).parents[2]
 LACKS = [name for name in ("material", "markdown_it") if importlib.util.find_spec(name) is None]
@@ -118,6 +119,15 @@ class Site(unittest.TestCase):
     def test_front_page_on_a_phone(self):
         self.check_page("isthmus.html", 500, "What Isthmus is", "losses.svg")
 
+    def test_everyone_can_use_the_pages(self):
+        browser = page_check.Browser(self.temporary.name)
+        self.addCleanup(browser.close)
+        for page in ("how-it-works.html", "config.html", "index.html"):
+            with self.subTest(page=page):
+                self.assertEqual(page_check.check_page(browser, (self.site / page).as_uri(), within="article"), [])
+                tree = browser.ask("Accessibility.getFullAXTree")["nodes"]
+                self.assertGreater(len(page_check.roles(tree, "navigation")), 0)
+
     def test_search_finds_pages_without_a_server(self):
         found = self.seen("index.html", SEARCH, 1280, "?q=stochastic")
         self.assertIn("Numerics", " ".join(found))
@@ -170,6 +180,10 @@ class Hooks(unittest.TestCase):
         self.assertEqual(re.sub(r' title="[^"]*"', "", linked),
                          '<h2>Chunks</h2><p><code>chunk</code> <a class="term" href="../glossary.html#term-chunk">Chunks</a>, '
                          'a chunk, h and <a class="term" href="../glossary.html#term-h-sync-interval">H</a></p>')
+
+    def test_tables_are_named_by_the_heading_above(self):
+        self.assertEqual(self.hooks.with_named_tables('<h2 id="a">A</h2><table>\n<thead><tr><th>b</th>'),
+                         '<h2 id="a">A</h2><table aria-labelledby="a">\n<thead><tr><th scope="col">b</th>')
 
     def test_files_of_the_tree_have_a_page(self):
         for path in ("README.md", "docs/how-to/doctor.md", "CONTRIBUTING.md", "scripts/pinned.sh", "configs/recipes"):

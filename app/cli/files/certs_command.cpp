@@ -9,6 +9,7 @@
 #include "launch/join.h"
 #include "run/experiment/identity.h"
 #include "run/output/json_output.h"
+#include "run/output/lines.h"
 
 namespace isthmus::app {
 
@@ -30,9 +31,12 @@ int init(const CertsFlags& flags) {
   const auto folder = flags.folder();
   (void)Authority::create(folder, flags.run);
   fmt::print(
-      "{0}: the authority of run {1}. Keep ca.key here and secret: anyone with it can join the run.\n"
-      "Next: isthmus certs issue {1} {2}, and the same for every replica.\n",
-      folder.string(), flags.run, outer_sync::tls::coordinator_name);
+      "{}Next: isthmus certs issue {} {}, and the same for every replica.\n",
+      in_lines(fmt::format("{}: the authority of run {}. Keep ca.key here and secret: anyone with it can "
+                           "join the run.",
+                           folder.string(), flags.run),
+               2),
+      flags.run, outer_sync::tls::coordinator_name);
   json.print({{"run", flags.run}, {"folder", folder.string()}});
   return 0;
 }
@@ -41,10 +45,11 @@ int issue(const CertsFlags& flags) {
   JsonOutput json(flags.json);
   const auto role = outer_sync::tls::role_for(flags.name, flags.role);
   const auto own = Authority::open(flags.folder()).issue(flags.name, flags.days, role);
-  fmt::print(
-      "{0}: the certificate of {1} as {3} of the run, valid for {2} days. Copy this folder to its "
-      "machine and set network.certs to it there.\n",
-      own.string(), flags.name, flags.days, to_string(role));
+  fmt::print("{}",
+             in_lines(fmt::format("{}: the certificate of {} as {} of the run, valid for {} days. Copy this "
+                                  "folder to its machine and set network.certs to it there.",
+                                  own.string(), flags.name, to_string(role), flags.days),
+                      2));
   json.print({{"run", flags.run},
               {"name", flags.name},
               {"role", to_string(role)},
@@ -57,10 +62,12 @@ int revoke(const CertsFlags& flags) {
   JsonOutput json(flags.json);
   const auto list = (flags.folder() / "ca.crl").string();
   Authority::open(flags.folder()).revoke(flags.name);
-  fmt::print(
-      "{0}: the certificates issued to {1} so far are revoked, and its invitations are void. Copy ca.crl "
-      "next to cert.pem on every machine of the run; no restart is needed.\n",
-      list, flags.name);
+  fmt::print("{}",
+             in_lines(fmt::format("{}: the certificates issued to {} so far are revoked, and its "
+                                  "invitations are void. Copy ca.crl next to cert.pem on every machine of "
+                                  "the run; no restart is needed.",
+                                  list, flags.name),
+                      2));
   json.print({{"run", flags.run}, {"name", flags.name}, {"revoked_in", list}});
   return 0;
 }

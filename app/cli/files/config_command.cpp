@@ -1,6 +1,7 @@
 #include "cli/files/config_command.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -86,9 +87,43 @@ std::string value_in(const std::map<std::string, Item>& items, const std::string
   return found == items.end() ? "(not there)" : found->second.value.empty() ? "\"\"" : found->second.value;
 }
 
+/// "also named run.max_steps": the other names of a key that configs may have.
+std::string aliases_of(const std::string& key) {
+  std::string out;
+  for (const auto& alias : key_aliases()) {
+    if (alias.key == key) out += (out.empty() ? "" : ", ") + std::string(alias.alias);
+  }
+  return out;
+}
+
+/// nullptr without a note.
+const KeyNote* note_of(const std::string& key) {
+  const auto found = std::ranges::find(key_notes(), key, &KeyNote::key);
+  return found == key_notes().end() ? nullptr : &*found;
+}
+
+std::string explanation_of(const Item& item) {
+  const auto* note = note_of(item.key);
+  const auto unit = unit_of(item, note), others = aliases_of(item.key);
+  const auto value = item.value.empty() ? std::string("\"\"") : item.value;
+  auto text =
+      item.key + "\n\n" + labelled("  meaning", item.doc) +
+      labelled("  class", fmt::format("{}: {}", config::to_string(item.scope), class_meaning(item.scope))) +
+      labelled("  expected", item.expected);
+  if (!unit.empty()) text += labelled("  unit", unit);
+  text += labelled("  default", value);
+  if (note != nullptr && !note->why.empty()) text += labelled("  why", note->why);
+  if (!others.empty()) text += labelled("  also", "accepted as " + others);
+  return text + labelled("  set it", fmt::format("--set {}={}", item.key, value));
+}
+
 int print_reference(bool as_json) {
   JsonOutput json(as_json);
-  if (!as_json) fmt::print("{}", reference());
+  if (!as_json && isatty(STDOUT_FILENO) == 1) {
+    for (const auto& item : all_keys()) fmt::print("{}\n", explanation_of(item));
+  } else if (!as_json) {
+    fmt::print("{}", reference());
+  }
   auto keys = Json::array();
   for (const auto& item : all_keys()) {
     keys.push_back({{"key", item.key},
@@ -110,15 +145,6 @@ int print_config(Experiment& experiment, bool as_json) {
   return 0;
 }
 
-/// "also named run.max_steps": the other names of a key that configs may have.
-std::string aliases_of(const std::string& key) {
-  std::string out;
-  for (const auto& alias : key_aliases()) {
-    if (alias.key == key) out += (out.empty() ? "" : ", ") + std::string(alias.alias);
-  }
-  return out;
-}
-
 int explain(const std::string& name, bool as_json) {
   JsonOutput json(as_json);
   const auto key = current_key(name);
@@ -129,31 +155,18 @@ int explain(const std::string& name, bool as_json) {
                 removed_key(key) != nullptr
                     ? message_of(*removed_key(key))
                     : fmt::format("unknown key '{}'; the nearest are {}", key, nearest_keys(key)));
-  const auto found = std::ranges::find(key_notes(), key, &KeyNote::key);
-  const auto* note = found == key_notes().end() ? nullptr : &*found;
-  const auto unit = unit_of(*item, note);
-  const std::string why(note == nullptr ? "" : note->why);
-  const std::string scope(config::to_string(item->scope));
-  const auto value = item->value.empty() ? std::string("\"\"") : item->value;
+  const auto* note = note_of(key);
   if (json.wanted()) {
     json.print({{"key", item->key},
                 {"meaning", item->doc},
-                {"class", scope},
+                {"class", config::to_string(item->scope)},
                 {"expected", item->expected},
-                {"unit", unit},
+                {"unit", unit_of(*item, note)},
                 {"default", item->value},
-                {"why", why}});
+                {"why", note == nullptr ? std::string_view() : note->why}});
     return 0;
   }
-  fmt::print("{}\n\n{}{}{}", item->key, labelled("  meaning", item->doc),
-             labelled("  class", fmt::format("{}: {}", scope, class_meaning(item->scope))),
-             labelled("  expected", item->expected));
-  if (!unit.empty()) fmt::print("{}", labelled("  unit", unit));
-  fmt::print("{}", labelled("  default", value));
-  if (!why.empty()) fmt::print("{}", labelled("  why", why));
-  if (const auto others = aliases_of(key); !others.empty())
-    fmt::print("{}", labelled("  also", "accepted as " + others));
-  fmt::print("{}", labelled("  set it", fmt::format("--set {}={}", item->key, value)));
+  fmt::print("{}", explanation_of(*item));
   return 0;
 }
 
@@ -206,8 +219,9 @@ void add_config(CommandLine& commands) {
   const auto flags = std::make_shared<ConfigFlags>();
   auto* verb = commands.app().add_subcommand(
       "config", "print an experiment with every key, or the reference of all keys");
-  auto* file = add_config_file(*verb, flags->options.config,
-                               "experiment in YAML; without it, print the reference in Markdown");
+  auto* file = add_config_file(
+      *verb, flags->options.config,
+      "experiment in YAML; without it, print the reference, in Markdown unless to a terminal");
   verb->add_option("--explain", flags->explained,
                    "print a key's meaning, allowed values, and the reason for its default")
       ->excludes(file);

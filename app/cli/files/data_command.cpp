@@ -1,7 +1,6 @@
 #include "cli/files/data_command.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -17,6 +16,8 @@
 #include "isthmus/data/tokenize.h"
 #include "isthmus/data/tune.h"
 #include "run/output/json_output.h"
+#include "run/output/lines.h"
+#include "run/output/terminal.h"
 #include "run/process/signals.h"
 
 namespace isthmus::app {
@@ -25,8 +26,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
-
-bool terminal() { return isatty(STDOUT_FILENO) == 1; }
 
 double as_double(std::uint64_t number) { return static_cast<double>(number); }
 
@@ -77,7 +76,7 @@ class TokenizeProgressLine {
   void finish() { progress_.finish(); }
 
  private:
-  Progress progress_{stdout, terminal()};
+  Progress progress_{stdout, is_terminal(stdout)};
   std::optional<Clock::time_point> began_;
   std::uint64_t first_ = 0;
 };
@@ -87,9 +86,14 @@ void print_info(const data::StoreInfo& info) {
              format_bytes(as_double(info.source.bytes)));
   if (info.source.empty + info.source.skipped > 0)
     fmt::print("left out   {} empty and {} bad documents\n", info.source.empty, info.source.skipped);
-  fmt::print("stored     {}, {} blocks of {} ids, {}: {:.2f} times smaller than ids of {} bytes\n",
-             format_bytes(as_double(info.data_bytes)), info.blocks(), info.spec.block_tokens,
-             codec_of(info.spec), ratio_of(info), info.spec.width());
+  constexpr std::size_t margin = 11;
+  fmt::print(
+      "{}",
+      in_lines(fmt::format("stored     {}, {} blocks of {} ids, {}: {:.2f} times smaller than ids of "
+                           "{} bytes",
+                           format_bytes(as_double(info.data_bytes)), info.blocks(), info.spec.block_tokens,
+                           codec_of(info.spec), ratio_of(info), info.spec.width()),
+               margin));
   fmt::print("tokenizer  {} ids, separator {}, fingerprint {}\n", info.spec.vocab_size, info.spec.separator,
              info.spec.tokenizer.hex().substr(0, 16));
   fmt::print("contents   fingerprint {}\n", info.fingerprint.hex().substr(0, 16));
@@ -160,7 +164,7 @@ struct TuneFlags {
 
 int act(const TuneFlags& flags) {
   JsonOutput json(flags.json);
-  Progress progress(stdout, terminal());
+  Progress progress(stdout, is_terminal(stdout));
   auto options = flags.options;
   options.sample_bytes = flags.sample_megabytes * 1'000'000;
   const auto report = data::tune(options, [&](double done) {
@@ -186,9 +190,9 @@ int act(const TuneFlags& flags) {
   }
   const auto& spec = report.rows[report.choice].spec;
   fmt::print("\ndisk: read rate that keeps one decompressing thread busy\n");
-  fmt::print("choice: --block {} --codec {}{}\n  {}\n", spec.block_tokens, codec_name(spec),
+  fmt::print("choice: --block {} --codec {}{}\n{}", spec.block_tokens, codec_name(spec),
              spec.codec == data::StoreCodec::none ? "" : fmt::format(" --level {}", spec.level),
-             report.reason);
+             in_lines("  " + report.reason, 2));
   json.print({{"sampled_tokens", report.sampled_tokens},
               {"rows", rows},
               {"choice", rows[report.choice]},
@@ -210,7 +214,7 @@ int act(const ShowFlags& flags) {
     json.print(shown);
     return 0;
   }
-  Progress progress(stdout, terminal());
+  Progress progress(stdout, is_terminal(stdout));
   std::uint64_t bad = 0;
   data::verify_store(
       flags.folder,

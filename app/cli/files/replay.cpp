@@ -12,6 +12,7 @@
 #include "isthmus/outer_sync/log/replay.h"
 #include "isthmus/outer_sync/log/safetensors.h"
 #include "run/output/json_output.h"
+#include "run/output/lines.h"
 
 namespace isthmus::app {
 namespace {
@@ -19,13 +20,17 @@ namespace {
 using outer_sync::log::Replayed;
 
 void print(const Replayed& run) {
-  fmt::print("run {}, {} fragments, {} tensors\n", run.header.run, run.fragments.size(),
-             run.header.tensors.size());
+  fmt::print("{}", in_lines(fmt::format("run {}, {} fragments, {} tensors", run.header.run,
+                                        run.fragments.size(), run.header.tensors.size()),
+                            2));
   for (std::size_t p = 0; p < run.fragments.size(); ++p) {
     const auto& fragment = run.fragments[p];
-    fmt::print("fragment {}: snapshot of round {}, applied up to round {}, chain {}{}\n", p, fragment.first,
-               fragment.state.round, fragment.state.chain.hex().substr(0, 16),
-               fragment.torn ? "; an incomplete record follows" : "");
+    fmt::print(
+        "{}",
+        in_lines(fmt::format("fragment {}: snapshot of round {}, applied up to round {}, chain {}{}", p,
+                             fragment.first, fragment.state.round, fragment.state.chain.hex().substr(0, 16),
+                             fragment.torn ? "; an incomplete record follows" : ""),
+                 2));
   }
   fmt::print("chains: {} rounds recomputed, all as recorded\n", run.rounds());
   fmt::print("global hash {}\n", run.global_hash.hex());

@@ -13,6 +13,7 @@
 
 #include "isthmus/base/error.h"
 #include "run/output/json_output.h"
+#include "run/output/lines.h"
 
 namespace isthmus::app {
 namespace {
@@ -167,7 +168,7 @@ std::string duration(double seconds) {
 }
 
 void print_total(const std::string& what, const TraceTotal& total, double seconds) {
-  fmt::print("  {:<29} {:>9} {:>6.2f} % {:>7} x  longest {}\n", what, duration(total.seconds),
+  fmt::print("  {:<29} {:>9} {:>6.2f} % {:>7} x  longest {}\n", short_name(what, 29), duration(total.seconds),
              seconds > 0 ? 100 * total.seconds / seconds : 0, total.count, duration(total.longest));
 }
 

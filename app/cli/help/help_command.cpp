@@ -131,6 +131,9 @@ int check_examples(CLI::App& root) {
 
 /// The text that `isthmus VERB --help` prints.
 std::string help_of(CLI::App& root, const std::vector<std::string>& words) {
+  // App::help() would print the help of the verb that was given: of `help` itself.
+  if (words.empty())
+    return root.get_formatter()->make_help(&root, root.get_name(), CLI::AppFormatMode::Normal);
   auto* app = &root;
   for (const auto& word : words) {
     refuse_unknown_verb(*app, word);

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/progress.h"
 #include "isthmus/base/text.h"
+#include "run/output/lines.h"
 
 namespace isthmus::app {
 namespace {
@@ -20,6 +22,11 @@ std::optional<double> number_at(const nlohmann::json& json, const char* key) {
 
 std::string shown(std::optional<double> value, const char* format) {
   return value ? fmt::format(fmt::runtime(format), *value) : "-";
+}
+
+/// At most eight characters, also of a loss that diverges.
+std::string loss_text(std::optional<double> loss) {
+  return shown(loss, loss && std::abs(*loss) < 999.99995 ? "{:.4f}" : "{:.2e}");
 }
 
 std::string percent(std::optional<double> part) {
@@ -43,6 +50,26 @@ std::string rounds_strip(const std::vector<std::uint64_t>& lags, std::size_t col
   return out;
 }
 
+/// At most four characters.
+std::string short_duration(double seconds) {
+  if (seconds < 999.5) return fmt::format("{:.0f}s", seconds);
+  return seconds < 999.5 * 60 ? fmt::format("{:.0f}m", seconds / 60)
+                              : fmt::format("{:.0f}h", std::min(999.0, seconds / 3600));
+}
+
+/// Lines of at most `columns`, broken only between the parts.
+std::vector<std::string> parts_in_lines(const std::vector<std::string>& parts, std::string_view between,
+                                        std::size_t columns) {
+  std::vector<std::string> lines;
+  for (const auto& part : parts) {
+    if (!lines.empty() && lines.back().size() + between.size() + part.size() <= columns)
+      lines.back().append(between).append(part);
+    else
+      lines.push_back(lines.empty() ? part : "  " + part);
+  }
+  return lines;
+}
+
 struct Widths {
   std::size_t name, rounds;
 };
@@ -59,16 +86,16 @@ std::string member_row(const nlohmann::json& member, std::uint64_t foremost, con
   const auto wire = number_at(member, "wire_bytes_per_second");
   const auto silent = number_at(member, "silent_seconds").value_or(0);
   auto state = trains ? member.at("state").get<std::string>() : std::string("reduces");
-  if (silent >= 3) state = fmt::format("silent {:.0f}s", silent);
-  return fmt::format("{:<{}} {:>9} {:>8} {:>4} {:>7} {:>8} {:>5} {:<{}} {}",
-                     printable_ascii(member.at("name").get<std::string>(), widths.name), widths.name,
-                     of_trainer(std::to_string(step)), of_trainer(shown(number_at(member, "loss"), "{:.4f}")),
-                     of_trainer(percent(number_at(member, "utilization"))),
-                     of_trainer(scaled(number_at(member, "tokens_per_second"))),
-                     wire ? scaled(8 * *wire) : "-",
-                     of_trainer(std::to_string(foremost - std::min(foremost, step))),
-                     rounds_strip(member.at("rounds_lag").get<std::vector<std::uint64_t>>(), widths.rounds),
-                     widths.rounds, state);
+  if (silent >= 3) state = "silent " + short_duration(silent);
+  return fmt::format(
+      "{:<{}} {:>9} {:>8} {:>4} {:>7} {:>8} {:>5} {:<{}} {}",
+      short_name(printable_ascii(member.at("name").get<std::string>()), widths.name), widths.name,
+      of_trainer(std::to_string(step)), of_trainer(loss_text(number_at(member, "loss"))),
+      of_trainer(percent(number_at(member, "utilization"))),
+      of_trainer(scaled(number_at(member, "tokens_per_second"))), wire ? scaled(8 * *wire) : "-",
+      of_trainer(std::to_string(foremost - std::min(foremost, step))),
+      rounds_strip(member.at("rounds_lag").get<std::vector<std::uint64_t>>(), widths.rounds), widths.rounds,
+      state);
 }
 
 /// Means and sums over the trainers that have made a step since they came; `bytes` is over all members.
@@ -114,39 +141,48 @@ std::vector<std::string> head(const nlohmann::json& status, const Pace& pace, co
                               std::size_t columns) {
   const auto text = [&](const char* key) { return status.at(key).get<std::string>(); };
   const auto number = [&](const char* key) { return status.at(key).get<std::uint64_t>(); };
-  std::vector<std::string> lines = {
-      fmt::format("{}: {}, step {} of {}, {} of {} replicas in, view {}, checkpoint {}",
-                  printable_ascii(text("run"), 20), text("phase"), number("step"), number("steps"),
-                  number("participating"), number("replicas"), number("view"),
-                  number("checkpoint") == 0 ? "none" : std::to_string(number("checkpoint"))),
-      progress_line(status, pace, columns),
-      fmt::format("loss {}  util {}  {} tok/s  wire {}bit/s", shown(totals.loss, "{:.4f}"),
-                  percent(totals.utilization), scaled(totals.tokens), scaled(8 * totals.bytes))};
+  auto lines = parts_in_lines(
+      {fmt::format("{}: {}", short_name(printable_ascii(text("run")), 40), text("phase")),
+       fmt::format("step {} of {}", number("step"), number("steps")),
+       fmt::format("{} of {} replicas in", number("participating"), number("replicas")),
+       fmt::format("view {}", number("view")),
+       number("checkpoint") == 0 ? "checkpoint none" : fmt::format("checkpoint {}", number("checkpoint"))},
+      ", ", columns);
+  lines.push_back(progress_line(status, pace, columns));
+  std::vector<std::string> figures = {"loss " + loss_text(totals.loss), "util " + percent(totals.utilization),
+                                      scaled(totals.tokens) + " tok/s",
+                                      "wire " + scaled(8 * totals.bytes) + "bit/s"};
   if (const auto& evaluation = status.at("evaluation"); !evaluation.is_null())
-    lines.back() += fmt::format("  eval {} at step {}", shown(number_at(evaluation, "loss"), "{:.4f}"),
-                                evaluation.at("step").get<std::uint64_t>());
+    figures.push_back(fmt::format("eval {} at step {}", loss_text(number_at(evaluation, "loss")),
+                                  evaluation.at("step").get<std::uint64_t>()));
+  std::ranges::move(parts_in_lines(figures, "  ", columns), std::back_inserter(lines));
   if (const auto steps = status.value("outer_steps", nlohmann::json()); steps.is_object())
     lines.push_back(fmt::format("outer steps: gain {}, correlation {}",
                                 shown(number_at(steps, "gain"), "{:.2f}"),
                                 shown(number_at(steps, "correlation"), "{:.2f}")));
-  if (status.contains("obstacle")) lines.push_back("ROUNDS DO NOT COMMIT: " + text("obstacle"));
+  if (status.contains("obstacle"))
+    std::ranges::move(wrapped_lines("ROUNDS DO NOT COMMIT: " + text("obstacle"), 2, columns),
+                      std::back_inserter(lines));
   if (const auto& paused = status.at("settings").at("paused_after"); !paused.is_null())
     lines.push_back(fmt::format("paused after step {}", paused.get<std::uint64_t>()));
   return lines;
 }
 
 /// Relays and slow paths.
-std::vector<std::string> status_notes(const nlohmann::json& status) {
+std::vector<std::string> status_notes(const nlohmann::json& status, std::size_t columns) {
   std::vector<std::string> lines;
+  const auto note = [&](const std::string& text) {
+    std::ranges::move(wrapped_lines(text, 2, columns), std::back_inserter(lines));
+  };
   for (const auto& relay : status.at("relays"))
-    lines.push_back(fmt::format("{} relays between {} and {}", relay.at("by").get<std::string>(),
-                                relay.at("between").at(0).get<std::string>(),
-                                relay.at("between").at(1).get<std::string>()));
+    note(fmt::format("{} relays between {} and {}", relay.at("by").get<std::string>(),
+                     relay.at("between").at(0).get<std::string>(),
+                     relay.at("between").at(1).get<std::string>()));
   for (const auto& path : status.at("slow_paths")) {
     const auto from = path.at("from").get<std::string>(), to = path.at("to").get<std::string>();
-    lines.push_back("slow: " + (from.empty() ? "all paths to " + to
-                                : to.empty() ? "all paths from " + from
-                                             : "from " + from + " to " + to));
+    note("slow: " + (from.empty() ? "all paths to " + to
+                     : to.empty() ? "all paths from " + from
+                                  : "from " + from + " to " + to));
   }
   return lines;
 }
@@ -215,7 +251,7 @@ std::vector<std::string> top_screen(const nlohmann::json& status, const Pace& pa
     auto lines = head(status, pace, totals, columns);
     lines.emplace_back();
     lines.push_back(header(widths));
-    const auto below = status_notes(status);
+    const auto below = status_notes(status, columns);
     const auto room = rows > lines.size() + below.size() ? rows - lines.size() - below.size() : 1;
     const bool all = members.size() <= room;
     const auto listed = all ? members.size() : room - 1;

@@ -13,7 +13,7 @@
 
 namespace isthmus::app {
 
-/// Width and heading in the terminal's table, which is full at 80 columns.
+/// Least width and heading in the terminal's table. The names of the arms get the rest of 79 columns.
 struct TerminalColumn {
   std::size_t width = 0;  ///< 0: not shown there
   std::string_view heading;

@@ -219,25 +219,60 @@ std::string verdicts(const ordered_json& report) {
   return out + "</ul>\n";
 }
 
-std::string figure(const char* id, const char* title, const char* describes) {
+/// A chart, and its final figures in words for a screen reader.
+std::string figure(const char* id, const std::string& title, const std::string& words) {
   return fmt::format(
       "<figure><figcaption id=\"{0}-title\">{1}</figcaption><div class=\"chart\"><canvas id=\"{0}\" "
-      "role=\"img\" "
-      "aria-labelledby=\"{0}-title\" aria-describedby=\"{2}\"></canvas></div></figure>\n",
-      id, title, describes);
+      "role=\"img\" aria-labelledby=\"{0}-title\" aria-describedby=\"{0}-text\"></canvas></div>"
+      "<p class=\"unseen\" id=\"{0}-text\">{2}</p></figure>\n",
+      id, title, words);
+}
+
+/// "At the end: data_parallel 2.1234 after 10.2k tokens; four_bits ...": where the arms' curves end.
+std::string ends_of_curves(const ordered_json& report, const char* axis, std::string (*words)(double)) {
+  std::string out;
+  for (const auto& arm : report["arms"]) {
+    if (arm["band"].empty() || !arm["band"].back()[axis].is_number()) continue;
+    const auto& last = arm["band"].back();
+    out += fmt::format("{} {} {} after {}", out.empty() ? "At the end:" : ";", text_of(arm["name"]),
+                       loss_words(last["loss"]), words(last[axis]));
+  }
+  return out.empty() ? "No arm has such a curve." : out + ".";
+}
+
+std::string differences_in_words(const ordered_json& report) {
+  const auto column = std::ranges::find(columns(), std::string_view("difference"), &Column::key);
+  std::string out;
+  for (const auto& arm : report["arms"]) {
+    if (arm["difference"].is_object())
+      out += (out.empty() ? "" : "; ") + text_of(arm["name"]) + " " + column->cell(arm);
+  }
+  return out.empty() ? "No arm has a difference." : out + ".";
+}
+
+/// A box for each arm that shows or hides its curves.
+std::string arm_boxes(const ordered_json& report) {
+  std::string out = "<fieldset><legend>Curves:</legend>";
+  for (std::size_t i = 0; i < report["arms"].size(); ++i)
+    out += fmt::format(R"(<label><input type="checkbox" name="arm" value="{}" checked> {}{}</label>)", i,
+                       swatch(report, i), text_of(report["arms"][i]["name"]));
+  return out + "</fieldset>";
 }
 
 std::string charts(const ordered_json& report) {
-  std::string out = "<div class=\"charts\">\n";
-  out += figure("by-tokens", "Loss against tokens", "points-caption");
-  out += figure("by-seconds", "Loss against training time, evaluations not counted", "points-caption");
-  out += figure("by-bytes", "Loss against bytes sent by a replica", "points-caption");
-  out += figure("by-arm", ("Difference from " + text_of(report["baseline"]) + ", with its interval").c_str(),
-                "arms-caption");
-  return out +
-         "</div>\n<p class=\"controls\"><label><input type=\"checkbox\" id=\"whole\"> whole curves, from the "
-         "first evaluation on</label> <span>Bands reach from the lowest seed to the highest. Click an "
-         "arm in a legend to hide it.</span></p>\n<noscript><p>The charts need JavaScript; the tables have "
+  std::string out = "<h2>Charts</h2>\n<div class=\"charts\">\n";
+  out += figure("by-tokens", "Loss against tokens",
+                ends_of_curves(report, "tokens", [](double n) { return format_count(n) + " tokens"; }));
+  out += figure("by-seconds", "Loss against training time, evaluations not counted",
+                ends_of_curves(report, "seconds", [](double s) { return fmt::format("{:.1f} s", s); }));
+  out += figure("by-bytes", "Loss against bytes sent by a replica",
+                ends_of_curves(report, "bytes", [](double bytes) { return format_bytes(bytes); }));
+  out += figure("by-arm", "Difference from " + text_of(report["baseline"]) + ", with its interval",
+                differences_in_words(report));
+  return out + "</div>\n<div class=\"controls\">" + arm_boxes(report) +
+         "<label><input type=\"checkbox\" id=\"whole\"> whole curves, from the first evaluation on</label> "
+         "<span>Bands reach from the lowest seed to the highest.</span></div>\n<noscript><p>The charts need "
+         "JavaScript; the tables have "
          "their figures.</p></noscript>\n";
 }
 
@@ -249,16 +284,16 @@ std::string heading(const ordered_json& report) {
 
 std::string what_it_is(const ordered_json& report) {
   const auto base = text_of(report["base"]);
-  std::string seeds;
-  for (const auto& seed : report["seeds"]) seeds += (seeds.empty() ? "" : ", ") + seed.dump();
+  std::string seeds;  // none if all arms are curves
+  for (const auto& seed : report["seeds"]) seeds += (seeds.empty() ? "; seeds " : ", ") + seed.dump();
   std::string budget;
   if (const double tokens = report["budget"]["tokens"]; tokens > 0)
     budget = "; " + format_count(tokens) + " tokens for each run";
   if (const double seconds = report["budget"]["seconds"]; seconds > 0)
     budget = "; " + format_duration(seconds) + " of training for each run";
-  return fmt::format("<p class=\"what\">{} arms{}; seeds {}{}; compared with <b>{}</b>.</p>\n",
-                     report["arms"].size(), base.empty() ? "" : fmt::format(" over <code>{}</code>", base),
-                     seeds, budget, text_of(report["baseline"]));
+  return fmt::format("<p class=\"what\">{} arms{}{}{}; compared with <b>{}</b>.</p>\n", report["arms"].size(),
+                     base.empty() ? "" : fmt::format(" over <code>{}</code>", base), seeds, budget,
+                     text_of(report["baseline"]));
 }
 
 }  // namespace

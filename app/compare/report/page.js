@@ -7,6 +7,11 @@
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const colourOf = (arm) => colour(arms[arm].baseline ? "--base" : `--c${arm % 8}`);
   const faint = (hex) => hex + "2e";
+  // Each arm has its own dashes, because not everyone sees the colours. Nine and eight: an arm that has the colour of
+  // another one has other dashes.
+  const dashes = [[7, 3], [2, 2], [10, 3, 2, 3], [14, 4], [6, 2, 1, 2, 1, 2], [1, 3], [12, 3, 5, 3], [4, 6], [3, 2, 9, 2]];
+  const others = arms.filter((arm) => !arm.baseline);
+  const dashesOf = (arm) => (arms[arm].baseline ? [] : dashes[others.indexOf(arms[arm]) % dashes.length]);
 
   const si = (value, unit) => {
     if (value === 0) return `0 ${unit}`;
@@ -39,7 +44,7 @@
     ] : [];
     return [...band, {
       arm, role: "mean", label: arms[arm].name, data: data("loss"), fill: false,
-      borderWidth: arms[arm].baseline ? 2.5 : 1.8, borderDash: !arms[arm].baseline && arm >= 8 ? [6, 3] : [],
+      borderWidth: arms[arm].baseline ? 2.5 : 1.8, borderDash: dashesOf(arm),
       pointRadius: points.length < 3 ? 4 : 1.5, pointHoverRadius: 5, pointHitRadius: 8,
     }];
   };
@@ -59,7 +64,7 @@
       scale.grid.borderColor = colour("--line");
     }
     chart.options.plugins.legend.labels.color = colour("--ink");
-    chart.update("none");
+    chart.update(); // "none" would leave the points their old colour
   };
 
   // Leaves out the first tenth of training: the steep fall in it would flatten every difference.
@@ -73,14 +78,9 @@
     title: { display: true, text: title }, ticks: { maxRotation: 0, autoSkipPadding: 16 }, grid: {}, ...more,
   });
 
-  const toggle = (_, item, legend) => {
-    const arm = legend.chart.data.datasets[item.datasetIndex].arm;
-    const show = !legend.chart.isDatasetVisible(item.datasetIndex);
-    legend.chart.data.datasets.forEach((set, i) => {
-      if (set.arm === arm) legend.chart.setDatasetVisibility(i, show);
-    });
-    legend.chart.update();
-  };
+  // Chart.js draws the lines of a legend without their dashes.
+  const dashedLabels = (chart) => Chart.defaults.plugins.legend.labels.generateLabels(chart)
+    .map((item) => ({ ...item, lineDash: chart.data.datasets[item.datasetIndex].borderDash, lineWidth: 2 }));
 
   const curves = (id, x, title, type) => {
     const chart = new Chart(document.getElementById(id), {
@@ -100,8 +100,8 @@
         },
         plugins: {
           legend: {
-            position: "bottom", onClick: toggle,
-            labels: { boxWidth: 14, boxHeight: 2, filter: (item, data) => data.datasets[item.datasetIndex].role === "mean" },
+            position: "bottom", onClick: null,
+            labels: { usePointStyle: true, pointStyle: "line", pointStyleWidth: 40, generateLabels: dashedLabels, filter: (item, data) => data.datasets[item.datasetIndex].role === "mean" },
           },
           tooltip: {
             filter: (item) => item.dataset.role === "mean",
@@ -174,6 +174,14 @@
       chart.update("none");
     }
   };
+  for (const box of document.querySelectorAll("input[name=arm]")) {
+    box.addEventListener("change", () => {
+      for (const chart of charts.slice(0, 3)) {
+        chart.data.datasets.forEach((set, i) => { if (set.arm === Number(box.value)) chart.setDatasetVisibility(i, box.checked); });
+        chart.update("none");
+      }
+    });
+  }
   const repaint = () => charts.forEach(paint);
   whole.addEventListener("change", clip);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "compare/report/certificate.h"
 #include "compare/report/columns.h"
 #include "compare/report/report.h"
 #include "compare/statistics/statistics.h"
 #include "compare/statistics/words.h"
+#include "run/output/lines.h"
 
 namespace isthmus::app {
 
@@ -18,33 +21,12 @@ namespace {
 
 constexpr std::size_t terminal_columns = 79;
 
-/// Width in a terminal, where every code point takes one column.
-std::size_t width_of(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
-}
-
 std::string padded(const std::string& text, std::size_t width) {
-  return text + std::string(width > width_of(text) ? width - width_of(text) : 0, ' ');
+  return text + std::string(width - std::min(width, columns_of(text)), ' ');
 }
 
-/// Breaks the text at spaces, and indents each further line.
-std::string wrapped(const std::string& text, std::size_t width, const std::string& indent) {
-  std::string out, line;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const auto end = std::min(text.find(' ', begin), text.size());
-    const std::string_view word(text.data() + begin, end - begin);
-    if (!line.empty() && width_of(line) + 1 + width_of(word) > width) {
-      out.append(line).push_back('\n');
-      line.assign(indent).append(word);
-    } else {
-      if (!line.empty()) line.push_back(' ');
-      line += word;
-    }
-    begin = end + 1;
-  }
-  return out + line + "\n";
-}
+/// A sentence, its further lines indented.
+std::string sentence(const std::string& text) { return in_lines(text, 2, terminal_columns); }
 
 /// Quotes the text so that a spreadsheet reads it as one text, and never as a formula.
 std::string csv_text(const std::string& text) {
@@ -82,13 +64,11 @@ std::string certificate_text(const ordered_json& certificate) {
   const auto short_hash = [](const ordered_json& hash) {
     return hash.is_string() ? hash.get<std::string>().substr(0, digits) : std::string("unknown");
   };
-  const auto inner = [](const std::string& line) {
-    return "  " + wrapped(line, terminal_columns - 2, "    ");
-  };
+  const auto inner = [](const std::string& line) { return in_lines("  " + line, 4, terminal_columns); };
   auto text = fmt::format("certificate: {}\n", certificate_summary(certificate));
   for (const auto& gate : certificate["gates"]) {
     const auto c = gate_cells(gate);
-    text += wrapped(gate["name"].get<std::string>() + ": " + c.verdict, terminal_columns, "  ");
+    text += sentence(gate["name"].get<std::string>() + ": " + c.verdict);
     auto figures = fmt::format("{} against {}: {} ({:.0f} % interval {}; at most {})",
                                gate["arm"].get<std::string>(), gate["against"].get<std::string>(),
                                c.difference, 100 * confidence, c.interval, c.at_most);
@@ -96,48 +76,66 @@ std::string certificate_text(const ordered_json& certificate) {
     if (c.max_bits != "-") figures += fmt::format(" (at most {})", c.max_bits);
     text += inner(figures + ", seeds " + c.seeds);
   }
-  text += wrapped(fmt::format("commit {}, protocol {}, numerics {}", certificate["commit"].get<std::string>(),
-                              certificate["protocol"].dump(), certificate["numerics"].dump()),
-                  terminal_columns, "  ");
+  text +=
+      sentence(fmt::format("commit {}, protocol {}, numerics {}", certificate["commit"].get<std::string>(),
+                           certificate["protocol"].dump(), certificate["numerics"].dump()));
   for (const auto& arm : certificate["arms"]) {
     const auto name = arm["name"].get<std::string>();
-    text += wrapped(fmt::format("{}: config {}", name, short_hash(arm["config_fingerprint"])),
-                    terminal_columns, "  ");
+    text += sentence(fmt::format("{}: config {}", name, short_hash(arm["config_fingerprint"])));
     for (const auto& run : certificate["runs"])
       if (run["arm"] == name)
         text +=
             inner(fmt::format("seed {}: global hash {}", run["seed"].dump(), short_hash(run["global_hash"])));
   }
-  for (const auto& note : certificate["notes"]) text += wrapped(note, terminal_columns, "  ");
+  for (const auto& note : certificate["notes"]) text += sentence(note);
+  return text;
+}
+
+/// Arms have the columns that the figures leave to their names.
+std::string arms_in_columns(const ordered_json& report) {
+  constexpr std::size_t usual_name = 18, min_name = 4;
+  std::vector<std::vector<std::string>> rows(1);
+  std::vector<std::size_t> widths;
+  for (const auto& column : columns()) {
+    if (column.terminal.width == 0) continue;
+    rows.front().emplace_back(column.terminal.heading);
+    widths.push_back(column.terminal.width);
+  }
+  for (const auto& arm : report["arms"]) {
+    std::vector<std::string> cells;
+    for (const auto& column : columns())
+      if (column.terminal.width > 0) cells.push_back(column.cell(arm));
+    for (std::size_t i = 0; i < cells.size(); ++i) widths[i] = std::max(widths[i], columns_of(cells[i]));
+    rows.push_back(std::move(cells));
+  }
+  std::size_t figures = 0;
+  for (const auto width : widths) figures += 1 + width;
+  const auto room = terminal_columns - std::min(terminal_columns, figures);
+  const auto name_width = std::max(min_name, std::min(usual_name, room));
+  std::string text;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const auto name = r == 0 ? std::string("arm") : report["arms"][r - 1]["name"].get<std::string>();
+    auto line = padded(short_name(name, name_width), name_width);
+    for (std::size_t i = 0; i < widths.size(); ++i) line += " " + padded(rows[r][i], widths[i]);
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
   return text;
 }
 
 }  // namespace
 
 std::string terminal_report(const ordered_json& report) {
-  std::string text;
-  const auto row = [&](const std::string& name, const auto& cell_of) {
-    auto line = padded(name.substr(0, 18), 18);
-    for (const auto& column : columns())
-      if (column.terminal.width > 0) line += " " + padded(cell_of(column), column.terminal.width);
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  };
-  row("arm", [](const Column& column) { return std::string(column.terminal.heading); });
+  auto text = arms_in_columns(report) + "\n";
   for (const auto& arm : report["arms"])
-    row(arm["name"], [&](const Column& column) { return column.cell(arm); });
-  text += "\n";
-  for (const auto& arm : report["arms"])
-    text += wrapped(arm["name"].get<std::string>() + ": " + arm["verdict"].get<std::string>(),
-                    terminal_columns, "  ");
+    text += sentence(arm["name"].get<std::string>() + ": " + arm["verdict"].get<std::string>());
   text += "\n";
   if (report["target_loss"].is_number())
     text +=
-        wrapped(fmt::format("sent: by a replica; bits: per parameter and step; target: time to a loss of {}",
-                            loss_words(report["target_loss"])),
-                terminal_columns, "  ");
-  if (const auto steps = outer_steps(report); !steps.empty()) text += wrapped(steps, terminal_columns, "  ");
-  for (const auto& note : report["notes"]) text += wrapped(note, terminal_columns, "  ");
+        sentence(fmt::format("sent: by a replica; bits: per parameter and step; target: time to a loss of {}",
+                             loss_words(report["target_loss"])));
+  if (const auto steps = outer_steps(report); !steps.empty()) text += sentence(steps);
+  for (const auto& note : report["notes"]) text += sentence(note);
   if (report.contains("certificate")) text += "\n" + certificate_text(report["certificate"]);
   return text;
 }

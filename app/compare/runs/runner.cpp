@@ -19,6 +19,7 @@
 #include "isthmus/base/file.h"
 #include "isthmus/base/progress.h"
 #include "run/output/exit_codes.h"
+#include "run/output/terminal.h"
 #include "run/process/process.h"
 #include "run/process/signals.h"
 
@@ -102,7 +103,7 @@ class Runner {
       : comparison_(comparison),
         options_(options),
         signals_([this](int, int count) { interrupts_ = count; }),
-        progress_(options.out, isatty(fileno(options.out)) == 1, 20s) {
+        progress_(options.out, is_terminal(options.out), 20s) {
     // Check every folder before anything is started: it may belong to another comparison.
     for (const auto& run : comparison.runs) states_.push_back(state_of(run));
     for (std::size_t i = 0; i < states_.size(); ++i) {

@@ -24,6 +24,9 @@
     if (v < 5970) return `${Math.round(v / 60)} min`;
     return v < 172800 ? `${(v / 3600).toFixed(1)} h` : `${(v / 86400).toFixed(1)} days`;
   });
+  const clock = (at) => at.toLocaleTimeString("en-GB");
+  // With the date, unless it is today's.
+  const moment = (at) => (at.toDateString() === new Date().toDateString() ? "" : `${at.toLocaleDateString("en-CA")} `) + clock(at);
   const short = (value) => words(value, (v) => `${v.toFixed(Math.abs(v) < 9.95 ? 2 : 1)} s`);
   const milliseconds = (value) => words(value, (v) => `${v.toFixed(v < 9.95 ? 1 : 0)} ms`);
   const plural = (n, one) => `${whole(n)} ${one}${n === 1 ? "" : "s"}`;
@@ -145,13 +148,18 @@
     ...(isNumber(status.settings.paused_after) ? [`Paused after step ${whole(status.settings.paused_after)}.`] : []),
     ...notes(status),
   ];
-  const showAlerts = (alerts) => {
-    const own = children(byId("alerts"), alerts.length, () => {
-      const out = element("p");
+  // A screen reader reads each alert that is added: one that stays keeps its element.
+  const showAlerts = (texts) => {
+    const alerts = byId("alerts");
+    const old = new Map([...alerts.children].map((alert) => [alert.textContent, alert]));
+    const added = (text) => {
+      const out = element("p", text);
       out.className = "alert";
       return out;
-    });
-    alerts.forEach((text, i) => put(own[i], text));
+    };
+    const wanted = [...new Set(texts)].map((text) => old.get(text) || added(text));
+    for (const alert of old.values()) if (!wanted.includes(alert)) alert.remove();
+    wanted.forEach((alert, i) => { if (alerts.children[i] !== alert) alerts.insertBefore(alert, alerts.children[i] || null); });
   };
 
   const stateOf = (member) => {
@@ -218,9 +226,8 @@
     const own = children(byId("lines"), lines.length, () => element("li", element("time"), element("span")));
     lines.forEach((line, i) => {
       const at = new Date(1000 * line.time);
-      put(own[i].firstElementChild, at.toLocaleTimeString("en-GB"));
+      put(own[i].firstElementChild, moment(at));
       own[i].firstElementChild.dateTime = at.toISOString();
-      own[i].firstElementChild.title = at.toLocaleString();
       put(own[i].lastElementChild, line.text);
     });
   };
@@ -232,6 +239,9 @@
   const scale = (title, more) => ({
     title: { display: true, text: title }, ticks: { maxRotation: 0, autoSkipPadding: 16 }, grid: {}, ...more,
   });
+  // Chart.js draws the lines of a legend without their dashes.
+  const dashedLabels = (drawn) => Chart.defaults.plugins.legend.labels.generateLabels(drawn)
+    .map((item) => ({ ...item, lineDash: drawn.data.datasets[item.datasetIndex].borderDash, lineWidth: 2 }));
   const chart = new Chart(byId("loss"), {
     type: "line",
     data: {
@@ -248,7 +258,7 @@
         y: scale("loss, nats per token", { grace: "5%", ticks: { includeBounds: false } }),
       },
       plugins: {
-        legend: { position: "bottom", labels: { usePointStyle: true, pointStyle: "line", pointStyleWidth: 30 } },
+        legend: { position: "bottom", onClick: null, labels: { usePointStyle: true, pointStyle: "line", pointStyleWidth: 30, generateLabels: dashedLabels } },
         tooltip: {
           callbacks: {
             title: (items) => (items.length > 0 ? `step ${whole(items[0].parsed.x)}` : ""),
@@ -268,7 +278,7 @@
       axis.grid.borderColor = colour("--line");
     }
     chart.options.plugins.legend.labels.color = colour("--ink");
-    chart.update("none");
+    chart.update(); // "none" would leave the points their old colour
   };
   // Leaves out the first tenth of training: the steep fall in it would flatten everything after it.
   const clip = () => {
@@ -276,6 +286,12 @@
     const last = Math.max(0, ...all.map((point) => point.x));
     const late = all.filter((point) => point.x >= last / 10).map((point) => point.y);
     chart.options.scales.y.max = byId("whole").checked || late.length < 8 ? undefined : Math.max(...late);
+  };
+  // A curve in words; empty without points.
+  const course = (what, curve) => {
+    if (curve.length === 0) return "";
+    const [first, last] = [curve[0], curve[curve.length - 1]].map(([step, loss]) => `${loss.toFixed(4)} at step ${whole(step)}`);
+    return first === last ? `${what}: ${last}.` : `${what}: from ${first} to ${last}.`;
   };
   let drawn = "";
   const showCurves = (run) => {
@@ -285,12 +301,10 @@
     chart.data.datasets[0].data = points(run.evaluations);
     chart.data.datasets[1].data = points(run.training);
     clip();
-    chart.update("none");
-    const [first, last] = [run.evaluations[0], run.evaluations[run.evaluations.length - 1]];
-    put(byId("loss-text"), !last ? "No step has been evaluated yet."
-      : first === last ? `Evaluation: ${last[1].toFixed(4)} at step ${whole(last[0])}.`
-        : `Evaluation: from ${first[1].toFixed(4)} at step ${whole(first[0])} to ${last[1].toFixed(4)} at step ${whole(last[0])}.`);
-    fill("evaluations", run.evaluations.slice(-50).reverse().map(([step, loss]) => [whole(step), fixed(4)(loss)]));
+    chart.update();
+    put(byId("loss-text"), `${course("Evaluation", run.evaluations) || "No step has been evaluated yet."} ${course("Training", run.training)}`.trim());
+    const trainedUntil = (step) => run.training.findLast((point) => point[0] <= step);
+    fill("evaluations", run.evaluations.slice(-50).reverse().map(([step, loss]) => [whole(step), fixed(4)(loss), fixed(4)((trainedUntil(step) || [])[1])]));
   };
   byId("whole").addEventListener("change", () => { clip(); chart.update("none"); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
@@ -298,7 +312,8 @@
 
   // ---- asking ----
 
-  let answered = performance.now(), alerts = [];
+  // Alerts name the time since when, not for how long: a text that changes would be read out again.
+  let answered = new Date(), busySince = null, alerts = [];
   const show = (answer) => {
     showLines(answer.lines);
     const { run } = answer;
@@ -310,9 +325,10 @@
     showLinks(run);
     showCurves(run);
     alerts = alertsOf(run.status);
-    const old = answer.age_seconds >= 10 ? [`The coordinator is busy: this status is more than ${duration(10 * Math.floor(answer.age_seconds / 10))} old.`] : [];
-    showAlerts([...old, ...alerts]);
-    put(byId("updated"), `Updated ${new Date().toLocaleTimeString("en-GB")}; the page asks the coordinator every second.`);
+    if (answer.age_seconds < 10) busySince = null;
+    else busySince ||= new Date(Date.now() - 1000 * answer.age_seconds);
+    showAlerts([...(busySince ? [`The coordinator is busy: this status is of ${moment(busySince)}.`] : []), ...alerts]);
+    put(byId("updated"), `Updated ${clock(new Date())}; the page asks the coordinator every second.`);
   };
   const look = async () => {
     try {
@@ -322,12 +338,11 @@
       else if (!response.ok) throw new Error(`status ${response.status}`);
       else {
         show(await response.json());
-        answered = performance.now();
+        answered = new Date();
       }
     } catch {
-      const silent = Math.max(1, Math.round((performance.now() - answered) / 10000)) * 10;
-      if (performance.now() - answered > patience)
-        showAlerts([`No answer from the coordinator for about ${duration(silent)}. Below is the last status; the run may have ended.`, ...alerts]);
+      if (new Date() - answered > patience)
+        showAlerts([`No answer from the coordinator since ${moment(answered)}. Below is the last status; the run may have ended.`, ...alerts]);
     }
     setTimeout(look, pollEvery);
   };

@@ -1,14 +1,14 @@
 #include "run/metrics/diagnosis.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <sstream>
 
 #include "isthmus/base/progress.h"
 #include "isthmus/base/text.h"
+#include "run/output/lines.h"
+#include "run/output/terminal.h"
 
 namespace isthmus::app {
 
@@ -100,26 +100,12 @@ std::string coloured(const std::string& text, Level level, bool colours) {
   return colours ? colour_codes.at(static_cast<std::size_t>(level)) + text + "\033[0m" : text;
 }
 
-std::string cut(const std::string& text, std::size_t most) {
-  return text.size() <= most ? text : text.substr(0, most - 1) + "~";
-}
-
-/// Breaks a text into lines of at most `width`. The first line is indented by `first`, the others by
-/// `indent`.
-std::string wrapped(const std::string& text, std::size_t first) {
-  constexpr std::size_t indent = 5;
-  std::string out, line(first, ' ');
-  bool begun = false;
-  std::istringstream words_of_text(text);
-  for (std::string word; words_of_text >> word; begun = true) {
-    if (begun && line.size() + 1 + word.size() > width) {
-      out += line + "\n";
-      line = std::string(indent, ' ') + word;
-    } else {
-      line += (begun ? " " : "") + word;
-    }
-  }
-  return out + line + "\n";
+/// "FROM -> TO" in at most `most` columns: a long name leaves the other one at least half of them.
+std::string way_of(const std::string& from, const std::string& to, std::size_t most) {
+  const auto room = most - 4;
+  const auto own = std::max(room / 2, room - std::min(room, to.size()));
+  const auto begin = short_name(from, own);
+  return begin + " -> " + short_name(to, room - begin.size());
 }
 
 std::vector<std::string> checks_of(const std::vector<MachineReport>& machines) {
@@ -154,10 +140,10 @@ std::string cells_of(const std::vector<MachineReport>& machines, bool colours) {
     const auto last = std::min(first + machines_a_row, machines.size());
     out += fmt::format("{:<{}}", "", check_width);
     for (auto m = first; m < last; ++m)
-      out += fmt::format("{:<{}}", cut(machines[m].name, cell_width - 1), cell_width);
+      out += fmt::format("{:<{}}", short_name(machines[m].name, cell_width - 1), cell_width);
     end_line(out);
     for (const auto& check : checks) {
-      out += fmt::format("{:<{}}", cut(check, check_width - 1), check_width);
+      out += fmt::format("{:<{}}", short_name(check, check_width - 1), check_width);
       for (auto m = first; m < last; ++m) {
         const auto level = cell_of(machines[m], check);
         const auto text = fmt::format("{:<{}}", level ? word_of(*level) : "-", cell_width);
@@ -185,7 +171,7 @@ std::string paths_of(const Diagnosis& diagnosis, bool colours) {
       if (finding.check == name) level = std::max(level, finding.level);
     }
     const bool dialled = path.problem.empty() && !path.address.empty();
-    out += fmt::format("{:<34}{}{:>14}{:>18}\n", cut(name, 33),
+    out += fmt::format("{:<34}{}{:>14}{:>18}\n", way_of(path.from, path.to, 33),
                        coloured(fmt::format("{:<6}", word_of(level)), level, colours),
                        dialled ? fmt::format("{:.1f} ms", path.round_trip_ms) : "-",
                        rate_of(path.bytes_per_second));
@@ -199,10 +185,12 @@ std::string paths_of(const Diagnosis& diagnosis, bool colours) {
 void tell(std::string& out, const std::string& where, const Finding& finding, bool colours) {
   if (finding.level == Level::ok) return;
   // Wrap first: colour codes have no width.
-  const auto text = wrapped(fmt::format("{} {}: {}", word_of(finding.level), where, finding.says), 0);
+  constexpr std::size_t indent = 5;
+  const auto text =
+      in_lines(fmt::format("{} {}: {}", word_of(finding.level), where, finding.says), indent, width);
   const std::string word = word_of(finding.level);
   out += coloured(word, finding.level, colours) + text.substr(word.size());
-  if (!finding.todo.empty()) out += wrapped(finding.todo, 5);
+  if (!finding.todo.empty()) out += in_lines(std::string(indent, ' ') + finding.todo, indent, width);
 }
 
 }  // namespace
@@ -297,7 +285,7 @@ std::string table_of(const Diagnosis& diagnosis, bool colours) {
 
 void print(const Diagnosis& diagnosis, JsonOutput& output) {
   output.print(to_json(diagnosis));
-  if (!output.wanted()) fmt::print("{}", table_of(diagnosis, isatty(STDOUT_FILENO) == 1));
+  if (!output.wanted()) fmt::print("{}", table_of(diagnosis, wants_colours(stdout)));
 }
 
 }  // namespace isthmus::app

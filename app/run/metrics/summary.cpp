@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "isthmus/base/progress.h"
+#include "run/output/lines.h"
 #include "run/output/version.h"
 
 namespace isthmus::app {
@@ -52,7 +53,7 @@ std::string gradients_row(const ordered_json& gradients) {
     rounds = gradient["outlier_rounds"];
     worst = name;
   }
-  if (!worst.empty()) return fmt::format("{:.32} was an outlier in {} rounds", worst, rounds);
+  if (!worst.empty()) return fmt::format("{} was an outlier in {} rounds", short_name(worst, 32), rounds);
   return fmt::format("outer gradients' norms {:.3g} to {:.3g}, cosines from {:.2f}", smallest, largest,
                      cosine);
 }
@@ -135,16 +136,17 @@ ordered_json summary_json(Experiment& experiment, const RunReport& report) {
 std::string summary_table(const ordered_json& s, const std::string& sample) {
   std::string text;
   const auto row = [&](std::string_view name, const std::string& value) {
-    text += fmt::format("  {:<13} {}\n", name, value);
+    constexpr std::size_t margin = 16;
+    text += in_lines(fmt::format("  {:<13} {}", name, value), margin);
   };
   if (!sample.empty()) text += "\n--- sample of the global parameters\n" + sample + "\n---\n";
 
   text += "\n";
   const auto steps = s["steps"].get<double>() - s["first_step"].get<double>();
   const double train = s["train_seconds"];
-  row("run", fmt::format("{}: {}, {} replicas, {:.2f} M parameters", s["run"].get<std::string>(),
-                         s["method"].get<std::string>(), s["replicas"].get<int>(),
-                         s["parameters"].get<double>() / 1e6));
+  row("run", fmt::format("{}: {}, {} replicas, {:.2f} M parameters",
+                         short_name(s["run"].get<std::string>(), 63), s["method"].get<std::string>(),
+                         s["replicas"].get<int>(), s["parameters"].get<double>() / 1e6));
   row("trained", fmt::format("{} steps{} in {} ({:.1f} M tokens, {:.1f}k tokens/s)", steps,
                              s["stopped"].get<bool>() ? " (stopped early)" : "", format_duration(train),
                              s["tokens"].get<double>() / 1e6, ratio(s["tokens"].get<double>(), train) / 1e3));
@@ -189,8 +191,8 @@ std::string summary_table(const ordered_json& s, const std::string& sample) {
                     ? fmt::format("{} of fragments", rounds)
                     : fmt::format("{} of fragments, {} of warm-up gradients", rounds, warmup_rounds));
   row("global hash", fmt::format("{}, equal on all replicas", hash.substr(0, 16)));
-  row("files", s["folder"].get<std::string>());
-  return text;
+  // A path stays on its line, however long.
+  return text + fmt::format("  {:<13} {}\n", "files", s["folder"].get<std::string>());
 }
 
 }  // namespace isthmus::app

@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <string_view>
 
 namespace isthmus::app {
@@ -21,7 +22,17 @@ void put(std::string_view text) {
 constexpr std::string_view begin = "\x1b[?1049h\x1b[?25l";  // alternate screen, hidden cursor
 constexpr std::string_view end = "\x1b[?25h\x1b[?1049l";
 
+/// Empty without it.
+std::string_view environment(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nothing here changes it
+  return value == nullptr ? std::string_view() : value;
+}
+
 }  // namespace
+
+bool is_terminal(std::FILE* stream) { return isatty(fileno(stream)) == 1 && environment("TERM") != "dumb"; }
+
+bool wants_colours(std::FILE* stream) { return is_terminal(stream) && environment("NO_COLOR").empty(); }
 
 Terminal::Terminal() {
   tcgetattr(STDIN_FILENO, &before_);
@@ -36,7 +47,7 @@ Terminal::~Terminal() {
   tcsetattr(STDIN_FILENO, TCSAFLUSH, &before_);
 }
 
-bool Terminal::there() { return isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1; }
+bool Terminal::there() { return isatty(STDIN_FILENO) == 1 && is_terminal(stdout); }
 
 Terminal::Size Terminal::size() {
   winsize now{};

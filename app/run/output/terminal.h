@@ -5,10 +5,16 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdio>
 #include <string>
 #include <vector>
 
 namespace isthmus::app {
+
+/// Whether the stream is a terminal that can redraw a line: TERM=dumb cannot.
+[[nodiscard]] bool is_terminal(std::FILE* stream);
+/// Whether to print colours there: on such a terminal, unless the user has set NO_COLOR (no-color.org).
+[[nodiscard]] bool wants_colours(std::FILE* stream);
 
 class Terminal {
  public:
@@ -18,7 +24,7 @@ class Terminal {
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
-  [[nodiscard]] static bool there();  ///< whether both are a terminal
+  [[nodiscard]] static bool there();  ///< whether both are a terminal that it can draw on
 
   struct Size {
     std::size_t columns, rows;

@@ -1,19 +1,19 @@
 #include "worker/training/console.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "isthmus/base/say.h"
 #include "participant/participant.h"
+#include "run/output/terminal.h"
 
 namespace isthmus::app {
 
 Console::Console(std::string name, bool quiet)
     : name_(std::move(name)),
-      progress_(quiet ? nullptr : std::make_unique<Progress>(stdout, isatty(STDOUT_FILENO) == 1)) {}
+      progress_(quiet ? nullptr : std::make_unique<Progress>(stdout, is_terminal(stdout))) {}
 
 void Console::say(const std::string& text) {
   records_->add(outer_sync::protocol::RecordKind::log, text);
