@@ -123,6 +123,7 @@ class Launch final : public LocalRun {
   // ---- the folder ----
 
   void take_folder(const std::atomic<int>& interrupts) {
+    if (!request_.resume && !plan_.starts_all()) folder_.refuse_unfinished();
     if (!request_.resume) make_room(experiment_.folder());
     lock_.emplace(experiment_.folder(), patience_with_the_killed);
     if (request_.started_fd >= 0 || links_.agent_lives_here()) links_.connect_here(interrupts);

@@ -124,6 +124,16 @@ std::string LaunchFolder::summary() const { return text_if_there(path() / "summa
 
 bool LaunchFolder::run_is_unfinished() const { return may_be_there(path() / "coordinator.state"); }
 
+void LaunchFolder::refuse_unfinished() const {
+  if (!run_is_unfinished()) return;
+  throw Error(
+      ErrorKind::config,
+      fmt::format("{0} holds a run that has not ended, and workers that this launch does not start may be "
+                  "training; continue with isthmus launch --resume {0}, or, to begin anew, end all its "
+                  "workers and move the folder away",
+                  path().string()));
+}
+
 std::optional<std::filesystem::file_time_type> LaunchFolder::ended_at() const {
   std::error_code none;
   const auto end = std::filesystem::last_write_time(path() / "summary.json", none);

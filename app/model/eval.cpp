@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -10,14 +11,17 @@
 #include <optional>
 
 #include "isthmus/base/error.h"
+#include "isthmus/base/progress.h"
 #include "model/trained_model.h"
 #include "run/output/json_output.h"
 #include "run/output/lines.h"
+#include "run/output/terminal.h"
 #include "worker/setup/model_setup.h"
 
 namespace isthmus::app {
 
 namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
 
 namespace {
 
@@ -41,6 +45,7 @@ class WholeCorpus {
 
   Evaluation evaluate(std::span<const float> parameters) {
     setup_.inference.load(parameters);
+    for (const auto& set : setup_.corpus.sets()) targets_ += set.tokens(data::Split::train) - 1;
     for (const auto& set : setup_.corpus.sets()) {
       const auto targets = set.tokens(data::Split::train) - 1;
       for (std::uint64_t at = 0; at < targets;) {
@@ -48,12 +53,26 @@ class WholeCorpus {
         const auto rows = std::clamp<std::uint64_t>((targets - at) / seq_len_, 1, batch_);
         add(set, at, rows, length);
         at += rows * length;
+        show_progress();
       }
     }
     return all_;
   }
 
  private:
+  /// Only if it takes long.
+  void show_progress() {
+    const auto elapsed = std::chrono::duration<double>(Clock::now() - begin_).count();
+    if (!progress_ && elapsed < 3) return;
+    if (!progress_) progress_.emplace(stderr, is_terminal(stderr));
+    const auto done = static_cast<double>(all_.sum.tokens) / static_cast<double>(targets_);
+    progress_->update(format_bar(done, fmt::format("{} of {} tokens, loss {:.4f}, ETA {}",
+                                                   format_count(static_cast<double>(all_.sum.tokens)),
+                                                   format_count(static_cast<double>(targets_)),
+                                                   all_.sum.nats / static_cast<double>(all_.sum.tokens),
+                                                   format_duration(elapsed * (1 - done) / done))));
+  }
+
   void add(const data::DataSet& set, std::uint64_t at, std::uint64_t rows, std::uint64_t length) {
     const auto row_bytes = (length + 1) * width_;
     for (std::uint64_t r = 0; r < rows; ++r) {
@@ -89,6 +108,9 @@ class WholeCorpus {
   std::unique_ptr<data::HostBuffer> host_;
   std::unique_ptr<data::DeviceBuffer> buffer_;
   Evaluation all_;
+  std::uint64_t targets_ = 0;
+  const Clock::time_point begin_ = Clock::now();
+  std::optional<Progress> progress_;
 };
 
 Evaluation evaluate(TrainedModel& model, const fs::path& all_of) {

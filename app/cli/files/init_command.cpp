@@ -197,6 +197,8 @@ int make_run(const InitFlags& flags) {
     if (!site.by_hand) continue;
     say_line(fmt::format("{}: copy {} and the folder {}/{} to this site, under the same names.", site.name,
                          out.string(), run.certs, site.name));
+    next.insert(next.begin() + 1, {fmt::format("isthmus doctor {} --name {}", file, site.name),
+                                   fmt::format("at {}, meanwhile", site.name)});
     next.insert(next.end() - 1, {fmt::format("isthmus worker {} --name {}", file, site.name),
                                  fmt::format("at {}: starts its worker", site.name)});
   }

@@ -147,7 +147,9 @@ std::string summary_table(const ordered_json& s, const std::string& sample) {
   row("run", fmt::format("{}: {}, {} replicas, {:.2f} M parameters",
                          short_name(s["run"].get<std::string>(), 63), s["method"].get<std::string>(),
                          s["replicas"].get<int>(), s["parameters"].get<double>() / 1e6));
-  row("trained", fmt::format("{} steps{} in {} ({:.1f} M tokens, {:.1f}k tokens/s)", steps,
+  const auto from = s["first_step"].get<std::uint64_t>();
+  row("trained", fmt::format("{} steps{}{} in {} ({:.1f} M tokens, {:.1f}k tokens/s)", steps,
+                             from > 0 ? fmt::format(" from step {} on", from) : "",
                              s["stopped"].get<bool>() ? " (stopped early)" : "", format_duration(train),
                              s["tokens"].get<double>() / 1e6, ratio(s["tokens"].get<double>(), train) / 1e3));
   if (s.contains("final_eval_loss")) {
