@@ -135,7 +135,8 @@ class Worker final : public TrainingHooks {
     if (participant_.resumed()) checkpoints_.leave_later_than(participant_.first_step());
     const auto rank = node_.status().rank();
     const auto threads = config_.trainer.threads;
-    say(fmt::format("member {} of {}, {}, {}{}", rank.index + 1, rank.of, to_string(setup_.hardware.precision),
+    say(fmt::format("member {} of {}, {}, {}{}", rank.index + 1, rank.of,
+                    to_string(setup_.hardware.precision),
                     threads > 0 ? fmt::format("{} threads", threads) : "all cores",
                     ranks_ ? fmt::format(" in each of {} ranks", config_.replica.ranks) : ""));
     if (config_.outer.data_parallel() && rank.of > 1) training_.join_gloo();
