@@ -299,7 +299,7 @@ TEST(StateStream, SixteenLearnersAreServedAtATime) {
   for (std::size_t i = 0; i < PeerMesh::max_fetchers; ++i) fetchers.emplace_back().dial(donor.info());
   StreamFetcher late;
   EXPECT_THAT(late.problem([&] { late.dial(donor.info()); }), HasSubstr("no state from donor at "));
-  EXPECT_THAT(donor.said(), HasSubstr("already serving the state to 16 others"));
+  EXPECT_THAT(donor.said(), HasSubstr("no place: 16 others copy the state here"));
   for (auto& fetcher : fetchers) expect_equal(fetcher.fetch({0, 3}), snapshot_of(fetcher.layout, {0, 3}));
   fetchers.pop_front();  // makes room
   while (!late.problem([&] { late.dial(donor.info()); }).empty()) {
