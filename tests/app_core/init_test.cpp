@@ -139,7 +139,7 @@ TEST_F(Init, WritesAConfigThatLoadsWithItsValues) {
   }
   EXPECT_THAT(
       read_text(file),
-      AllOf(HasSubstr("# docs/models.md lists all presets"), HasSubstr("isthmus plan FILE --step-time 500ms"),
+      AllOf(HasSubstr("# docs/models.md lists all presets"), HasSubstr("isthmus plan FILE --step-time 570ms"),
             Not(HasSubstr("This file is a recipe")), Not(HasSubstr("home.example:7000 #"))));
 }
 
