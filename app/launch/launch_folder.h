@@ -57,7 +57,7 @@ class LaunchFolder {
   [[nodiscard]] std::string summary() const;
   /// Whether the coordinator's state is there, which it removes at the end of the run.
   [[nodiscard]] bool run_is_unfinished() const;
-  /// Throws Error(config) if the run is unfinished: it may go on at workers that `launch` does not start.
+  /// Throws Error(config) if the run is unfinished: workers that `launch` does not start may be training.
   void refuse_unfinished() const;
   /// When the run ended in order, by the time of its summary; nullopt if it has not ended, or continues.
   [[nodiscard]] std::optional<std::filesystem::file_time_type> ended_at() const;

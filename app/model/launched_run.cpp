@@ -408,7 +408,8 @@ class LaunchedRun {
                          unreachable_.front());
     if (std::ranges::any_of(run_.sites, [](const Site& site) { return site.is_elsewhere(); })) {
       const auto copy = fmt::format(
-          "copy WORKER/checkpoints from where a worker ran to {}/WORKER/checkpoints", folder_.string());
+          "copy WORKER/checkpoints from where a worker ran to {}/WORKER/checkpoints, or export there",
+          folder_.string());
       if (LaunchFolder(run_).ended_at()) return copy;
       return fmt::format("{}, or isthmus launch --resume {} and repeat this command while the run is live",
                          copy, folder_.string());

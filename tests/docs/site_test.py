@@ -117,7 +117,7 @@ class Site(unittest.TestCase):
         self.check_page("how-it-works.html", 1280, "How it works", "pictures/fragments.svg")
 
     def test_front_page_on_a_phone(self):
-        self.check_page("isthmus.html", 500, "What Isthmus is", "losses.svg")
+        self.check_page("isthmus.html", 500, "What Isthmus is", "pictures/far-sites.svg")
 
     def test_everyone_can_use_the_pages(self):
         browser = page_check.Browser(self.temporary.name)

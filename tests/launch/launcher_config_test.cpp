@@ -89,7 +89,7 @@ TEST_P(RefusedLauncher, ByPlaceAndWhatWasExpected) {
 
 const std::vector<Bad> bad = {
     {"TwoLaunchers", "launch: {ssh: a, slurm: [--x]}",
-     "sites.eu.launch has more than one of ssh, slurm and image"},
+     "sites.eu.launch has more than one of ssh, slurm, image and by_hand"},
     {"AnOptionAsAHost", "launch: {ssh: -oProxyCommand=x}", "does not begin with '-'"},
     {"TwoLines", "launch: {ssh: a, setup: [\"a\\nb\"]}", "expected lists of single lines"},
     {"NoList", "launch: {ssh: a, setup: true}",

@@ -189,15 +189,16 @@ int make_run(const InitFlags& flags) {
   if (makes_certificates)
     say_line(fmt::format("{}: its certificates. Keep ca.key there secret: anyone with it can join the run.",
                          run.certs));
+  const auto* waits = std::ranges::any_of(run.sites, &NewSite::by_hand) ? " --wait 600" : "";
   std::vector<std::pair<std::string, std::string>> next = {
-      {fmt::format("isthmus doctor {}", file), "checks the machines and the links between them"},
+      {fmt::format("isthmus doctor {}{}", file, waits), "checks the machines and the links between them"},
       {fmt::format("isthmus launch {}", file), "starts the run at all sites"},
       {fmt::format("isthmus top {}", file), "shows its progress, in another terminal"}};
   for (const auto& site : run.sites) {
     if (!site.by_hand) continue;
     say_line(fmt::format("{}: copy {} and the folder {}/{} to this site, under the same names.", site.name,
                          out.string(), run.certs, site.name));
-    next.insert(next.begin() + 1, {fmt::format("isthmus doctor {} --name {}", file, site.name),
+    next.insert(next.begin() + 1, {fmt::format("isthmus doctor {}{} --name {}", file, waits, site.name),
                                    fmt::format("at {}, meanwhile", site.name)});
     next.insert(next.end() - 1, {fmt::format("isthmus worker {} --name {}", file, site.name),
                                  fmt::format("at {}: starts its worker", site.name)});

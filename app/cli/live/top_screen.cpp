@@ -209,7 +209,7 @@ std::vector<std::string> timeline(const nlohmann::json& status) {
     std::string before;
     for (const auto* round : own) {
       if (round == &shown_round) break;
-      before += seconds(took(round), "{:.2f} ");
+      before += seconds(took(round), "{:.2f}") + " ";
     }
     lines.push_back(fmt::format("{:<8} {:>8} {:>10} {:>9} {:>8} {:>8}  {}", fragment,
                                 shown_round.at("round").get<std::uint64_t>(),

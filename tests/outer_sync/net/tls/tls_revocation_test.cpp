@@ -104,7 +104,8 @@ TEST_F(Tls, OneCertificateIsGivenTheStateTwiceAtATime) {
   fetchers.clear();
   visited.over = true;
   run.expect_one_end({0, 1});
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("no place: r2 copies the state here already"));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("no place: r2 copies the state here already"));
 }
 
 TEST_F(Tls, AHandshakeThatEndsAfterTheRevocationIsNoGood) {
