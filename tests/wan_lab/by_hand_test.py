@@ -5,6 +5,7 @@ Real programs in network namespaces: home runs the coordinator and a reducer; eu
 with 77 and the reason if this machine cannot have a lab.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -77,7 +78,25 @@ class ByHand(unittest.TestCase):
 
     def kill(self, *words):
         for process in self.processes(*words):
-            os.kill(process, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    def lose_power(self, place):
+        """Kills all processes there, also those that others start meanwhile."""
+        def here():
+            found = []
+            for process in self.processes():
+                try:
+                    if os.readlink(f"/proc/{process}/cwd").startswith(str(self.folder / place)):
+                        found.append(process)
+                except OSError:
+                    pass
+            return found
+        while processes := here():
+            for process in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.05)
 
     def log(self):
         return (self.folder / "home/runs/two/launch.log").read_text()
@@ -136,12 +155,7 @@ class ByHand(unittest.TestCase):
         self.wait("us has copied the state", lambda: "us copies the state from 1 member, through reducer-0" in self.log())
         self.wait_for_steps()
 
-        self.kill("launch")  # with its agent, which belongs to home like the coordinator and the reducer
-        self.kill("--name", "reducer-0")
-        self.kill("coordinator")
-        for process in self.processes():
-            if os.readlink(f"/proc/{process}/cwd").startswith(str(self.folder / "home")):
-                os.kill(process, signal.SIGKILL)
+        self.lose_power("home")
         self.run_at("home", "launch", "--detach", "--resume", "runs/two")
         self.wait_for_steps()
 
