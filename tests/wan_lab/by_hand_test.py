@@ -82,7 +82,7 @@ class ByHand(unittest.TestCase):
                 os.kill(process, signal.SIGKILL)
 
     def lose_power(self, place):
-        """Kills all processes there, also those that others start meanwhile."""
+        """Kills all processes there, and the ones started meanwhile."""
         def here():
             found = []
             for process in self.processes():
