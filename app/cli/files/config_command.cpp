@@ -1,7 +1,6 @@
 #include "cli/files/config_command.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -16,6 +15,7 @@
 #include "run/experiment/experiment.h"
 #include "run/experiment/removed_keys.h"
 #include "run/output/json_output.h"
+#include "run/output/terminal.h"
 
 namespace isthmus::app {
 namespace {
@@ -119,7 +119,7 @@ std::string explanation_of(const Item& item) {
 
 int print_reference(bool as_json) {
   JsonOutput json(as_json);
-  if (!as_json && isatty(STDOUT_FILENO) == 1) {
+  if (!as_json && is_terminal(stdout)) {
     for (const auto& item : all_keys()) fmt::print("{}\n", explanation_of(item));
   } else if (!as_json) {
     fmt::print("{}", reference());

@@ -29,7 +29,6 @@ using outer_sync::tls::Authority;
 namespace {
 
 constexpr int certificate_days = 365;
-constexpr std::string_view reducer_name = "reducer-0";  ///< `launch` starts it
 
 struct InitFlags {
   std::string recipe, sites, data, coordinator, name, out;
@@ -115,23 +114,17 @@ NewRun new_run(const InitFlags& flags, bool asks) {
   return run;
 }
 
-/// Names of the processes that get a certificate.
-std::vector<std::string> certificate_names(const NewRun& run) {
-  std::vector<std::string> names = {outer_sync::tls::coordinator_name};
-  for (const auto& site : run.sites) names.push_back(site.name);
-  if (needs_reducer(run.sites)) names.emplace_back(reducer_name);
-  names.insert(names.end(), {"operator", std::string(watcher_name)});
-  return names;
-}
-
-void make_certificates(const NewRun& run, const fs::path& folder) {
-  const auto authority = Authority::create(folder, run.name);
-  for (const auto& name : certificate_names(run)) {
-    const auto role = outer_sync::tls::role_for(name, name == watcher_name   ? "observer"
-                                                      : name == reducer_name ? "reducer"
-                                                                             : "");
-    (void)authority.issue(name, certificate_days, role);
-  }
+/// One for each process.
+void make_certificates(const Experiment& experiment, const fs::path& folder) {
+  const auto authority = Authority::create(folder, experiment.run.name);
+  const auto issue = [&](const std::string& name, const std::string& role) {
+    (void)authority.issue(name, certificate_days, outer_sync::tls::role_for(name, role));
+  };
+  for (const auto& name : {std::string(outer_sync::tls::coordinator_name), std::string("operator")})
+    issue(name, "");
+  for (const auto& name : worker_names(experiment)) issue(name, "");
+  for (const auto& name : reducer_names(experiment)) issue(name, "reducer");
+  issue(std::string(watcher_name), "observer");
 }
 
 /// Throws Error(config) if the run's certificates exist: nothing is overwritten.
@@ -151,9 +144,9 @@ void write_run(const NewRun& run, const std::string& text, const fs::path& out, 
   try {
     file.write(std::as_bytes(std::span(text)));
     file.sync();
-    (void)load_experiment(out, {});
+    const auto experiment = load_experiment(out, {});
     has_begun = makes_certificates;
-    if (makes_certificates) make_certificates(run, run.certs);
+    if (makes_certificates) make_certificates(experiment, run.certs);
   } catch (...) {
     std::error_code ignored;
     fs::remove(out, ignored);

@@ -155,6 +155,11 @@ std::string in_brackets(const std::string& host) {
   return host.find(':') != host.npos && !host.starts_with('[') ? fmt::format("[{}]", host) : host;
 }
 
+/// Where a process listens that others dial at this host.
+std::string all_addresses(const std::string& host, int port) {
+  return fmt::format("{}:{}", host.starts_with('[') ? "[::]" : "0.0.0.0", port);
+}
+
 std::vector<Item> site_items(const NewRun& run) {
   std::vector<Item> items;
   const auto here = outer_sync::parse_address(run.coordinator, "--coordinator");
@@ -182,8 +187,7 @@ std::vector<Item> site_items(const NewRun& run) {
     const auto host = site.is_elsewhere() ? site.host : in_brackets(here.host);
     auto port = site.port != 0 ? site.port : first_port;
     while (site.port == 0 && !taken[host].insert(port).second) ++port;
-    items.push_back(text_item(key("network.listen"),
-                              fmt::format("{}:{}", host.starts_with('[') ? "[::]" : "0.0.0.0", port)));
+    items.push_back(text_item(key("network.listen"), all_addresses(host, port)));
     items.push_back(text_item(key("network.advertise"), fmt::format("{}:{}", host, port)));
   }
   return items;
@@ -194,8 +198,7 @@ void add_reducer(std::vector<Item>& network, const std::string& coordinator) {
   const auto port = here.port == first_port ? first_port + 1 : first_port;
   const auto host = in_brackets(here.host);
   network.insert(network.begin(), number_item("reducers", 1));  // in no section, so not between its keys
-  network.push_back(
-      text_item("network.listen", fmt::format("{}:{}", host.starts_with('[') ? "[::]" : "0.0.0.0", port)));
+  network.push_back(text_item("network.listen", all_addresses(host, port)));
   network.push_back(text_item("network.advertise", fmt::format("{}:{}", host, port)));
 }
 
