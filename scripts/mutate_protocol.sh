@@ -23,7 +23,7 @@ compiler=(g++)
 
 core=(outer_sync/protocol/*.cpp outer_sync/protocol/coordinator/{,*/}*.cpp outer_sync/core/{address,layout}.cpp)
 simulator=("${core[@]}" tests/simulation/*.cpp)
-units=(tests/outer_sync/coordinator/{coordinator,ending,giving_up,going_back,join,newcomers,records,restart,resume,sealing,survivors,view_plan}_test.cpp)
+units=(tests/outer_sync/protocol/member_test.cpp tests/outer_sync/coordinator/{coordinator,ending,giving_up,going_back,join,newcomers,records,restart,resume,sealing,survivors,view_plan}_test.cpp)
 tests=("${core[@]}" tests/outer_sync/protocol/cluster.cpp "${units[@]}")
 
 # build FOLDER PROGRAM SOURCE...: compiles the changed sources in FOLDER, and reuses the other objects.
@@ -138,6 +138,9 @@ mutate "dropped rounds are withdrawn" "$member" 's/if \(at->second\.missing == 0
 mutate "decided results are forwarded" "$member" 's/push_fixed\(message\);\n  contribute_again/contribute_again/'
 mutate "contributions are sent again" "$member" 's/push_fixed\(message\);\n  contribute_again\(\);/push_fixed(message);/'
 mutate "decided results are not made again" "$member" 's/if \(is_decided\(chunk, round\)\) return;//; s/if \(is_decided\(chunk, round\)\) return std::nullopt;//'
+mutate "results of a checkpoint are kept for others" "$member" 's/(void Member::keep_restored\(const DecidedRound& round\) \{)/$1 if (round.round > 0) return;/'
+mutate "results of a checkpoint stay when a view begins" "$member" 's/ \|\| at->second\.restored\)/)/'
+mutate "a checkpoint's round that is made again evicts" "$member" 's/if \(!of_reference && !restored_are_decided\(message\)\) return Entry::evicted;//'
 mutate "nothing is forgotten between seal and view" "$member" 's/if \(!in_view\(\)\) return;\n  const auto last/const auto last/'
 mutate "results are kept for returning members" "$member" 's/round \+ always_kept <= last/round <= last/'
 mutate "chunks that came too early are requested again" "$member" 's/dropped_early_\.at\(from\) = true;//'

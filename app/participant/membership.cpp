@@ -28,7 +28,12 @@ outer_sync::Admission NodeMembership::join(outer_sync::protocol::Hello hello) {
 
 void NodeMembership::activate(outer_sync::OuterLoop& outer, const outer_sync::protocol::Ledger& ledger,
                               SampleSet trained) {
-  node_.activate(outer.fragments(), outer.global_hash(), ledger, std::move(trained), outer.settings());
+  node_.activate({.fragments = outer.fragments(),
+                  .parameters = outer.global_hash(),
+                  .ledger = ledger,
+                  .settings = outer.settings(),
+                  .decided = outer.decided_rounds()},
+                 std::move(trained));
 }
 
 }  // namespace isthmus::app

@@ -121,6 +121,15 @@ void OuterLoop::restore(std::span<const std::byte> agreed, std::span<const std::
   if (!synchronous()) offer_state();
 }
 
+std::vector<protocol::DecidedRound> OuterLoop::decided_rounds() const {
+  std::vector<protocol::DecidedRound> out;
+  for (const auto& flight : in_flight_.all()) {
+    if (flight.result)
+      out.push_back({flight.fragment, flight.round, flight.result->chunks, flight.result->samples});
+  }
+  return out;
+}
+
 AlignedVector<float> saved_global_parameters(std::span<const std::byte> agreed,
                                              const FragmentLayout& layout) {
   auto global = saved_state<AgreedState>(agreed).global;

@@ -2,6 +2,7 @@
 // of a round are here and it is delivered.
 
 #include <algorithm>
+#include <cassert>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -96,6 +97,22 @@ void Member::deliver(FragmentId fragment, Round round, const Results& results) {
     out.contributed = std::min(out.contributed, result.contributors.size());
   }
   actions_.push_back(std::move(out));
+}
+
+/// The names behind the contributions are not in the checkpoint, and are not needed: they are gone or have
+/// returned under other names. Norms are listed only so that `outer.reject` finds its rule respected.
+void Member::keep_restored(const DecidedRound& round) {
+  assert(view_.number == 0 && round.round > applied_.at(round.fragment).round);
+  auto& results = results_of(round.fragment, round.round);
+  assert(round.results.size() == results.by_chunk.size());
+  results.missing = 0;
+  results.restored = true;
+  for (std::size_t i = 0; i < results.by_chunk.size(); ++i) {
+    results.by_chunk[i] = {round.results[i], {unknown_replica}, {}, {}};
+    if (closing_.reject > 0) results.by_chunk[i].norms = {{unknown_replica, 1}};
+  }
+  for (const auto& range : round.samples)
+    results.by_chunk.front().trained_on.push_back({unknown_replica, range});
 }
 
 /// The results of all rounds that are not forgotten, as a seal reports them.

@@ -57,6 +57,7 @@ Member::Entry Member::activate(const NewView& message, MemberIndex self) {
   const bool of_reference = is_of_reference(message, self);
   const bool reduces = !trains(message.view.members[self]);
   if (!reduces && !is_of_the_run(message)) return Entry::evicted;
+  if (!of_reference && !restored_are_decided(message)) return Entry::evicted;
   retracted_.clear();
   if (!of_reference) discard_unapplied();
   if (!of_reference && reduces) begin_anew(message);
@@ -94,11 +95,30 @@ Member::Entry Member::activate(const NewView& message, MemberIndex self) {
   return Entry::begun;
 }
 
+/// The trainer applies the rounds of its checkpoint in any case, so the run must have decided them too.
+bool Member::restored_are_decided(const NewView& message) const {
+  return std::ranges::all_of(results_, [&](const auto& entry) {
+    const auto& [place, results] = entry;
+    const auto [round, fragment] = place;
+    if (!results.restored || round <= applied_[fragment].round) return true;
+    const auto fixed =
+        std::ranges::find_if(message.fixed, [&, r = round, p = fragment](const auto& candidate) {
+          return candidate.round == r && candidate.fragment == p;
+        });
+    if (fixed == message.fixed.end()) return false;
+    for (std::size_t i = 0; i < results.by_chunk.size(); ++i) {
+      if (std::ranges::none_of(fixed->holders, [&](const auto& holder) { return holder.second.has(i); }))
+        return false;
+    }
+    return true;
+  });
+}
+
 /// Results of a view that others have left may have been made again from other contributions.
 void Member::discard_unapplied() {
   for (auto at = results_.begin(); at != results_.end();) {
     const auto [round, fragment] = at->first;
-    if (round <= applied_[fragment].round) {
+    if (round <= applied_[fragment].round || at->second.restored) {
       ++at;
       continue;
     }

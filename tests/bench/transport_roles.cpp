@@ -173,7 +173,7 @@ class Exchanger {
     static_cast<void>(node_->join(hello));
     state_.resize(layout_.fragment_count());
     encode(codec_plan(outer));
-    node_->activate(state_, {});
+    node_->activate({.fragments = state_});
   }
 
   void run() {

@@ -65,6 +65,8 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
   lonely_ = random_bits(seed_, 5, 1) % 8 == 0;
   const auto trainers = members_ - (reducer_ ? 1 : 0);
   severed_ = random_bits(seed_, 5, 3) % 8 == 0 && members_ >= 3 && trainers > options_.least;
+  initial_.fragments.resize(layout_.fragment_count());
+  if (random_bits(seed_, 8, 0) % 4 == 0) resume_from_a_checkpoint();
   options_.judge = [](const auto&, const auto&) { return ChangeVerdict{}; };
   if (random_bits(seed_, 6, 0) % 2 == 0) {
     for (auto n = 1 + random_bits(seed_, 6, 1) % 4; n > 0; --n)
@@ -80,6 +82,24 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
   }
 }
 
+/// Some fragments have a round in flight in it, with its result. In some worlds a trainer is away at first.
+void World::resume_from_a_checkpoint() {
+  constexpr Round last = 3;
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    initial_.fragments[p] = {last, Hasher().update(p).finish()};
+    initial_.ledger.emplace_back();
+    for (Round round = 1; round <= last; ++round) initial_.ledger[p].add({});
+    if (random_bits(seed_, 8, 1 + p) % 3 == 0) continue;
+    auto& decided = initial_.decided.emplace_back(DecidedRound{p, last + 1, {}, {}});
+    const auto chunks = layout_.chunks_of(p);
+    for (auto k = chunks.first; k < chunks.last; ++k)
+      decided.results.push_back(std::make_shared<const Bytes>(
+          quant::encoded_size(codecs_.of(last + 1), layout_.chunk(k).size), static_cast<std::byte>(k)));
+  }
+  const auto late = random_bits(seed_, 8, 101) % members_;
+  if (!initial_.decided.empty() && late != reducer_ && random_bits(seed_, 8, 100) % 3 == 0) late_ = late;
+}
+
 std::string World::describe() const {
   return "seed " + std::to_string(seed_) + ": " + std::to_string(members_) + " members" +
          (reducer_ ? ", m" + std::to_string(*reducer_) + " is a reducer" : "") + ", at least " +
@@ -87,9 +107,10 @@ std::string World::describe() const {
          std::to_string(layout_.fragment_count()) + " fragments in " + std::to_string(layout_.chunk_count()) +
          " chunks, " + std::to_string(lanes_) + " lanes, " +
          (sick_ ? "member " + std::to_string(*sick_) + " sick, " : std::string()) +
-         std::to_string(in_flight_) + " rounds in flight, messages take up to " +
-         std::to_string(latency_ / 1ms) + " ms, results wait up to " + std::to_string(apply_delay_ / 1ms) +
-         " ms, pace " + std::to_string(pace_) + ", " + std::to_string(disturbances_) + " disturbances, " +
+         (initial_.ledger.empty() ? "" : "resumed from a checkpoint, ") + std::to_string(in_flight_) +
+         " rounds in flight, messages take up to " + std::to_string(latency_ / 1ms) +
+         " ms, results wait up to " + std::to_string(apply_delay_ / 1ms) + " ms, pace " +
+         std::to_string(pace_) + ", " + std::to_string(disturbances_) + " disturbances, " +
          std::to_string(ambushes_.size()) + " ambushes";
 }
 

@@ -123,6 +123,7 @@ class World {
     std::optional<Sealed> answer;    ///< to the newest Seal
     std::map<std::pair<FragmentId, Round>, std::string> sent_under;  ///< settings of rounds contributed to
     DeliveredRounds<Deliver> rounds;
+    std::map<std::pair<FragmentId, Round>, Deliver> restored;  ///< in flight in its checkpoint
     std::optional<Deliver> applying;
     std::optional<NewView> waiting_view;
     // Training samples:
@@ -181,12 +182,14 @@ class World {
   void dial_coordinator(NodeId m);
 
   // processes
+  void resume_from_a_checkpoint();
   void start(NodeId m);
   void crash(NodeId m);
   void start_again(Process& process);
   void say_hello(Process& process);
   void on_control(NodeId m, const ControlMessage& message);
   void on_seal(Process& process, const Seal& seal);
+  void set_up(Process& process);
   void try_view(Process& process);
   void view_begun(Process& process, const NewView& message, MemberIndex self, ViewNumber before,
                   const Settings& settings_before, bool of_reference);
@@ -208,6 +211,7 @@ class World {
   void train(NodeId m, FragmentId p);
   void look_for_results(NodeId m, FragmentId p);
   void apply(Process& process, FragmentId p, Round r);
+  [[nodiscard]] bool is_of_checkpoint(const Deliver& round) const;
   void act(NodeId m);
   void carry_out(NodeId m, const SendChunk& send);
   void carry_out(NodeId m, const SendAck& ack);
@@ -322,7 +326,8 @@ class World {
   bool torn_;    ///< only two members lose each other, and continue by quorum
   bool lonely_;  ///< a view may begin only at members that enter it without state
   std::optional<std::pair<NodeId, NodeId>> severed_pair_;  ///< the two that are apart at present
-  bool severed_;  ///< in the calm, only two members lose each other for long, or one loses all
+  std::optional<NodeId> late_;  ///< is cut off before it applies the rounds of its checkpoint
+  bool severed_;                ///< in the calm, only two members lose each other for long, or one loses all
   std::vector<Ambush> ambushes_;
   Time latency_, apply_delay_;  ///< maxima: latency of a message; delay until a result is applied
   int pace_;                    ///< how many times faster than usual rounds follow each other
@@ -331,6 +336,7 @@ class World {
   ClosingRule closing_;
   FragmentLayout layout_;
   CodecPlan codecs_;
+  InitialState initial_;  ///< of all trainers; in some worlds of a checkpoint
   std::vector<Process> processes_;
   std::map<std::tuple<NodeId, NodeId, std::size_t>, LinkPtr> lanes_up_;
   std::vector<std::weak_ptr<Link>> links_;  ///< all existing links

@@ -181,12 +181,28 @@ void World::on_control(NodeId m, const ControlMessage& message) {
   }
 }
 
+/// A trainer applies the results of its checkpoint without a delivery.
+void World::set_up(Process& process) {
+  const InitialState none{.fragments = std::vector<FragmentState>(layout_.fragment_count())};
+  const auto& from = process.id == reducer_ ? none : initial_;
+  process.member = std::make_unique<Member>(layout_, codecs_, closing_, from.fragments, from.ledger);
+  for (const auto& round : from.decided) {
+    process.member->keep_restored(round);
+    process.contributed[round.fragment] = round.round;
+    process.restored[{round.fragment, round.round}] = {.fragment = round.fragment,
+                                                       .round = round.round,
+                                                       .results = round.results,
+                                                       .included = {},
+                                                       .rejected = {},
+                                                       .samples = {}};
+  }
+}
+
 void World::on_seal(Process& process, const Seal& seal) {
   if (!process.member) {
     if (process.used && process.id != reducer_)
       return fail("a member that has taken part is asked to begin (I11)");
-    process.member = std::make_unique<Member>(layout_, codecs_, closing_,
-                                              std::vector<FragmentState>(layout_.fragment_count()));
+    set_up(process);
   }
   const bool was_in_view = process.member->in_view();
   auto sealed = process.member->seal(seal.view);
@@ -270,8 +286,13 @@ void World::view_begun(Process& process, const NewView& message, MemberIndex sel
   act(process.id);
   for (FragmentId p = 0; joins && p < layout_.fragment_count(); ++p)
     in(process, some(50ms), [this, m = process.id, p] { train(m, p); });
-  for (FragmentId p = 0; !joins && p < layout_.fragment_count(); ++p)
-    in(process, some(50ms), [this, m = process.id, p] { look_for_results(m, p); });
+  for (FragmentId p = 0; (!joins || !process.restored.empty()) && p < layout_.fragment_count(); ++p)
+    in(process, (late_ == process.id ? 3s : 0s) + some(joins ? apply_delay_ : 50ms),
+       [this, m = process.id, p] { look_for_results(m, p); });
+  if (late_ == process.id && now_ + 2s < calm_from_) {
+    count("cut off before it applied a round of its checkpoint");
+    cut_off({*std::exchange(late_, std::nullopt)}, 2s);
+  }
   ambush(Moment::view_begun, process.id);
 }
 
@@ -287,6 +308,7 @@ void World::on_evicted(Process& process) {
   process.learned.clear();
   process.rounds.clear();
   process.rounds.forget_taken();
+  process.restored.clear();
   process.waiting_view.reset();
   process.applying.reset();
   process.contributed.assign(layout_.fragment_count(), 0);

@@ -59,6 +59,10 @@ void World::look_for_results(NodeId m, FragmentId p) {
     return;
   }
   const auto round = process.member->fragments()[p].round + 1;
+  if (auto restored = process.restored.extract({p, round})) {
+    process.applying = std::move(restored.mapped());
+    return in(process, some(10ms), [this, m, p, round] { apply(processes_[m], p, round); });
+  }
   if (!process.rounds.complete().contains({p, round})) return;
   if (m != reducer_ && process.contributed[p] < round && chance(2) == 0) {
     count("late contribution");
@@ -69,11 +73,16 @@ void World::look_for_results(NodeId m, FragmentId p) {
      [this, m, p, round] { apply(processes_[m], p, round); });
 }
 
+bool World::is_of_checkpoint(const Deliver& round) const {
+  return std::ranges::any_of(initial_.decided,
+                             [&](const DecidedRound& decided) { return decided.results == round.results; });
+}
+
 void World::apply(Process& process, FragmentId p, Round r) {
   if (!process.applying || process.applying->fragment != p || process.applying->round != r) return;
   const auto round = *std::exchange(process.applying, std::nullopt);
   process.rounds.applied({p, r});
-  check_result(process, round);
+  if (!is_of_checkpoint(round)) check_result(process, round);
   const auto before = process.member->fragments()[p].chain;
   Hasher hasher;
   hasher.update(std::as_bytes(std::span(before.bytes))).update(p).update(r);
@@ -85,6 +94,8 @@ void World::apply(Process& process, FragmentId p, Round r) {
   check_ledger(process, p);
   mix(prefix_of(state.chain));
   count("round applied");
+  if (is_of_checkpoint(round))
+    count(process.id == reducer_ ? "reducer got a round of a checkpoint" : "round of a checkpoint applied");
   check_chain(process);
   forward(process, p, state);
   act(process.id);

@@ -86,10 +86,9 @@ Admission MemberNode::join(Hello hello) {
   return now->run.admission.value_or(Admission{.how = Admission::How::joins, .step = 0});
 }
 
-void MemberNode::activate(const std::vector<FragmentState>& fragments, const Digest& parameters,
-                          const Ledger& ledger, SampleSet trained, const Settings& settings) {
+void MemberNode::activate(InitialState state, SampleSet trained) {
   impl_->waits.shared.update([&](TrainerView now) { now.both.order.restore(std::move(trained)); });
-  impl_->driver.activate(fragments, parameters, ledger, settings);
+  impl_->driver.activate(std::move(state));
   auto now = impl_->lock();
   impl_->waits.wait_for(now, [&] { return now->run.in_view() || now->both.evicted; });
   Waits::throw_if_ended(now);

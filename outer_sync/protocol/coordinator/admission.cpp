@@ -68,7 +68,8 @@ Verdict check_newcomer(const Hello& hello, const RunAtHello& run) {
   if (!run.options.elastic)
     return refuse(Cause::no_late_joiners,
                   "the run has started, and with outer.method data_parallel it does not accept late joiners");
-  if (run.is_ending) return refuse(Cause::run_is_ending, too_late);
+  // A reducer needs no state, and the members may need it to relay until the end.
+  if (run.is_ending && !reduces) return refuse(Cause::run_is_ending, too_late);
   return {};
 }
 

@@ -197,6 +197,25 @@ TEST(Ending, WhoStillTakesTheStateIsToldAtOnce) {
   }
 }
 
+TEST(Ending, AReducerStillJoinsBecauseMembersMayNeedItAsARelay) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  harness.stop("enough");
+  auto reducer = CoordinatorHarness::hello("hub");
+  reducer.member.kind = MemberKind::reducer;
+  harness.receive(3, reducer);
+  EXPECT_EQ(harness.refusal(3), "");
+  harness.seal_all({1, 2, 3});
+  ASSERT_TRUE(harness.last<NewView>(3));
+  EXPECT_EQ(harness.last<NewView>(3)->view.members.size(), 3U);
+  EXPECT_TRUE(harness.last<Hold>(1)) << "the stop goes on in the new view";
+  for (const ConnectionId trainer : {1, 2}) harness.receive(trainer, Done{"{}", digest_of(1)});
+  ASSERT_TRUE(harness.last<StopAt>(3));
+  harness.receive(3, Done{"{}", {}});
+  ASSERT_TRUE(harness.ended);
+  EXPECT_EQ(harness.ended->how, How::finished) << harness.ended->reason;
+}
+
 /// The Hello of a member that was done when its connection broke.
 Hello done_and_back(const std::string& name) {
   auto hello = CoordinatorHarness::hello(name);

@@ -178,6 +178,44 @@ TEST(Reducers, OneThatFallsSilentBeforeTheFirstViewHoldsNobodyUp) {
   EXPECT_TRUE(harness.last<NewView>(2));
 }
 
+SharedBytes filled_with(std::uint8_t value) { return std::make_shared<const Bytes>(64, std::byte{value}); }
+
+/// Both trainers resume at round 7, with the result of round 8 in their checkpoints.
+InitialState resumed_with_a_round_in_flight() {
+  InitialState initial{.fragments = {{7, digest_of(7)}}};
+  FragmentLedger ledger;
+  for (std::uint64_t round = 0; round < 7; ++round) ledger.add({{0, round * 10, round * 10 + 10}});
+  initial.ledger = {ledger};
+  initial.decided = {{.fragment = 0,
+                      .round = 8,
+                      .results = {filled_with(1), filled_with(2)},
+                      .samples = {{0, 70, 80}, {1, 0, 10}}}};
+  return initial;
+}
+
+TEST(Reducers, AfterAResumeOneGetsTheRoundsThatWereInFlight) {
+  for (const double reject : {0.0, 4.0}) {
+    ClosingRule closing;
+    closing.reject = reject;
+    Cluster cluster({"a", "c"}, 1, closing, {"b"}, resumed_with_a_round_in_flight());
+    for (const auto* name : {"a", "c"}) cluster.apply(name);
+    expect_equal(cluster, {"a", "b", "c"}, 8);
+    EXPECT_EQ(cluster.ledger("b"), cluster.ledger("a"));
+    cluster.train(3);
+    expect_equal(cluster, {"a", "b", "c"}, 11);
+    EXPECT_EQ(cluster.ledger("b"), cluster.ledger("a"));
+  }
+}
+
+TEST(Reducers, OneThatComesAfterAResumeGetsThemToo) {
+  Cluster cluster({"a", "c"}, 1, {}, {}, resumed_with_a_round_in_flight());
+  cluster.start_reducer("b");
+  for (const auto* name : {"a", "c"}) cluster.apply(name);
+  expect_equal(cluster, {"a", "b", "c"}, 8);
+  cluster.train(3);
+  expect_equal(cluster, {"a", "b", "c"}, 11);
+}
+
 TEST(Reducers, StopAndEndAreTheTrainers) {
   CoordinatorHarness harness(1);
   begin_view(harness);

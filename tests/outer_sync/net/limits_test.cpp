@@ -40,7 +40,7 @@ TEST(Limits, WhoWaitsForAnIoThreadThatHasFailedIsToldWhy) {
   const MemberRules rules{.codecs = codec_plan(OuterConfig()), .closing = {}};
   auto side = std::make_shared<MemberDriver>(network, &layout, rules, crossing, trace);
   EXPECT_TRUE(side->ledger().empty()) << "the member is in no view yet";
-  side->activate(std::vector<protocol::FragmentState>(layout.fragment_count()), {}, {}, {});
+  side->activate({.fragments = std::vector<protocol::FragmentState>(layout.fragment_count())});
   // Samples can only be assigned in a view. Without one, this contribution makes the io thread fail; no real
   // caller does this.
   SampleSet samples;

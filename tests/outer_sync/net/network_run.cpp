@@ -301,7 +301,7 @@ void NetworkRun::take_part(std::size_t m, MemberNode& node, WorkerResult& result
       } else if (result.joined || result.evicted > 0) {
         node.catch_up(loop);
       } else {
-        node.activate(loop.fragments(), loop.global_hash());
+        node.activate({.fragments = loop.fragments(), .parameters = loop.global_hash()});
       }
       trains = true;
     } catch (const Evicted&) {

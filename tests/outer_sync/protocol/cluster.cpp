@@ -5,8 +5,9 @@
 namespace isthmus::outer_sync::protocol {
 
 Cluster::Cluster(const std::vector<std::string>& names, std::size_t least, ClosingRule closing,
-                 const std::vector<std::string>& reducers)
-    : closing_(closing) {
+                 const std::vector<std::string>& reducers, InitialState initial)
+    : closing_(closing), initial_(std::move(initial)) {
+  if (initial_.fragments.empty()) initial_.fragments.resize(1);
   closing_.least = least;
   options_ = {.run = "run-1",
               .replicas = names.size(),
@@ -242,13 +243,28 @@ bool Cluster::act_coordinator() {
   return !actions.empty();
 }
 
+/// A trainer applies the results of its checkpoint without a delivery.
+void Cluster::set_up(Replica& replica) {
+  const bool reduces = !trains(replica.info);
+  const InitialState none{.fragments = std::vector<FragmentState>(1)};
+  const auto& from = reduces ? none : initial_;
+  replica.member = std::make_unique<Member>(layout_, codecs_, closing_, from.fragments, from.ledger);
+  for (const auto& round : from.decided) {
+    replica.member->keep_restored(round);
+    replica.rounds[round.round] = {.fragment = round.fragment,
+                                   .round = round.round,
+                                   .results = round.results,
+                                   .included = std::vector<bool>(round.results.size(), true),
+                                   .rejected = {},
+                                   .samples = round.samples};
+  }
+}
+
 void Cluster::handle(Replica& replica, const ControlMessage& message) {
   const auto& name = replica.info.name;
   if (const auto* seal = std::get_if<Seal>(&message)) {
     ++replica.seals;
-    if (!replica.member) {
-      replica.member = std::make_unique<Member>(layout_, codecs_, closing_, std::vector<FragmentState>(1));
-    }
+    if (!replica.member) set_up(replica);
     auto sealed = replica.member->seal(seal->view);
     if (sealed) replica.order.seal(*sealed);
     if (sealed && coordinator_ && !is_cut(name, "coordinator"))
@@ -317,7 +333,12 @@ void Cluster::carry_out(Replica& replica, const SendBegun& begun) {
 }
 
 void Cluster::carry_out(Replica& replica, const Reduce& job) {
-  replica.member->reduced(job.view, job.chunk, job.round, mean_of(job));
+  Measured measured;
+  if (closing_.reject > 0) {
+    measured.squares.resize(job.contributions.size());
+    measured.dots.resize(job.contributions.size());
+  }
+  replica.member->reduced(job.view, job.chunk, job.round, mean_of(job), measured);
 }
 
 void Cluster::carry_out(Replica& replica, Deliver& round) {

@@ -44,9 +44,9 @@ class Cluster {
   };
 
   /// The trainers `names`, in this order, form the first view, which has begun; `reducers` are members of it
-  /// too.
+  /// too. The trainers start with `initial`, of one fragment; empty: a run that begins anew.
   explicit Cluster(const std::vector<std::string>& names, std::size_t least = 1, ClosingRule closing = {},
-                   const std::vector<std::string>& reducers = {});
+                   const std::vector<std::string>& reducers = {}, InitialState initial = {});
 
   [[nodiscard]] Replica& at(const std::string& name) { return replicas_.at(name); }
   [[nodiscard]] Coordinator& coordinator() { return *coordinator_; }
@@ -110,12 +110,14 @@ class Cluster {
   void carry_out(Replica&, const ForgetResidual&) {}  // these results have no residual
   void carry_out(Replica& replica, Deliver& round);
   bool act_coordinator();
+  void set_up(Replica& replica);
   void send(Replica& from, MemberIndex peer, const std::function<void(Member&, MemberIndex)>& arrive);
   [[nodiscard]] static SharedBytes mean_of(const Reduce& job);
 
   FragmentLayout layout_{{{0, 32}}, 16};  // two chunks, so two owners
   CodecPlan codecs_{.codec = {quant::CodecKind::fp32}, .warmup_codec = {quant::CodecKind::fp32}};
   ClosingRule closing_;
+  InitialState initial_;
   CoordinatorOptions options_;
   std::unique_ptr<Coordinator> coordinator_;
   std::map<std::string, Replica> replicas_;

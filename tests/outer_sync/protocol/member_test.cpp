@@ -141,6 +141,53 @@ TEST_F(ProtocolMember, RoundsCountFromTheCheckpoint) {
   EXPECT_FALSE(acknowledged(2, 7 + Member::window));
 }
 
+/// This member and another one resume with the result of round 8 of fragment 0 in their checkpoints; the
+/// first view has begun at the other one only. `message` is the next view.
+struct BegunElsewhere {
+  explicit BegunElsewhere(const FragmentLayout& layout, const CodecPlan& codecs, const Digest& digest,
+                          const std::vector<SharedBytes>& results)
+      : member(layout, codecs, {}, {{7, digest}, {6, digest}}) {
+    member.keep_restored({.fragment = 0, .round = 8, .results = results, .samples = {}});
+    message = {.view = {2, {{"a", 1, "", 0}, {"b", 1, "", 0}}, {0, 1, 1}},
+               .token = {},
+               .layout = {},
+               .reference = 1,
+               .step = 0,
+               .chains = {{{7, digest}}, {{6, digest}}},
+               .fixed = {},
+               .applied = {{7, 6}, {7, 6}},
+               .ledger = {FragmentLedger(7), FragmentLedger(6)},
+               .reserved = std::vector<SampleSet>(2)};
+  }
+  Member member;
+  NewView message;
+};
+
+TEST_F(ProtocolMember, ARoundOfTheCheckpointIsKeptIfTheRunHasDecidedIt) {
+  BegunElsewhere scene(layout, codecs, digest, {bytes(0, 5), bytes(1, 6)});
+  ChunkSet both(2);
+  both.add(0);
+  both.add(1);
+  scene.message.fixed = {{0, 8, {{0, both}}}};
+  const auto sealed = scene.member.seal(2);
+  ASSERT_TRUE(sealed);
+  ASSERT_EQ(sealed->held.size(), 1U) << "others may need it from here";
+  EXPECT_EQ(sealed->held[0].round, 8U);
+  ASSERT_EQ(scene.member.activate(scene.message, 1), Member::Entry::begun);
+  EXPECT_TRUE(scene.member.take_retracted().empty()) << "it was not delivered, so it cannot be withdrawn";
+  static_cast<void>(scene.member.take_actions());
+  ChunkMessage repeated{2, {8, 0, 0, ChunkKind::result}, bytes(0, 5)};
+  EXPECT_EQ(scene.member.receive(0, repeated), std::nullopt);
+  EXPECT_EQ(scene.member.take_actions().size(), 1U) << "acknowledged, and not delivered: the trainer has it";
+}
+
+TEST_F(ProtocolMember, ARoundOfTheCheckpointThatTheRunMakesAgainEvicts) {
+  BegunElsewhere scene(layout, codecs, digest, {bytes(0, 5), bytes(1, 6)});
+  ASSERT_TRUE(scene.member.seal(2));
+  EXPECT_EQ(scene.member.activate(scene.message, 1), Member::Entry::evicted)
+      << "its trainer would apply a result that is not the run's";
+}
+
 TEST_F(ProtocolMember, AloneItReducesItsOwn) {
   Member alone(layout, codecs, {}, {{}, {}});
   ASSERT_TRUE(alone.seal(1));

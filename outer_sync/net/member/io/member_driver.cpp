@@ -143,11 +143,8 @@ void MemberDriver::say_what_is_missing() {
     saying()("network.congestion: " + missing->problem + "; as root: " + missing->remedy);
 }
 
-void MemberDriver::activate(const std::vector<FragmentState>& fragments, const Digest& parameters,
-                            const Ledger& ledger, const Settings& settings) {
-  asio::post(io_, [this, fragments, parameters, ledger, settings] {
-    membership_.begin(fragments, parameters, ledger, settings);
-  });
+void MemberDriver::activate(InitialState state) {
+  asio::post(io_, [this, state = std::move(state)] { membership_.begin(state); });
 }
 
 void MemberDriver::give_up(const std::string& reason) {

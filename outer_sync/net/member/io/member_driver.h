@@ -53,8 +53,7 @@ class MemberDriver final : public ControlLink::Handler {
   /// Starts dialling the coordinator. Fills in the address in `hello`.
   void say_hello(protocol::Hello hello);
   /// Answers the seal, once it has arrived, with this state.
-  void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters,
-                const protocol::Ledger& ledger, const protocol::Settings& settings);
+  void activate(protocol::InitialState state);
   /// This member's state is not the run's: evicts it, which sets `evicted`.
   void give_up(const std::string& reason);
   /// The ledger up to the rounds reported as applied; empty if this member has no state. Waits for the io

@@ -109,12 +109,11 @@ void Membership::stop_copying() {
 
 // ---- seals ----
 
-void Membership::begin(const std::vector<FragmentState>& fragments, const Digest& parameters,
-                       const Ledger& ledger, const Settings& settings) {
+void Membership::begin(const InitialState& state) {
   // Its connection was lost while it restored, and the run began without it.
   if (recovery_->takes()) return shared_.update([](IoView now) { now.both.evicted = begun_without_it; });
-  parameters_ = parameters;
-  rounds_.begin(fragments, ledger, settings);
+  parameters_ = state.parameters;
+  rounds_.begin(state.fragments, state.ledger, state.settings, state.decided);
   if (seal_ && seal_->view > 0) answer_seal(seal_->view);  // otherwise the seal is still to arrive
 }
 

@@ -55,8 +55,7 @@ class Membership final : public StateRecovery::Handler {
   // ---- views ----
 
   /// Starts a run with this state, and answers the seal if it has arrived.
-  void begin(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters,
-             const protocol::Ledger& ledger, const protocol::Settings& settings);
+  void begin(const protocol::InitialState& state);
   void on_seal(const protocol::Seal& seal);
   /// Throws Error(network) if the view does not fit this replica.
   void on_new_view(protocol::NewView message);

@@ -35,7 +35,7 @@ class Restoring : public testing::Test {
   /// Reports on another thread that the checkpoint is restored.
   std::future<void> activate() {
     return std::async(std::launch::async, [&] {
-      node_.activate(std::vector<protocol::FragmentState>(run_.layout().fragment_count()), Digest());
+      node_.activate({.fragments = std::vector<protocol::FragmentState>(run_.layout().fragment_count())});
     });
   }
   void let_go_if_it_waits(const std::future<void>& activated) {

@@ -92,6 +92,24 @@ struct Deliver {
 };
 using MemberAction = std::variant<SendChunk, SendAck, SendBegun, Reduce, ForgetResidual, Deliver>;
 
+/// A round that was in flight when a checkpoint was written, with its result. Its trainer applies it after
+/// the restart; the other members may need it from there.
+struct DecidedRound {
+  FragmentId fragment;
+  Round round;
+  std::vector<SharedBytes> results;  ///< in chunk order
+  std::vector<SampleRange> samples;  ///< samples of the contributors that are in all chunks
+};
+
+/// A trainer's state at the start of a run, or of the checkpoint that it resumes from.
+struct InitialState {
+  std::vector<FragmentState> fragments;  ///< current round and chain
+  Digest parameters = {};                ///< of the global parameters
+  Ledger ledger = {};                    ///< up to these rounds; empty if not known
+  Settings settings = {};
+  std::vector<DecidedRound> decided = {};
+};
+
 /// Large because it is one state machine: its rounds and its views change each other's state. The messages
 /// are judged in member_checks.cpp.
 class Member {
@@ -100,6 +118,10 @@ class Member {
   /// if not known (then the first view brings more). The layout must outlive the member.
   Member(const FragmentLayout& layout, CodecPlan codecs, ClosingRule closing,
          std::vector<FragmentState> fragments, Ledger ledger = {}, Settings settings = {});
+
+  /// Before the first view: keeps a result for other members. It is not delivered: this trainer has it, and
+  /// applies exactly these bytes.
+  void keep_restored(const DecidedRound& round);
 
   // ---- views ----
 
@@ -225,6 +247,7 @@ class Member {
   struct Results {
     std::vector<Result> by_chunk;
     std::size_t missing = 0;
+    bool restored = false;  ///< from a checkpoint; the trainer applies it without a delivery
   };
   using Place = std::pair<Round, ChunkId>;
 
@@ -241,6 +264,7 @@ class Member {
   [[nodiscard]] bool are_trainers_of_the_view(const std::vector<ReplicaId>& listed) const;
   [[nodiscard]] RejectRule reject_rule() const { return {closing_.reject, closing_.least}; }
   [[nodiscard]] bool is_of_the_run(const NewView& message) const;
+  [[nodiscard]] bool restored_are_decided(const NewView& message) const;
   void begin_anew(const NewView& message);
   void discard_unapplied();
   void forget_residuals(const View& next, MemberIndex next_self);

@@ -67,12 +67,9 @@ class MemberNode final : public RoundExchange {
   /// determines how this replica enters the run. An observer blocks until it has donors or the run has ended.
   /// Fills in the address in `hello`. Throws Error(config) if the coordinator refuses.
   [[nodiscard]] Admission join(protocol::Hello hello);
-  /// At the start of a run: reports this member's state and blocks until the first view begins. When
-  /// resuming, also pass the ledger up to that state, the samples trained on but not yet in it, and the
-  /// settings.
-  void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters,
-                const protocol::Ledger& ledger = {}, SampleSet trained = {},
-                const protocol::Settings& settings = {});
+  /// At the start of a run: reports this member's state and blocks until the first view begins. `trained`, on
+  /// a resume: the samples trained on that are not in the ledger yet.
+  void activate(protocol::InitialState state, SampleSet trained = {});
   /// For a joining member, or after Evicted was thrown: copies the run's state from its members into the
   /// loop, and blocks until a view with this replica has begun. The loop is then at the agreed step.
   void catch_up(OuterLoop& loop);
