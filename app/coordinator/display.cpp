@@ -16,8 +16,6 @@
 
 namespace isthmus::app {
 
-using outer_sync::protocol::Coordinator;
-
 namespace {
 
 /// The folder of the run's own curves, next to those of the replicas. No member can have this name.

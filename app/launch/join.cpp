@@ -162,7 +162,9 @@ int run_invite(const InviteRequest& request) {
   const auto about = fmt::format(
       "This token admits one machine, as {} of run {}. It is valid once, for {}. On that machine:",
       request.name, authority.run(), request.expires);
-  fmt::print("{}\n\n{}    isthmus join TOKEN --data PATH\n", token, in_lines(about, 2));
+  fmt::print("{}\n", token);
+  std::fflush(stdout);
+  fmt::print(stderr, "\n{}    isthmus join TOKEN --data PATH\n", in_lines(about, 2));
   return 0;
 }
 

@@ -161,7 +161,8 @@ class LaunchedRun {
       if (std::ranges::find(used, name) == used.end()) names.push_back(name);
     }
     std::ranges::sort(names);
-    std::ranges::stable_partition(names, [](const std::string& name) { return name == "watch"; });
+    std::stable_partition(names.begin(), names.end(),
+                          [](const std::string& name) { return name == "watch"; });
     return names;
   }
 
@@ -407,7 +408,7 @@ class LaunchedRun {
       return fmt::format("make `ssh {} true` work without a question, and repeat this command",
                          unreachable_.front());
     if (std::ranges::any_of(run_.sites, [](const Site& site) { return site.is_elsewhere(); })) {
-      const auto copy = fmt::format(
+      auto copy = fmt::format(
           "copy WORKER/checkpoints from where a worker ran to {}/WORKER/checkpoints, or export there",
           folder_.string());
       if (LaunchFolder(run_).ended_at()) return copy;

@@ -156,11 +156,11 @@ void ModelFolder::refuse_files_of_others() const {
 /// Next to the folder or, if this account may make none there, in it.
 fs::path ModelFolder::make_fresh() const {
   std::error_code error;
-  const auto beside = folder_.parent_path() / fmt::format(".{}{}", folder_.filename().string(), partial_name);
+  auto beside = folder_.parent_path() / fmt::format(".{}{}", folder_.filename().string(), partial_name);
   mend_killed_exchange(beside, folder_);
   if (fs::create_directories(beside, error); !error) return beside;
   if (!fs::exists(folder_)) throw fs::filesystem_error("cannot make a folder", beside, error);
-  const auto inside = folder_ / partial_name;
+  auto inside = folder_ / partial_name;
   fs::create_directories(inside);
   return inside;
 }

@@ -133,6 +133,8 @@ class Participant {
   [[nodiscard]] std::string failure() const { return failed_ ? reason_ : ""; }
   /// Hash of the global parameters at the end of the run, once it is over.
   [[nodiscard]] const std::optional<Digest>& final_hash() const { return final_hash_; }
+  /// The log's line about the end; requires `final_hash`.
+  [[nodiscard]] std::string last_line() const;
 
  private:
   using Clock = std::chrono::steady_clock;

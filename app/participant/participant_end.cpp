@@ -97,6 +97,12 @@ void Participant::say_goodbye() {
   enter(State::closed);
 }
 
+std::string Participant::last_line() const {
+  const auto hash = "global hash " + final_hash_->hex();
+  if (!stopped_) return "done: " + hash;
+  return fmt::format("stopped after step {}: {}; resume the run to continue it", outer_.step(), hash);
+}
+
 void Participant::report_end() {
   hooks_.before_the_end();
   auto report = member_report(outer_, member_->status(), *final_hash_);

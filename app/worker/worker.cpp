@@ -108,7 +108,7 @@ class Worker final : public TrainingHooks {
     participant_.run(hello());
     if (participant_.drained()) return 0;
     if (!participant_.leaves().empty()) return stopper_.exit_status();
-    say(fmt::format("done: global hash {}", participant_.final_hash()->hex()));
+    say(participant_.last_line());
     if (!saved_) throw Error(ErrorKind::data, "the run has ended, but its last checkpoint is not on disk");
     return 0;
   }

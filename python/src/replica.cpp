@@ -220,7 +220,7 @@ void Replica::close(const std::string& why) {
   if (getpid() != process_) return;
   const bool reports = participant_.state() == State::finishing;
   participant_.close(why);
-  if (reports) say("done: global hash " + participant_.final_hash()->hex());
+  if (reports) say(participant_.last_line());
 }
 
 std::string Replica::summary(const app::MemberReport& known) {

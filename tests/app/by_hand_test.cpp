@@ -190,7 +190,7 @@ TEST_F(ByHand, OneOfTwoThatWereKilledGoesBackToItsCheckpointWithoutTheOther) {
   EXPECT_EQ(again.wait().status, 0) << site.logs();
   EXPECT_EQ(coordinator->wait().status, 0) << site.logs();
   EXPECT_THAT(coordinator->output(),
-              AllOf(HasSubstr("waiting for a member of view"), HasSubstr("goes back to its checkpoints"),
+              AllOf(HasSubstr("waiting for a trainer of view"), HasSubstr("goes back to its checkpoints"),
                     HasSubstr("resuming from the checkpoint of step ")));
   EXPECT_EQ(site.summary()["steps"], 200);
   EXPECT_EQ(site.summary()["global_hash"].size(), 1U);

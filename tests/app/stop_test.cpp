@@ -211,7 +211,7 @@ TEST(Stop, AKilledWorkerIsStartedAgainAsOftenAsAskedFor) {
   const auto log = read_all(site.run() / "replica-0" / "worker.log");
   EXPECT_FALSE(std::filesystem::exists(site.run() / "replica-0.1"))
       << "the folder with its checkpoints must be kept";
-  for (const auto* said : {"member 1 of 2", "takes part from step", "done: global hash"})
+  for (const auto* said : {"member 1 of 2", "takes part from step", "stopped after step "})
     EXPECT_THAT(log, HasSubstr(said)) << "the log must hold both parts of the run, in its usual place";
 }
 

@@ -253,7 +253,7 @@ class Cluster:
             if not worker.lives or worker.child.returncode != 0:
                 continue
             ended.append(worker.name)
-            found = re.search(r"done: global hash ([0-9a-f]{64})", worker.log.read_text())
+            found = re.search(r"(?:done|stopped after step [0-9]+): global hash ([0-9a-f]{64})", worker.log.read_text())
             hashes[worker.name] = found[1] if found else "none"
         if len(ended) < 2:
             raise Failure(f"only {ended} reached the end; at least two are needed for a comparison")

@@ -261,7 +261,7 @@ struct Attention : Function<Attention> {
     return {at::bmm(grad_scores, k), at::bmm(grad_scores.transpose(1, 2), q), grad_v};
   }
   static Tensor weights_of(const AttentionShape& s, const Tensor& q, const Tensor& k) {
-    const auto weights = at::bmm(q, k.transpose(1, 2));
+    auto weights = at::bmm(q, k.transpose(1, 2));
     dispatch(q, [&](auto type) {
       using T = decltype(type);
       cpu::run(cpu::CausalSoftmax<T>{weights.size(0) * weights.size(1), s.length, scale(s), look_back(s),

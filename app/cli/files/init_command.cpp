@@ -20,6 +20,7 @@
 #include "run/output/json_output.h"
 #include "run/output/terminal.h"
 #include "run/process/machine.h"
+#include "run/process/names.h"
 
 namespace isthmus::app {
 

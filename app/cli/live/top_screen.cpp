@@ -98,27 +98,30 @@ std::string member_row(const nlohmann::json& member, std::uint64_t foremost, con
       state);
 }
 
-/// Means and sums over the trainers that have made a step since they came; `bytes` is over all members.
+/// Means and sums over the trainers that have made a step since they came; the means are empty without any.
+/// `bytes` is over all members.
 struct Totals {
-  double loss = 0, utilization = 0, tokens = 0, bytes = 0;
-  std::size_t trainers = 0;
+  std::optional<double> loss, utilization;
+  double tokens = 0, bytes = 0;
   std::uint64_t foremost = 0;
 };
 
 Totals totals_of(const nlohmann::json& members) {
   Totals out;
+  double loss = 0, utilization = 0;
+  std::size_t trainers = 0;
   for (const auto& member : members) {
     out.bytes += number_at(member, "wire_bytes_per_second").value_or(0);
     if (member.at("kind") != "trainer" || member.at("step") == 0) continue;
-    ++out.trainers;
-    out.loss += number_at(member, "loss").value_or(std::nan(""));
-    out.utilization += number_at(member, "utilization").value_or(0);
+    ++trainers;
+    loss += number_at(member, "loss").value_or(std::nan(""));
+    utilization += number_at(member, "utilization").value_or(0);
     out.tokens += number_at(member, "tokens_per_second").value_or(0);
     out.foremost = std::max(out.foremost, member.at("step").get<std::uint64_t>());
   }
-  const auto count = static_cast<double>(std::max<std::size_t>(1, out.trainers));
-  out.loss = out.trainers == 0 ? std::nan("") : out.loss / count;
-  out.utilization /= count;
+  if (trainers == 0) return out;
+  if (std::isfinite(loss)) out.loss = loss / static_cast<double>(trainers);
+  out.utilization = utilization / static_cast<double>(trainers);
   return out;
 }
 

@@ -13,7 +13,6 @@
 namespace isthmus::app {
 
 using Json = nlohmann::ordered_json;
-using outer_sync::PathTest;
 
 namespace {
 

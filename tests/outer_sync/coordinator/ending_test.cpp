@@ -208,7 +208,7 @@ TEST(Ending, AReducerStillJoinsBecauseMembersMayNeedItAsARelay) {
   harness.seal_all({1, 2, 3});
   ASSERT_TRUE(harness.last<NewView>(3));
   EXPECT_EQ(harness.last<NewView>(3)->view.members.size(), 3U);
-  EXPECT_TRUE(harness.last<Hold>(1)) << "the stop goes on in the new view";
+  EXPECT_TRUE(harness.last<Hold>(1)) << "the stop continues in the new view";
   for (const ConnectionId trainer : {1, 2}) harness.receive(trainer, Done{"{}", digest_of(1)});
   ASSERT_TRUE(harness.last<StopAt>(3));
   harness.receive(3, Done{"{}", {}});

@@ -76,7 +76,7 @@ TEST(Coordinators, OneThatComesBackWaitsForAnHeir) {
   cluster.start_coordinator();
   cluster.pass(2 * Cluster::detect_timeout);  // it waits for members that may come
   EXPECT_THAT(cluster.view(), IsEmpty()) << "b does not know the rounds that only a had";
-  EXPECT_TRUE(cluster.was_said("waiting for a member of view 2"));
+  EXPECT_TRUE(cluster.was_said("waiting for a trainer of view 2 (a), because"));
   cluster.kill_coordinator();
   cluster.start_coordinator(1000);
   cluster.pass(2 * Cluster::detect_timeout);

@@ -158,10 +158,14 @@ bool are_stuck_in_warmup(const LastTrainers& last, const Roster& roster, std::si
 
 phase::Obstacle reason_without_survivor(const CoordinatorOptions& options, std::uint64_t complete) {
   const bool goes_back = options.checkpoint_interval != Time{} && complete > 0;
+  std::string names;
+  for (const auto& info : options.last->members) {
+    if (trains(info)) append(names, info.name, ",");
+  }
   auto text =
-      "waiting for a member of view " + std::to_string(options.last->number) +
-      ", because only these may have the run's newest rounds; if all of them are gone for good, start the "
-      "coordinator with --recover" +
+      "waiting for a trainer of view " + std::to_string(options.last->number) + " (" + names +
+      "), because only these may have the run's newest rounds; start one of them again. If all of them are "
+      "gone for good, start the coordinator with --recover" +
       (goes_back ? ". Once half of them have been started again, the run goes back to its checkpoints "
                    "after run.checkpoint_interval"
                  : "");

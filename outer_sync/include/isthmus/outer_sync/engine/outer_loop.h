@@ -156,7 +156,7 @@ class OuterLoop {
   [[nodiscard]] std::span<const float> global_parameters();
   [[nodiscard]] Digest global_hash();
   [[nodiscard]] const std::vector<protocol::FragmentState>& fragments() const { return fragments_; }
-  /// The rounds in flight whose results are here: after `restore`, all of them.
+  /// The rounds in flight that have their results: after `restore`, all of them.
   [[nodiscard]] std::vector<protocol::DecidedRound> decided_rounds() const;
 
   /// By fragment; default values until this process has applied an audited round.

@@ -15,7 +15,7 @@ using MemberIndex = std::uint16_t;  ///< position in the view's member list
 using ViewNumber = std::uint64_t;
 /// Identifies a replica across views. A replica that restarts after a crash gets another id.
 using ReplicaId = std::uint64_t;
-/// Stands for contributors whose names are not known any more.
+/// Stands for a contributor of unknown name.
 inline constexpr ReplicaId unknown_replica = 0;
 
 /// Role of a process in the run. The order is that of the wire format: append only.
