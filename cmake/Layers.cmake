@@ -1,9 +1,10 @@
-# isthmus_layer(NAME SOURCES ... USES lower layers ... PUBLIC libraries ... PRIVATE libraries ...)
+# isthmus_layer(NAME SOURCES ... USES lower layers ... PUBLIC libraries ... PRIVATE libraries ... [WITHOUT_LOOPS])
 # makes the library isthmus_NAME from one folder. Its headers are in NAME/include/isthmus/NAME and visible only to
 # layers that list NAME in USES: an include that points up the stack does not compile. (outer_sync/ is a stack of
-# such libraries with one include folder; there tests/layers checks each include.)
+# such libraries with one include folder; there tests/layers checks each include.) WITHOUT_LOOPS: no loop of this
+# layer limits the speed of a run, so it is compiled with -Og, which takes half the time.
 function(isthmus_layer name)
-  cmake_parse_arguments(L "" "" "SOURCES;USES;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(L "WITHOUT_LOOPS" "" "SOURCES;USES;PUBLIC;PRIVATE" ${ARGN})
   add_library(isthmus_${name} STATIC ${L_SOURCES})
   target_include_directories(isthmus_${name}
     PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/include
@@ -11,6 +12,9 @@ function(isthmus_layer name)
   # Larger units than those of the tests: most of the compile time of a small unit goes into the headers that its
   # sources have in common.
   set_target_properties(isthmus_${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 30)
+  if(L_WITHOUT_LOOPS)
+    target_compile_options(isthmus_${name} PRIVATE $<$<CONFIG:Release>:-Og>)
+  endif()
   list(TRANSFORM L_USES PREPEND isthmus_)
   target_link_libraries(isthmus_${name} PUBLIC ${L_USES} ${L_PUBLIC} PRIVATE isthmus_options ${L_PRIVATE})
 endfunction()

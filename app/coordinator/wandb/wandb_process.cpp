@@ -25,7 +25,7 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 constexpr const char* program_name = "isthmus-wandb";
-constexpr auto look_every = std::chrono::milliseconds(100);
+constexpr auto poll_every = std::chrono::milliseconds(100);
 constexpr std::size_t max_lines = 50, max_line = 1000;
 
 void close_if_open(int& descriptor) {
@@ -57,7 +57,7 @@ class Lines {
 /// Waits for output. False at its end.
 bool read_some(int descriptor, Lines& lines) {
   pollfd readable{.fd = descriptor, .events = POLLIN, .revents = 0};
-  if (poll(&readable, 1, static_cast<int>(look_every.count())) <= 0) return true;
+  if (poll(&readable, 1, static_cast<int>(poll_every.count())) <= 0) return true;
   std::array<char, 4096> bytes{};
   const auto count = read(descriptor, bytes.data(), bytes.size());
   if (count <= 0) return count < 0 && (errno == EINTR || errno == EAGAIN);
@@ -157,7 +157,7 @@ void WandbProcess::watch() {
     if (open) {
       open = read_some(output_, lines);
     } else {
-      std::this_thread::sleep_for(look_every);
+      std::this_thread::sleep_for(poll_every);
     }
     const std::lock_guard lock(mutex_);
     status = process_->poll();
