@@ -245,7 +245,7 @@ def listed(arguments, word):
     """The arguments of isthmus_layer after a keyword."""
     found = []
     for argument in arguments.split():
-        if argument in ("SOURCES", "USES", "PUBLIC", "PRIVATE"):
+        if argument in ("SOURCES", "USES", "PUBLIC", "PRIVATE", "WITHOUT_LOOPS"):
             taking = argument == word
         elif taking:
             found.append(argument)
