@@ -90,7 +90,7 @@ void Membership::on_disconnected() {
 }
 
 void Membership::on_ready(const std::vector<FragmentState>& states, const Ledger& ledger) {
-  rounds_.begin(states, ledger, steered_);
+  rounds_.begin({.fragments = states, .ledger = ledger, .settings = steered_});
   control_.send(Ready{});
 }
 
@@ -113,7 +113,7 @@ void Membership::begin(const InitialState& state) {
   // Its connection was lost while it restored, and the run began without it.
   if (recovery_->takes()) return shared_.update([](IoView now) { now.both.evicted = begun_without_it; });
   parameters_ = state.parameters;
-  rounds_.begin(state.fragments, state.ledger, state.settings, state.decided);
+  rounds_.begin(state);
   if (seal_ && seal_->view > 0) answer_seal(seal_->view);  // otherwise the seal is still to arrive
 }
 
@@ -164,7 +164,7 @@ void Membership::answer_seal_blankly(ViewNumber view) {
 void Membership::begin_reducing(const NewView& message) {
   codecs_.learn(message);
   mesh_.queue_at_most(codecs_.max_bytes_queued());
-  rounds_.begin(std::vector<FragmentState>(codecs_->layout.fragment_count()));
+  rounds_.begin({.fragments = std::vector<FragmentState>(codecs_->layout.fragment_count())});
   static_cast<void>(rounds_.member().seal(blank_seal_));
 }
 

@@ -10,11 +10,10 @@ namespace isthmus::outer_sync::transport {
 
 using namespace protocol;
 
-void Rounds::begin(std::vector<FragmentState> fragments, Ledger ledger, Settings settings,
-                   const std::vector<DecidedRound>& decided) {
-  member_.emplace(codecs_->layout, codecs_->codecs, codecs_.rules.closing, std::move(fragments),
-                  std::move(ledger), std::move(settings));
-  for (const auto& round : decided) member_->keep_restored(round);
+void Rounds::begin(const InitialState& state) {
+  member_.emplace(codecs_->layout, codecs_->codecs, codecs_.rules.closing, state.fragments, state.ledger,
+                  state.settings);
+  for (const auto& round : state.decided) member_->keep_restored(round);
 }
 
 void Rounds::end() {

@@ -36,8 +36,7 @@ class Rounds final : public PeerMesh::Handler {
   // ---- this replica's state ----
 
   /// This replica now has this state, and is in no view yet.
-  void begin(std::vector<protocol::FragmentState> fragments, protocol::Ledger ledger = {},
-             protocol::Settings settings = {}, const std::vector<protocol::DecidedRound>& decided = {});
+  void begin(const protocol::InitialState& state);
   /// This replica has no state and is in no view any more.
   void end();
   /// Drops the error feedback carried from round to round: it belonged to an evicted incarnation.
