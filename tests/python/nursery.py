@@ -5,6 +5,7 @@ module reads a line of JSON for each worker and answers with the worker's proces
 """
 
 import contextlib
+import gc
 import json
 import os
 import pathlib
@@ -106,5 +107,6 @@ if __name__ == "__main__":
     import torch.distributed.checkpoint.state_dict
     import torch.distributed.fsdp
 
+    gc.freeze()  # so that the exit of a forked worker does not copy the pages of all imported modules
     if job := serve(sys.stdin):
         become(job)
