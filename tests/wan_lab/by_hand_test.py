@@ -72,12 +72,15 @@ class ByHand(unittest.TestCase):
                 here = os.readlink(entry / "cwd")
             except OSError:
                 continue
-            if command[0] == ISTHMUS and here.startswith(str(self.folder)) and all(word in command for word in words):
+            # "in", since a chroot sees the folders of processes in the lab's mounts with their whole path.
+            if command[0] == ISTHMUS and str(self.folder) in here and all(word in command for word in words):
                 found.append(int(entry.name))
         return found
 
     def kill(self, *words):
-        for process in self.processes(*words):
+        found = self.processes(*words)
+        self.assertTrue(found, f"no process to kill: {words}")
+        for process in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
@@ -87,7 +90,7 @@ class ByHand(unittest.TestCase):
             found = []
             for process in self.processes():
                 try:
-                    if os.readlink(f"/proc/{process}/cwd").startswith(str(self.folder / place)):
+                    if str(self.folder / place) in os.readlink(f"/proc/{process}/cwd"):
                         found.append(process)
                 except OSError:
                     pass
