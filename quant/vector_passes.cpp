@@ -10,10 +10,9 @@
 #include "passes_table.h"
 
 // Disabled: vectors of a length unknown to the compiler, because structs cannot contain them; SSSE3 and the
-// later AVX-512 variants, because they gain nothing here; SSE4, because nearly all machines have AVX2 and
-// each set costs seconds of compile time.
+// later AVX-512 variants, because they gain nothing here.
 #define HWY_DISABLED_TARGETS \
-  (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+  (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "vector_passes.cpp"
 #include <hwy/cache_control.h>
