@@ -113,7 +113,6 @@ TEST_F(Observe, OnceTakesTheStateAndLeaves) {
 }
 
 TEST_F(Observe, AFolderWithTheModelIsReplacedAsAWholeUntilTheEnd) {
-  settings.push_back("run.steps=120");
   start_coordinator(settings);
   auto eu = worker("eu-1", settings);
   auto us = worker("us-1", settings);

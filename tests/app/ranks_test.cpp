@@ -128,7 +128,7 @@ TEST(Ranks, OfANewcomerTakeTheStateOfTheRun) {
     run.add("zz-1", {"--set", "replica.ranks=4", "--set", "replica.zero=true"});
     const auto begin = run.joined_at("zz-1");
     ASSERT_TRUE(begin) << run.logs();
-    ASSERT_TRUE(run.reaches("zz-1", *begin + 15)) << run.logs();  // by then it has compared checkpoints
+    ASSERT_TRUE(run.reaches("zz-1", *begin + 25)) << run.logs();  // by then it has compared checkpoints
     run.stop();
     EXPECT_EQ(run.hash().size(), 64U);
   }

@@ -63,9 +63,9 @@ class ByHand(unittest.TestCase):
         process.kill()
         process.wait()
 
-    def processes(self, *words):
-        """Ids of the isthmus processes of this test with all these words in their command lines."""
-        found = []
+    def processes(self, *words, place=""):
+        """Ids of the isthmus processes of this test, or of one place, with all these words in their command lines."""
+        folder, found = str(self.folder / place), []
         for entry in pathlib.Path("/proc").glob("[0-9]*"):
             try:
                 command = (entry / "cmdline").read_bytes().decode().split("\0")
@@ -73,32 +73,26 @@ class ByHand(unittest.TestCase):
             except OSError:
                 continue
             # "in", since a chroot sees the folders of processes in the lab's mounts with their whole path.
-            if command[0] == ISTHMUS and str(self.folder) in here and all(word in command for word in words):
+            if command[0] == ISTHMUS and folder in here and all(word in command for word in words):
                 found.append(int(entry.name))
         return found
 
     def kill(self, *words):
         found = self.processes(*words)
         self.assertTrue(found, f"no process to kill: {words}")
-        for process in found:
+        self.kill_all(found)
+
+    @staticmethod
+    def kill_all(processes):
+        for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
     def lose_power(self, place):
         """Kills all processes there, and the ones started meanwhile."""
-        def here():
-            found = []
-            for process in self.processes():
-                try:
-                    if str(self.folder / place) in os.readlink(f"/proc/{process}/cwd"):
-                        found.append(process)
-                except OSError:
-                    pass
-            return found
-        while processes := here():
-            for process in processes:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
+        self.assertTrue(self.processes(place=place), f"no process to kill: {place}")
+        while found := self.processes(place=place):
+            self.kill_all(found)
             time.sleep(0.05)
 
     def log(self):
