@@ -1,6 +1,7 @@
 #include "bench/command.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <memory>
 #include <utility>

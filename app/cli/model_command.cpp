@@ -1,5 +1,6 @@
 #include "cli/model_command.h"
 
+#include <CLI/CLI.hpp>
 #include <memory>
 
 namespace isthmus::app {

@@ -1,6 +1,7 @@
 #include "cli/run_command.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <filesystem>
 #include <memory>

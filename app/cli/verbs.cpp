@@ -1,5 +1,7 @@
 #include "cli/verbs.h"
 
+#include <CLI/CLI.hpp>
+
 #include "bench/command.h"
 #include "cli/files/certs_command.h"
 #include "cli/files/config_command.h"

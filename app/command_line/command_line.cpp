@@ -1,6 +1,7 @@
 #include "command_line/command_line.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <array>
@@ -91,12 +92,20 @@ std::string own_name() {
 }  // namespace
 
 CommandLine::CommandLine(const std::string& description, TrainerBuild trainer, std::string torch)
-    : app_(description, own_name()), trainer_(std::move(trainer)), torch_(std::move(torch)) {
-  app_.formatter(std::make_shared<HelpText>());  // before the verbs, which inherit it
-  app_.set_help_flag("-h,--help", "print this help and exit");
-  app_.set_version_flag("--version", version_text(trainer_), "print the version and exit");
-  app_.require_subcommand(1);
-  app_.footer(exit_status_line());
+    : app_(std::make_unique<CLI::App>(description, own_name())),
+      trainer_(std::move(trainer)),
+      torch_(std::move(torch)) {
+  app_->formatter(std::make_shared<HelpText>());  // before the verbs, which inherit it
+  app_->set_help_flag("-h,--help", "print this help and exit");
+  app_->set_version_flag("--version", version_text(trainer_), "print the version and exit");
+  app_->require_subcommand(1);
+  app_->footer(exit_status_line());
+}
+
+CommandLine::~CommandLine() = default;
+
+void CommandLine::add_to_help(const std::string& paragraph) {
+  app_->footer(paragraph + "\n\n" + app_->get_footer());
 }
 
 std::vector<std::string> CommandLine::program() const {
@@ -113,16 +122,16 @@ int CommandLine::run(int argc, char** argv) {
   open_standard_descriptors();
   try {
     refuse_removed_verbs(argc, argv);
-    refuse_unknown_verbs(app_, {argv + std::min(argc, 1), argv + argc});
-    app_.parse(argc, argv);
+    refuse_unknown_verbs(*app_, {argv + std::min(argc, 1), argv + argc});
+    app_->parse(argc, argv);
     if (ask_) {
-      if (const auto status = ask_(app_.get_subcommands().front()->get_name())) return *status;
+      if (const auto status = ask_(app_->get_subcommands().front()->get_name())) return *status;
     }
     hide_tokens({argv, static_cast<std::size_t>(argc)});  // not earlier: `ask_` may read the arguments again
     const auto act = act_;  // `help --check` parses other command lines while it acts
     return act();
   } catch (const CLI::ParseError& error) {
-    return refused(app_, error);
+    return refused(*app_, error);
   } catch (const isthmus::Error& error) {
     say_error(std::string("isthmus: ") + error.what());
     return error.exit_status();

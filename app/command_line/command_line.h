@@ -2,13 +2,18 @@
 // The command line of a program. Each verb adds itself, with options of its own; then `run` reads the
 // arguments and calls the verb that they name. The options that several verbs share are below.
 
-#include <CLI/CLI.hpp>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "run/output/version.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace isthmus::app {
 
@@ -16,8 +21,13 @@ class CommandLine {
  public:
   /// `torch` is the value of --torch; processes that this one starts get it too.
   CommandLine(const std::string& description, TrainerBuild trainer, std::string torch = {});
+  ~CommandLine();
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
 
-  [[nodiscard]] CLI::App& app() { return app_; }
+  [[nodiscard]] CLI::App& app() { return *app_; }
+  /// Adds a paragraph above the last ones of the program's help.
+  void add_to_help(const std::string& paragraph);
   /// Sets what the verb does after the command line has been parsed.
   void on(CLI::App& verb, std::function<int()> act);
   /// The build of this binary, for messages about different builds.
@@ -32,7 +42,7 @@ class CommandLine {
   [[nodiscard]] int run(int argc, char** argv);
 
  private:
-  CLI::App app_;
+  std::unique_ptr<CLI::App> app_;
   TrainerBuild trainer_;
   std::string torch_;
   std::function<int()> act_;

@@ -1,5 +1,6 @@
 #include "command_line/help_text.h"
 
+#include <CLI/CLI.hpp>
 #include <string_view>
 #include <vector>
 

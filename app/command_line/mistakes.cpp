@@ -1,6 +1,7 @@
 #include "command_line/mistakes.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <string_view>
 #include <vector>

@@ -1,9 +1,13 @@
 #pragma once
 // Messages about command lines with a mistake: an unknown verb or option, or something that is missing.
 
-#include <CLI/CLI.hpp>
 #include <span>
 #include <string>
+
+namespace CLI {
+class App;
+class ParseError;
+}  // namespace CLI
 
 namespace isthmus::app {
 

@@ -1,6 +1,7 @@
 #include "launch/join.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <iostream>
 #include <memory>

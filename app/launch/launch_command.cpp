@@ -1,5 +1,6 @@
 #include "launch/launch_command.h"
 
+#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "isthmus/base/error.h"

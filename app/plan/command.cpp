@@ -1,5 +1,6 @@
 #include "plan/command.h"
 
+#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "isthmus/base/error.h"

@@ -4,10 +4,14 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "cli/verbs.h"
 #include "isthmus/base/error.h"
@@ -133,9 +137,8 @@ int run(int argc, char** argv) {
   auto build = trainer_build();
   if (argc > 1 && std::string_view(argv[1]) == "--version") build.found = trainer.said();
   CommandLine commands(isthmus_description, build, given);
-  commands.app().footer(
-      "--torch PATH, anywhere on the command line: the torch package with the libraries for training\n\n" +
-      commands.app().get_footer());
+  commands.add_to_help(
+      "--torch PATH, anywhere on the command line: the torch package with the libraries for training");
   const auto train = [&](const auto&...) { return trainer.run(); };
   commands.before([&](const std::string& verb) -> std::optional<int> {
     if (verb == "plan" && has(argc, argv, "--probe")) return trainer.run();

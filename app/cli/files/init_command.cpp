@@ -1,6 +1,7 @@
 #include "cli/files/init_command.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <filesystem>

@@ -1,6 +1,7 @@
 #include "cli/files/trace_summary.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <array>

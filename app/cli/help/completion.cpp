@@ -1,6 +1,7 @@
 #include "cli/help/completion.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <memory>
 #include <vector>

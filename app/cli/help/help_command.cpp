@@ -1,6 +1,7 @@
 #include "cli/help/help_command.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <memory>
 #include <sstream>

@@ -2,7 +2,6 @@
 // `isthmus help`: the help of the command line. It is generated from the definitions of the verbs, so that
 // docs/cli.md always matches the binary.
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 

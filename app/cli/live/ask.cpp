@@ -1,6 +1,7 @@
 #include "cli/live/ask.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <filesystem>
 #include <utility>

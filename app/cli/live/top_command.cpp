@@ -1,6 +1,7 @@
 #include "cli/live/top_command.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <atomic>
