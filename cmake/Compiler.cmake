@@ -42,6 +42,9 @@ target_compile_options(isthmus_options INTERFACE
   # Agreed state is exact: one rounding per operation, so no fused multiply-add anywhere.
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 if(CMAKE_UNITY_BUILD)
+  # g++ collects garbage less often: a tenth of the compile time of a unit for two fifths more memory.
+  target_compile_options(isthmus_options INTERFACE
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-expand=200 --param=ggc-min-heapsize=800000>)
   # In a unity unit g++ treats all sources but the first as headers: it would report their anonymous namespaces, and
   # constants of one source that parameters in another shadow.
   target_compile_options(isthmus_options INTERFACE

@@ -9,9 +9,6 @@ function(isthmus_layer name)
   target_include_directories(isthmus_${name}
     PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/include
     PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
-  # Larger units than those of the tests: most of the compile time of a small unit goes into the headers that its
-  # sources have in common.
-  set_target_properties(isthmus_${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 30)
   if(L_WITHOUT_LOOPS)
     target_compile_options(isthmus_${name} PRIVATE $<$<CONFIG:Release>:-Og>)
   endif()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws the libraries of the project and which uses which, as an SVG, from the CMakeLists.txt that build them. A box
-stands above all that it uses; an arrow that follows from others is left out. The box outer_sync of the left picture is
-the whole right one.
+"""Draws the libraries of the project and which uses which, as an SVG, from the CMakeLists.txt that build them; and the
+folders of outer_sync, from tests/layers/check.py. A box stands above all that it uses; an arrow that follows from
+others is left out. The box outer_sync of the left picture is the whole right one.
 
     scripts/draw_layers.py > docs/layers.svg
 """
@@ -22,16 +22,15 @@ OTHERS = "#e8edf4"
 
 
 def layers(root):
-    """{library: [libraries that it uses]}, and for each the folder of its sources."""
-    uses, folders = {}, {}
+    """{library: [libraries that it uses]}; those of outer_sync/ are one here."""
+    found = {}
     for file in sorted(root.glob("*/CMakeLists.txt")):
-        if file.parent.name in ("tests", "build"):
-            continue
-        for name, arguments in LAYER.findall(file.read_text(encoding="utf-8")):
-            uses[name] = check.listed(arguments, "USES")
-            first = check.listed(arguments, "SOURCES")[0]
-            folders[name] = str(pathlib.PurePath(file.parent.name, first).parent)
-    return uses, folders
+        if file.parent.name not in ("tests", "build"):
+            for name, arguments in LAYER.findall(file.read_text(encoding="utf-8")):
+                uses = {"outer_sync" if used.startswith("outer_sync_") else used for used in check.listed(arguments, "USES")}
+                name = "outer_sync" if name.startswith("outer_sync_") else name
+                found[name] = found.get(name, set()) | uses - {name}
+    return {name: sorted(uses) for name, uses in found.items()}
 
 
 def reached(uses, name):
@@ -131,18 +130,11 @@ def picture(uses, labels, pure, left, title):
 
 
 def main():
-    uses, folders = layers(ROOT)
-    inner = {name: [used for used in used_here if used.startswith("outer_sync_")]
-             for name, used_here in uses.items() if name.startswith("outer_sync_")}
-    outer = {name: sorted({"outer_sync" if used in inner else used for used in used_here})
-             for name, used_here in uses.items() if name not in inner}
-    outer["outer_sync"] = sorted({used for name in inner for used in uses[name] if used not in inner})
-    inside = {name: folders[name].removeprefix("outer_sync/") for name in inner}
-    labels = {name: "/".join(inside[name].split("/")[-2:]) for name in inner}  # longer ones would not fit
-    is_pure = {name for name in inner if inside[name] in check.PURE} | {"quant"}
-    left, left_width, left_height = picture(outer, {name: name for name in outer}, is_pure, MARGIN, "Libraries")
+    outer = layers(ROOT)
+    labels = {folder: "/".join(folder.split("/")[-2:]) for folder in check.OUTER_SYNC}  # longer ones would not fit
+    left, left_width, left_height = picture(outer, {name: name for name in outer}, {"quant"}, MARGIN, "Libraries")
     begin = MARGIN + left_width + 70
-    right, right_width, right_height = picture(inner, labels, is_pure, begin, "outer_sync")
+    right, right_width, right_height = picture(check.OUTER_SYNC, labels, check.PURE, begin, "outer_sync")
     width, height = begin + right_width + MARGIN, max(left_height, right_height) + 6
     print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
           'font-family="sans-serif" font-size="12" role="img"><title>Libraries, and which uses which</title>')

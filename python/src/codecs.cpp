@@ -20,7 +20,7 @@ using namespace nb::literals;
 namespace isthmus::python {
 namespace {
 
-using Values = nb::ndarray<nb::pytorch, const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ConstValues = nb::ndarray<nb::pytorch, const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Room = nb::ndarray<nb::pytorch, float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Encoded = nb::ndarray<nb::pytorch, const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using EncodedRoom = nb::ndarray<nb::pytorch, std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -49,7 +49,7 @@ quant::CodecSpec make_spec(const std::string& kind, std::optional<std::uint32_t>
   return spec;
 }
 
-void encode(const quant::CodecSpec& spec, Values values, EncodedRoom out, std::optional<Room> residual,
+void encode(const quant::CodecSpec& spec, ConstValues values, EncodedRoom out, std::optional<Room> residual,
             float decay, std::uint64_t key) {
   check_size("out", out.size(), quant::encoded_size(spec, values.size()));
   quant::Feedback feedback;

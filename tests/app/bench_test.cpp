@@ -14,14 +14,14 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 /// 4.25 bits per parameter in 10 steps, in five fragments that are sent two steps apart.
-constexpr std::string_view config_text = R"(
+constexpr std::string_view bench_config = R"(
 outer: {num_fragments: 5, sync_every: 10, sync_delay: 2, codec: 4bit}
 network: {detect_timeout: 60s} # machines that test are busy
 )";
 
 class BenchOuter : public ::testing::Test {
  protected:
-  BenchOuter() { config = site.write("bench.yaml", config_text).string(); }
+  BenchOuter() { config = site.write("bench.yaml", bench_config).string(); }
 
   /// The command line for a million parameters and steps of 5 ms, unless `more` sets others.
   [[nodiscard]] Words outer(const Words& more = {}) const {

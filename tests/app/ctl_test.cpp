@@ -14,14 +14,14 @@ using ::testing::SizeIs;
 using Json = nlohmann::json;
 
 /// Settings that make a run of one second last for several.
-const Words slowly = {"network.emulate.rtt=100ms", "run.steps=300", "run.stop_grace=60s"};
+const Words slow_run = {"network.emulate.rtt=100ms", "run.steps=300", "run.stop_grace=60s"};
 
 class Steered : public ::testing::Test {
  protected:
   void SetUp() override { begin(); }
   /// Starts a launch and waits until it is past the synchronous steps.
   void begin(const Words& more = {}) {
-    auto settings = slowly;
+    auto settings = slow_run;
     settings.insert(settings.end(), more.begin(), more.end());
     launch.emplace(site.start_launch(settings));
     // Until then, the folders of a previous run may exist.

@@ -30,7 +30,7 @@ Command piped(const Site& site, const std::string& words) {
           site / "piped.log"};
 }
 
-std::string joined(const Words& words) {
+std::string quoted(const Words& words) {
   std::string text;
   for (const auto& word : words) text += " '" + word + "'";
   return text;
@@ -69,7 +69,7 @@ TEST(Stream, OfStandardInputGivesWhatASocketDoes) {
   ASSERT_EQ(socket.launch(streaming(server.address(), 1)).status, 0) << socket.logs();
 
   const auto stream = endless_text()("replica-0");
-  const auto words = joined(with_settings({pipe.config().string()}, streaming("-", 1)));
+  const auto words = quoted(with_settings({pipe.config().string()}, streaming("-", 1)));
   // A pipe that delivers as much as the first steps need, and then nothing.
   ASSERT_EQ(::mkfifo((pipe / "fifo").c_str(), 0600), 0);
   {
@@ -97,7 +97,7 @@ TEST(Stream, OfStandardInputGivesWhatASocketDoes) {
 TEST(Stream, ThatEndsIsGoneOverAgainAndStaysAsAStore) {
   Site site;
   site.write("stream", stream_of_lines(1, 30));
-  const auto words = joined(with_settings({site.config().string()}, streaming("-", 1)));
+  const auto words = quoted(with_settings({site.config().string()}, streaming("-", 1)));
   const auto end = piped(site, words).wait();
   ASSERT_EQ(end.status, 0) << end.report() << site.logs();
   EXPECT_THAT(site.logs(), HasSubstr("the stream has ended after 30 documents"));

@@ -3,8 +3,8 @@
 A folder uses only the folders below it, only trainer/ uses libtorch, and quant/ uses no sockets. The same rule holds
 among the folders inside a larger folder (FOLDERS). The pure folders of outer_sync/ use no sockets, threads, clocks or
 random numbers. The link graph enforces only a part of this. This check reads the sources and finds the rest, such as a
-relative path into another folder, or a clock in a state machine. The stack in outer_sync/ must be that of
-outer_sync/CMakeLists.txt. No source file, tests included, may have more than MAX_LINES lines. Prints file:line and the
+relative path into another folder, or a clock in a state machine. The libraries of outer_sync/CMakeLists.txt must fit
+the stack in outer_sync/. No source file, tests included, may have more than MAX_LINES lines. Prints file:line and the
 rule for each breach, and exits with 1 if it finds any.
 """
 
@@ -133,7 +133,7 @@ CLOCK_CALL = re.compile(r"[Cc]lock(_type)?::now\b|\b(clock_gettime|gettimeofday|
 INCLUDE = re.compile(r'\s*#\s*include\s*[<"]([^>"]+)[>"]')
 QUOTED = re.compile(r'\s*#\s*include\s*"')
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-TARGET = re.compile(r"^isthmus_layer\(outer_sync_(\w+)\s([^)]*)\)", re.MULTILINE)
+TARGET = re.compile(r"^isthmus_layer\((outer_sync_\w+)\s([^)]*)\)", re.MULTILINE)
 SUFFIXES = {".h", ".hpp", ".cpp", ".cc", ".cu", ".cuh", ".inc"}
 # The name of a longer file no longer says what it contains.
 MAX_LINES = 450
@@ -252,31 +252,40 @@ def listed(arguments, word):
     return found
 
 
-def build_breaches(root):
-    """Line number and rule of each difference between OUTER_SYNC and outer_sync/CMakeLists.txt."""
+def outer_sync_libraries(root):
+    """{library: (its line in outer_sync/CMakeLists.txt, its sources, the libraries that it USES)}."""
     path = root / "outer_sync/CMakeLists.txt"
-    if not path.exists():
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return {target.group(1): (text.count("\n", 0, target.start()) + 1, listed(target.group(2), "SOURCES"),
+                              [used for used in listed(target.group(2), "USES") if used.startswith("outer_sync_")])
+            for target in TARGET.finditer(text)}
+
+
+def build_breaches(root):
+    """Line number and rule of each difference between OUTER_SYNC and outer_sync/CMakeLists.txt: one library has all
+    sources of a folder, and uses the libraries of the folders that its folders may use."""
+    libraries = outer_sync_libraries(root)
+    if not libraries:
         return
-    text = path.read_text(encoding="utf-8")
-    targets = {folder.replace("/", "_"): folder for folder in OUTER_SYNC}
-    built = set()
-    for target in TARGET.finditer(text):
-        name, arguments, line = target.group(1), target.group(2), text.count("\n", 0, target.start()) + 1
-        if name not in targets:
-            yield line, f"outer_sync_{name} is no folder of outer_sync/"
-            continue
-        folder = targets[name]
-        built.add(folder)
-        uses = {targets.get(used.removeprefix("outer_sync_")) for used in listed(arguments, "USES")
-                if used.startswith("outer_sync_")}
-        if uses != set(OUTER_SYNC[folder]):
-            yield line, f"outer_sync_{name} USES other folders than tests/layers/check.py has for {folder}/"
-        there = {f"{folder}/{source.name}" for source in (root / "outer_sync" / folder).glob("*.cpp")}
-        for source in sorted(there.symmetric_difference(listed(arguments, "SOURCES"))):
-            yield line, f"outer_sync_{name} and the sources in {folder}/ differ in {source}"
+    place = {}
+    for library, (line, files, _) in libraries.items():
+        for file in files:
+            folder = str(pathlib.PurePosixPath(file).parent)
+            if folder not in OUTER_SYNC:
+                yield line, f"{library} has {file}, which is in no folder of OUTER_SYNC in tests/layers/check.py"
+            elif place.setdefault(folder, library) != library:
+                yield line, f"{library} and {place[folder]} both have sources of {folder}/"
     for folder in OUTER_SYNC:
-        if folder not in built:
-            yield 1, f"no target builds {folder}/"
+        line, files, _ = libraries.get(place.get(folder), (1, [], []))
+        here = {f"{folder}/{source.name}" for source in (root / "outer_sync" / folder).glob("*.cpp")}
+        named = {file for file in files if str(pathlib.PurePosixPath(file).parent) == folder}
+        for source in sorted(here.symmetric_difference(named)):
+            yield line, f"the libraries and the sources in {folder}/ differ in {source}"
+    for library, (line, _, uses) in libraries.items():
+        folders = [folder for folder, its_library in place.items() if its_library == library]
+        needed = {place.get(used) for folder in folders for used in OUTER_SYNC[folder]} - {library, None}
+        if set(uses) != needed:
+            yield line, f"{library} uses {', '.join(sorted(uses))}; its folders need {', '.join(sorted(needed))}"
 
 
 def sources(root):

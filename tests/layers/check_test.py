@@ -106,14 +106,22 @@ class Check(unittest.TestCase):
         self.breaks("outer_sync/core/x.cpp", '#include "isthmus/outer_sync/lane.h"\n', 1, "in no folder")
         self.breaks("outer_sync/core/x.cpp", '#include "isthmus/outer_sync/transport/lane.h"\n', 1, "in no folder")
 
-    def test_the_build_is_that_stack(self):
+    def test_the_libraries_fit_that_stack(self):
+        folders = list(check.OUTER_SYNC)
+        lower, upper = folders[:2], folders[2:]  # core and protocol in one library, each other folder in its own
+
+        def library(name, sources, uses):
+            return "\n".join([f"isthmus_layer({name}", "  SOURCES", *(f"    {folder}/x.cpp" for folder in sources),
+                              " ".join(["  USES base", *uses]) + ")", ""])
+
+        def name(folder):
+            return "outer_sync_lower" if folder in lower else f"outer_sync_{folder.replace('/', '_')}"
+
         def built(change=lambda text: text):
-            text = "".join(
-                f"isthmus_layer(outer_sync_{folder.replace('/', '_')}\n  SOURCES\n    {folder}/x.cpp\n  USES base"
-                + "".join(f" outer_sync_{used.replace('/', '_')}" for used in allowed) + ")\n"
-                for folder, allowed in check.OUTER_SYNC.items())
-            return {"outer_sync/CMakeLists.txt": change(text),
-                    **{f"outer_sync/{folder}/x.cpp": "" for folder in check.OUTER_SYNC}}
+            text = library("outer_sync_lower", lower, []) + "".join(
+                library(name(folder), [folder], sorted({name(used) for used in check.OUTER_SYNC[folder]}))
+                for folder in upper)
+            return {"outer_sync/CMakeLists.txt": change(text), **{f"outer_sync/{folder}/x.cpp": "" for folder in folders}}
 
         def differs(change, words):
             output, status = run_on(built(change))
@@ -123,11 +131,12 @@ class Check(unittest.TestCase):
 
         self.keeps(built())
         base = "log/x.cpp\n  USES base"
-        differs(lambda text: text.replace(base, base + " outer_sync_engine"), "for log/")
+        differs(lambda text: text.replace(base, base + " outer_sync_engine"), "outer_sync_log uses outer_sync_engine")
+        differs(lambda text: text.replace(base + " outer_sync_lower", base), "need outer_sync_lower")
         differs(lambda text: text.replace("log/x.cpp\n", "log/y.cpp\n"), "differ in log/x.cpp")
-        differs(lambda text: text.replace("outer_sync_core\n", "outer_sync_cores\n"), "outer_sync_cores is no folder")
-        core = "isthmus_layer(outer_sync_core\n"
-        differs(lambda text: text.replace(core, "add_library(core\n"), "no target builds core/")
+        differs(lambda text: text.replace("    log/x.cpp\n", "    logs/x.cpp\n"), "in no folder")
+        differs(lambda text: text.replace("    log/x.cpp\n", "    log/x.cpp\n    core/z.cpp\n"), "both have sources of core/")
+        differs(lambda text: text.replace("    core/x.cpp\n", ""), "differ in core/x.cpp")
 
     def test_a_relative_path_into_another_layer(self):
         header = {"app/model/model.h": ""}

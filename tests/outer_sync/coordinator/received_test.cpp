@@ -257,7 +257,7 @@ TEST(ReceivedHellos, NoClaimLeavesTooFewNumbersForTheViewsToCome) {
 
 // ---- answers to a seal ----
 
-Hello reducer() {
+Hello reducer_with_a_model() {
   auto hello = CoordinatorHarness::hello("r");
   hello.member.kind = MemberKind::reducer;
   return hello;
@@ -281,7 +281,7 @@ TEST(ReceivedAnswers, OfAReducerThatHasBeenInNoView) {
   };
   for (std::size_t i = 0; i < answers.size(); ++i) {
     CoordinatorHarness run(options_of(1));
-    run.receive(1, reducer());
+    run.receive(1, reducer_with_a_model());
     run.receive(2, CoordinatorHarness::hello("a"));
     run.receive(1, answers[i]);
     EXPECT_THAT(run.refusal(1), HasSubstr("broke the protocol")) << "answer " << i;
