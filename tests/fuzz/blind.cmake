@@ -1,11 +1,14 @@
 # Builds the fuzzers with blind.cpp instead of libFuzzer, with the compiler and the libraries of the normal build.
 
+# The main function of the fuzzers.
+add_library(isthmus_blind OBJECT blind.cpp)
+target_link_libraries(isthmus_blind PRIVATE isthmus_options)
+
 # fuzz_program(NAME)
 function(fuzz_program name)
   add_executable(${name} ${name}.cpp)
   if(NOT name MATCHES write_)  # has its own main
-    target_sources(${name} PRIVATE blind.cpp)
-    set_source_files_properties(blind.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    target_link_libraries(${name} PRIVATE isthmus_blind)
   endif()
   target_link_libraries(${name} PRIVATE isthmus_options isthmus_fuzzed)
 endfunction()
