@@ -187,7 +187,7 @@ class Flattener {
   std::map<std::string, std::string> keys_;
 };
 
-std::string read_text(const fs::path& file, const std::string& asked_by) {
+std::string read_config(const fs::path& file, const std::string& asked_by) {
   std::error_code ignored;
   if (fs::is_directory(file, ignored)) {
     fail(fmt::format("{}cannot read {}: it is a folder", asked_by, file.string()));
@@ -236,7 +236,7 @@ struct SourceBuilder {
     if (open.size() > max_chain) fail(fmt::format("{}more than {} files deep", asked_by, max_chain));
     if (++files > max_files) fail(fmt::format("{}more than {} files in all", asked_by, max_files));
     open.push_back(real);
-    auto entries = flatten(read_text(file, asked_by), {file.string()});
+    auto entries = flatten(read_config(file, asked_by), {file.string()});
     for (auto& entry : entries) entry.base = file.parent_path();
     for (const auto& entry : entries) extend(entry);
     for (auto& entry : entries) put(std::move(entry));

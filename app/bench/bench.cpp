@@ -31,8 +31,6 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-void say(const std::string& text) { say_line(text); }
-
 /// Memory available without swapping; nullopt if the system does not report it.
 std::optional<std::uint64_t> available_memory() {
   std::ifstream in("/proc/meminfo");
@@ -44,7 +42,7 @@ std::optional<std::uint64_t> available_memory() {
   return std::nullopt;
 }
 
-void check_memory(const OuterBenchRequest& request, std::uint64_t replicas) {
+void check_bench_memory(const OuterBenchRequest& request, std::uint64_t replicas) {
   const auto available = available_memory();
   const auto bytes = [](std::uint64_t n) { return format_bytes(static_cast<double>(n)); };
   const auto check = [&](std::uint64_t need) {
@@ -61,8 +59,8 @@ void check_memory(const OuterBenchRequest& request, std::uint64_t replicas) {
   const auto need = replicas * bench_memory(request);
   check(need);
   if (request.quiet || request.json) return;
-  say(fmt::format("memory: {} for {} replica{} on this machine{}", bytes(need), replicas,
-                  replicas == 1 ? "" : "s", available ? ", " + bytes(*available) + " available" : ""));
+  say_line(fmt::format("memory: {} for {} replica{} on this machine{}", bytes(need), replicas,
+                       replicas == 1 ? "" : "s", available ? ", " + bytes(*available) + " available" : ""));
 }
 
 // ---- the coordinator ----
@@ -70,7 +68,7 @@ void check_memory(const OuterBenchRequest& request, std::uint64_t replicas) {
 class Observer final : public outer_sync::CoordinatorObserver {
  public:
   explicit Observer(std::int64_t steps) : steps_(steps) {}
-  void message(const std::string& text) override { say(text); }
+  void message(const std::string& text) override { say_line(text); }
   /// Prints a progress line every 10 s.
   void members_changed(const Coordinator& coordinator) override {
     constexpr auto every = std::chrono::seconds(10);
@@ -83,8 +81,8 @@ class Observer final : public outer_sync::CoordinatorObserver {
     }
     if (coordinator.members().empty() || slowest == 0) return;
     said_ = Clock::now();
-    say(fmt::format("step {} of {}, computing {:.1f} % of the time so far", slowest, steps_,
-                    100 * utilization));
+    say_line(fmt::format("step {} of {}, computing {:.1f} % of the time so far", slowest, steps_,
+                         100 * utilization));
   }
   void evaluated(std::uint64_t /*step*/, double /*loss*/) override {}
   void round_judged(const outer_sync::protocol::RoundJudged& /*round*/) override {}
@@ -96,12 +94,12 @@ class Observer final : public outer_sync::CoordinatorObserver {
   Clock::time_point said_ = Clock::now();
 };
 
-void write_report(const OuterBenchRequest& request, const Coordinator& coordinator, JsonOutput& json) {
+void write_bench_report(const OuterBenchRequest& request, const Coordinator& coordinator, JsonOutput& json) {
   std::vector<OuterBenchMember> members;
   for (const auto& [name, member] : coordinator.members())
     members.push_back(report_of<OuterBenchMember>(member.result.summary));
   if (members.empty() || members.front().measured_steps == 0)
-    return say("stopped before the first measured step");
+    return say_line("stopped before the first measured step");
   const auto& outer = request.experiment.outer;
   const auto report = outer_bench_json({.codec = outer.codec,
                                         .sync_every = outer.sync_every.parts.back().value,
@@ -134,10 +132,10 @@ int run_bench_coordinator(OuterBenchRequest request) {
     node.request_stop("asked to by a signal");
   });
   announce_port(request.announce_fd, node.port());
-  say(fmt::format("coordinator listens at port {}, waiting for {} replicas", node.port(),
-                  experiment.replicas));
+  say_line(fmt::format("coordinator listens at port {}, waiting for {} replicas", node.port(),
+                       experiment.replicas));
   const auto ended = node.run();
-  if (ended.how == Ended::How::finished) write_report(request, node.coordinator(), json);
+  if (ended.how == Ended::How::finished) write_bench_report(request, node.coordinator(), json);
   if (interrupted || ended.how == Ended::How::stopped) return 130;
   if (ended.how == Ended::How::finished) return 0;
   throw Error(ended.how == Ended::How::diverged ? ErrorKind::divergence : ErrorKind::network, ended.reason);
@@ -212,8 +210,8 @@ int run_outer_bench(OuterBenchRequest request) {
   (void)even_layout(request.experiment.outer,
                     request.parameters);  // before anything starts: it throws if a fragment is too small
   if (request.role == Role::coordinator) return run_bench_coordinator(std::move(request));
-  check_memory(request,
-               request.role == Role::all ? static_cast<std::uint64_t>(request.experiment.replicas) : 1);
+  check_bench_memory(request,
+                     request.role == Role::all ? static_cast<std::uint64_t>(request.experiment.replicas) : 1);
   if (request.role == Role::replica) return run_bench_replica(std::move(request));
   return OuterBench(request).run();
 }

@@ -21,7 +21,7 @@ struct OuterFlags : ConfigOptions {
   std::int64_t steps = 0, replicas = 0;
 };
 
-int act(OuterFlags flags, const CommandLine& commands) {
+int run_bench_outer_verb(OuterFlags flags, const CommandLine& commands) {
   using Role = OuterBenchRequest::Role;
   auto& request = flags.request;
   const bool replica = flags.role == "replica";
@@ -83,7 +83,7 @@ void add_outer(CommandLine& commands, CLI::App& bench) {
   add_set(*verb, flags->set);
   verb->footer(
       "Example: isthmus bench outer --params 200M --step-time 500ms --set network.emulate.rate=40Mbps");
-  commands.on(*verb, [&commands, flags] { return act(*flags, commands); });
+  commands.on(*verb, [&commands, flags] { return run_bench_outer_verb(*flags, commands); });
 }
 
 void add_loader(CommandLine& commands, CLI::App& bench) {

@@ -234,7 +234,7 @@ class BenchReplica final : public TrainingHooks {
   Totals measured_;
 };
 
-outer_sync::protocol::View mesh_of(const OuterBenchRequest& request, ChunkId chunks) {
+outer_sync::protocol::View bench_mesh(const OuterBenchRequest& request, ChunkId chunks) {
   const auto replicas = static_cast<std::uint16_t>(request.experiment.replicas);
   outer_sync::protocol::View view;
   view.members.resize(replicas);
@@ -247,8 +247,8 @@ outer_sync::protocol::View mesh_of(const OuterBenchRequest& request, ChunkId chu
 
 std::uint64_t bench_memory(const OuterBenchRequest& request) {
   const auto layout = even_layout(request.experiment.outer, request.parameters);
-  const auto bound =
-      outer_sync::memory_bound(request.experiment.outer, layout, mesh_of(request, layout.chunk_count()), 0);
+  const auto bound = outer_sync::memory_bound(request.experiment.outer, layout,
+                                              bench_mesh(request, layout.chunk_count()), 0);
   return request.parameters * sizeof(float) + bound.state + bound.usual;
 }
 

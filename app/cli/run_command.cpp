@@ -23,7 +23,7 @@ struct CoordinatorFlags : ConfigOptions {
   int announce_fd = -1;
 };
 
-int act(const CoordinatorFlags& flags, const std::string& build) {
+int run_coordinator_verb(const CoordinatorFlags& flags, const std::string& build) {
   auto loaded = load_and_choose(flags.config, flags.assignments(), std::nullopt, Purpose::own_data);
   return run_coordinator({.experiment = std::move(loaded.experiment),
                           .chosen = std::move(loaded.chosen),
@@ -58,8 +58,8 @@ struct WorkerFlags : ConfigOptions {
   }
 };
 
-int act(const WorkerFlags& flags, const CommandLine& commands,
-        const std::function<int(WorkerRequest)>& train) {
+int run_worker_verb(const WorkerFlags& flags, const CommandLine& commands,
+                    const std::function<int(WorkerRequest)>& train) {
   // Sites have trainers; a reducer may be at none of them.
   const bool reduces_anywhere = flags.reduce_only && flags.site.empty();
   const auto place = reduces_anywhere ? std::nullopt : std::optional(WorkerPlace{flags.name, flags.site});
@@ -112,7 +112,7 @@ void add_coordinator(CommandLine& commands) {
   add_set(*verb, flags->set);
   add_json(*verb, flags->json);
   verb->footer("Example: isthmus coordinator two_sites.yaml --listen 0.0.0.0:7000");
-  commands.on(*verb, [&commands, flags] { return act(*flags, commands.build()); });
+  commands.on(*verb, [&commands, flags] { return run_coordinator_verb(*flags, commands.build()); });
 }
 
 void add_worker(CommandLine& commands, std::function<int(WorkerRequest)> train) {
@@ -135,7 +135,9 @@ void add_worker(CommandLine& commands, std::function<int(WorkerRequest)> train) 
   verb->footer(
       "Example: isthmus worker two_sites.yaml --coordinator eu.example:7000 --name us-1 "
       "--listen 0.0.0.0:7001 --advertise us.example:7001");
-  commands.on(*verb, [&commands, flags, train = std::move(train)] { return act(*flags, commands, train); });
+  commands.on(*verb, [&commands, flags, train = std::move(train)] {
+    return run_worker_verb(*flags, commands, train);
+  });
 }
 
 void add_observe(CommandLine& commands, std::function<int(ObserveRequest)> observe) {

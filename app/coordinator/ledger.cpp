@@ -79,7 +79,7 @@ std::vector<Account> accounts_in(const std::filesystem::path& run_folder) {
 }
 
 /// Throws unless replicas with the same rounds have the same ledger.
-void compare(const std::vector<Account>& accounts) {
+void check_equal_accounts(const std::vector<Account>& accounts) {
   std::map<std::vector<std::uint64_t>, const Account*> by_rounds;
   for (const auto& account : accounts) {
     if (account.unknown_rounds > 0) continue;
@@ -134,7 +134,7 @@ void write_ledger(const std::filesystem::path& file, std::uint64_t step, const L
 
 LedgerReport ledger_report(const std::filesystem::path& run_folder) {
   const auto accounts = accounts_in(run_folder);
-  compare(accounts);
+  check_equal_accounts(accounts);
   const auto& furthest = *std::ranges::max_element(accounts, {}, [](const Account& account) {
     return std::pair(account.rounds, account.unknown_rounds == 0);
   });

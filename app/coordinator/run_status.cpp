@@ -22,7 +22,7 @@ namespace {
 
 Json finite(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-std::string state_of(const Coordinator::MemberStatus& member) {
+std::string member_state(const Coordinator::MemberStatus& member) {
   if (member.done) return "done";
   if (member.role == Coordinator::Role::member) return "member";
   return member.role == Coordinator::Role::ready ? "ready" : "joining";
@@ -35,7 +35,7 @@ Json member_of(const Coordinator& coordinator, const std::string& name,
   return {{"name", name},
           {"site", member.hello.site},
           {"kind", member.hello.member.kind == MemberKind::reducer ? "reducer" : "trainer"},
-          {"state", state_of(member)},
+          {"state", member_state(member)},
           {"step", beat.step},
           {"loss", finite(beat.loss)},
           {"utilization", finite(beat.utilization)},
@@ -143,7 +143,7 @@ std::string step_of(const nlohmann::json& member) {
   return step < 100'000'000 ? std::to_string(step) : short_of(static_cast<double>(step), "");
 }
 
-std::string row_of(const nlohmann::json& member) {
+std::string row_of_member(const nlohmann::json& member) {
   const auto lags = member.at("rounds_lag").get<std::vector<std::uint64_t>>();
   const auto kind = member.at("kind").get<std::string>();
   const bool trains = kind == "trainer";
@@ -202,7 +202,7 @@ std::string status_table(const nlohmann::json& status) {
                          evaluation.at("step").get<std::uint64_t>());
     out += fmt::format("{:<14} {:<7} {:>8} {:>7} {:>4} {:>6} {:>7} {:>8} {:>3} {:>7}\n", "member", "site",
                        "step", "loss", "util", "tok/s", "sent", "wire", "lag", "state");
-    for (const auto& member : status.at("members")) out += row_of(member);
+    for (const auto& member : status.at("members")) out += row_of_member(member);
     for (const auto& relay : status.at("relays"))
       out += note_lines(fmt::format("relay    {} between {} and {}", relay.at("by").get<std::string>(),
                                     relay.at("between").at(0).get<std::string>(),

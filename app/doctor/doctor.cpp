@@ -237,7 +237,7 @@ struct DoctorFlags : ConfigOptions {
   bool json = false, reduces = false;
 };
 
-int act(DoctorFlags flags, const CommandLine& commands, const DeviceProbe& device) {
+int run_doctor_verb(DoctorFlags flags, const CommandLine& commands, const DeviceProbe& device) {
   const bool worker = !flags.name.empty();
   if (!worker && !flags.coordinator.empty())
     throw Error(ErrorKind::config, "--coordinator is for a worker's doctor; expected a --name with it");
@@ -299,8 +299,9 @@ void add_doctor(CommandLine& commands, DeviceProbe device) {
   add_security(*verb, *flags);
   add_set(*verb, flags->set);
   verb->footer("Example: isthmus doctor two_sites.yaml");
-  commands.on(*verb,
-              [&commands, flags, device = std::move(device)] { return act(*flags, commands, device); });
+  commands.on(*verb, [&commands, flags, device = std::move(device)] {
+    return run_doctor_verb(*flags, commands, device);
+  });
 }
 
 }  // namespace isthmus::app

@@ -75,7 +75,7 @@ std::optional<State> find_state(const fs::path& folder) {
   return state;
 }
 
-State state_of(const fs::path& folder) {
+State detached_state(const fs::path& folder) {
   const auto state = find_state(folder);
   if (!state)
     config_error(
@@ -122,7 +122,7 @@ std::vector<std::string> lines_from(int fd) {
   return lines;
 }
 
-int status_of(pid_t pid) {
+int wait_for_status(pid_t pid) {
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
@@ -162,7 +162,7 @@ int run_detached(std::vector<std::string> command, bool json) {
   const SignalThread signals([pid](int, int) { kill(pid, SIGINT); });  // until all is started
   const auto lines = lines_from(pipe.reader());
   if (lines.size() < 2) {
-    const int status = status_of(pid);
+    const int status = wait_for_status(pid);
     if (!lines.empty())
       say_to(stderr,
              fmt::format("the end of {}:\n{}", log_in(lines[0]).string(), tail_of(log_in(lines[0]), 20)));
@@ -221,7 +221,7 @@ class Attachment {
   explicit Attachment(const AttachRequest& request)
       : request_(request), folder_(fs::absolute(request.folder).lexically_normal()) {
     if (!folder_.has_filename()) folder_ = folder_.parent_path();
-    state_ = state_of(folder_);
+    state_ = detached_state(folder_);
     const auto size = size_of_log();
     const auto seen = request.all ? std::string() : text_if_there(seen_in(folder_));
     at_ = std::min(size, static_cast<std::uintmax_t>(std::strtoull(seen.c_str(), nullptr, 10)));
@@ -234,7 +234,7 @@ class Attachment {
     while (!leave && state_.alive()) {
       if (!show()) return exit_status(ErrorKind::data);  // standard output is closed
       std::this_thread::sleep_for(100ms);
-      state_ = state_of(folder_);
+      state_ = detached_state(folder_);
     }
     show();
     remember();

@@ -31,7 +31,7 @@ std::vector<std::string> command_again(const LaunchFlags& flags) {
   return command;
 }
 
-int act(LaunchFlags flags) {
+int run_launch_verb(LaunchFlags flags) {
   auto& launch = flags.launch;
   launch.resume = !flags.resume.empty();
   if (launch.resume != flags.config.empty())
@@ -69,7 +69,7 @@ void add_launch(CommandLine& commands) {
   verb->footer("Example: isthmus launch configs/quickstart.yaml --set outer.sync_every=60");
   commands.on(*verb, [&commands, flags] {
     flags->launch.program = commands.program();
-    return act(*flags);
+    return run_launch_verb(*flags);
   });
 }
 

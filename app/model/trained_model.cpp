@@ -24,7 +24,7 @@ namespace {
 
 constexpr const char* checkpoints_name = "checkpoints";
 
-trainer::ParameterTable table_of(const Experiment& experiment, const data::Tokenizer& tokenizer) {
+trainer::ParameterTable parameter_table(const Experiment& experiment, const data::Tokenizer& tokenizer) {
   return {{experiment.model, tokenizer.vocab_size()},
           experiment.outer.num_fragments,
           static_cast<std::uint64_t>(experiment.outer.chunk_elements)};
@@ -76,7 +76,7 @@ TrainedModel of_run(const fs::path& folder, const std::vector<std::string>& assi
   auto experiment = load_experiment(config::Source::from_text(text, checkpoint.file.string()), assignments,
                                     std::nullopt, Purpose::inference);
   auto tokenizer = data::make_tokenizer(experiment.data.tokenizer);
-  auto table = table_of(experiment, *tokenizer);
+  auto table = parameter_table(experiment, *tokenizer);
   if (table.fingerprint() != checkpoint.model)
     throw Error(ErrorKind::data, checkpoint.file.string() +
                                      " holds a different model than its settings and the tokenizer " +
@@ -128,7 +128,7 @@ TrainedModel of_pretrained(const fs::path& folder, const std::vector<std::string
   const auto is_tokenizer = [](const std::string& text) { return text.starts_with("data.tokenizer="); };
   if (std::ranges::none_of(assignments, is_tokenizer)) experiment.data.tokenizer = tokenizer_beside(folder);
   auto tokenizer = data::make_tokenizer(experiment.data.tokenizer);
-  auto table = table_of(experiment, *tokenizer);
+  auto table = parameter_table(experiment, *tokenizer);
   auto parameters = trainer::read_pretrained(folder, table);
   return {.experiment = std::move(experiment),
           .tokenizer = std::move(tokenizer),

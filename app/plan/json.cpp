@@ -107,7 +107,7 @@ ordered_json timetable_json(const OuterConfig& outer, const Prediction& p) {
   return rows;
 }
 
-std::string site_of(const Links& links, std::size_t replica) {
+std::string site_of_replica(const Links& links, std::size_t replica) {
   for (const auto& site : links.sites) {
     if (replica < static_cast<std::size_t>(site.replicas)) return site.name;
     replica -= static_cast<std::size_t>(site.replicas);
@@ -126,8 +126,10 @@ std::vector<std::string> limits_of(const PlanInput& input, const Prediction& p, 
     out.push_back(fmt::format(
         "steps: {} takes {:.4g} s and {} takes {:.4g} s, so faster sites wait for slower ones: set "
         "outer.pace: time, or choose batches with equal step times",
-        site_of(input.links, static_cast<std::size_t>(&slowest - replicas.data())), slowest.step_seconds,
-        site_of(input.links, static_cast<std::size_t>(&fastest - replicas.data())), fastest.step_seconds));
+        site_of_replica(input.links, static_cast<std::size_t>(&slowest - replicas.data())),
+        slowest.step_seconds,
+        site_of_replica(input.links, static_cast<std::size_t>(&fastest - replicas.data())),
+        fastest.step_seconds));
   }
   if (p.utilization >= wanted) return out;
   std::size_t fullest = 0;
@@ -140,10 +142,10 @@ std::vector<std::string> limits_of(const PlanInput& input, const Prediction& p, 
   constexpr double busy = 0.9;
   if (full(fullest) > busy) {
     const bool outwards = times.sent / replicas[fullest].up >= times.received / replicas[fullest].down;
-    out.push_back(
-        fmt::format("link: the link of {} ({}) is full {:.0f} % of the time: use a longer sync_every or a "
-                    "codec with fewer bits",
-                    site_of(input.links, fullest), outwards ? "outbound" : "inbound", 100 * full(fullest)));
+    out.push_back(fmt::format(
+        "link: the link of {} ({}) is full {:.0f} % of the time: use a longer sync_every or a "
+        "codec with fewer bits",
+        site_of_replica(input.links, fullest), outwards ? "outbound" : "inbound", 100 * full(fullest)));
   }
   double late = 0, seconds = 0;
   for (const auto& round : p.timetable.rounds) {
@@ -218,7 +220,7 @@ ordered_json recommendation_json(const PlanRequest& request, const PlanInput& in
   return json;
 }
 
-ordered_json links_json(const PlanInput& input) {
+ordered_json input_links_json(const PlanInput& input) {
   ordered_json json;
   json["source"] = input.links.source;
   for (std::size_t i = 0; i < input.links.sites.size(); ++i) {
@@ -279,7 +281,7 @@ ordered_json plan_json(const PlanRequest& request, const PlanInput& input) {
   json["tokens_per_step"] = sum(input.tokens_per_step);
   json["step_seconds"] = input.step_seconds;
   json["step_source"] = input.step_source;
-  json["links"] = links_json(input);
+  json["links"] = input_links_json(input);
   json["price_per_gigabyte"] = request.price;
   json["elements_per_second"] = {{"encode", input.setting.speeds.encode},
                                  {"reduce", input.setting.speeds.reduce},

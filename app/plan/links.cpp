@@ -141,7 +141,7 @@ Links from_file(const std::filesystem::path& file) {
 
 using nlohmann::json;
 
-double number(const json& value) {
+double positive_or_zero(const json& value) {
   const double out = value.is_number() ? value.get<double>() : 0;
   return std::isfinite(out) && out > 0 ? out : 0;
 }
@@ -166,9 +166,9 @@ void add_step_times(Links& links, const std::filesystem::path& file) {
   for (const auto& replica : summary["members"]) {
     if (!replica.is_object()) continue;
     const auto site = std::ranges::find(links.sites, replica.value("name", ""), &LinkSite::name);
-    const double steps =
-        number(replica.value("last_step", json())) - number(replica.value("first_step", json()));
-    const double seconds = number(replica.value("compute_seconds", json()));
+    const double steps = positive_or_zero(replica.value("last_step", json())) -
+                         positive_or_zero(replica.value("first_step", json()));
+    const double seconds = positive_or_zero(replica.value("compute_seconds", json()));
     if (site != links.sites.end() && steps > 0) site->step_time.seconds = seconds / steps;
   }
 }
@@ -202,7 +202,8 @@ Links from_run(const std::filesystem::path& folder) {
   for (const auto& [from, to] : trips.items()) {
     if (!to.is_object() || !places.contains(from)) continue;
     for (const auto& [name, value] : to.items()) {
-      if (places.contains(name)) links.rtt[places[from] * count + places[name]] = number(value) / 1000;
+      if (places.contains(name))
+        links.rtt[places[from] * count + places[name]] = positive_or_zero(value) / 1000;
     }
   }
   // All paths of a member share its link.
@@ -210,7 +211,7 @@ Links from_run(const std::filesystem::path& folder) {
   for (const auto& [from, to] : rates.items()) {
     if (!to.is_object() || !places.contains(from)) continue;
     auto& up = links.sites[places[from]].up.bits_per_second;
-    for (const auto& value : to) up += 8 * number(value);
+    for (const auto& value : to) up += 8 * positive_or_zero(value);
   }
   add_step_times(links, folder / "summary.json");
   return links;

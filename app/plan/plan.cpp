@@ -16,7 +16,7 @@ using nlohmann::ordered_json;
 
 namespace {
 
-double number(const ordered_json& json, const char* key) { return json.at(key).get<double>(); }
+double figure_at(const ordered_json& json, const char* key) { return json.at(key).get<double>(); }
 
 std::string rate(double bits_per_second) {
   if (!std::isfinite(bits_per_second)) return "any";
@@ -35,17 +35,17 @@ std::string table_row(const ordered_json& row, bool by_codec = false) {
   return fmt::format("  {:<16} {:>5} {:>4} {:>4} {:<7} {:>6.2f}% {:>9} {:>9} {:>9}\n",
                      by_codec ? "" : row["method"].get<std::string>(), row["sync_every"].get<std::int64_t>(),
                      row["num_fragments"].get<std::int64_t>(), row["sync_delay"].get<std::int64_t>(),
-                     row["codec"].get<std::string>(), 100 * number(row, "utilization"),
-                     format_count(number(row, "tokens_per_second")),
-                     format_bytes(number(row, "bytes_per_replica")),
-                     rate(number(row, "mean_bits_per_second")));
+                     row["codec"].get<std::string>(), 100 * figure_at(row, "utilization"),
+                     format_count(figure_at(row, "tokens_per_second")),
+                     format_bytes(figure_at(row, "bytes_per_replica")),
+                     rate(figure_at(row, "mean_bits_per_second")));
 }
 
-std::string head(const ordered_json& j) {
+std::string plan_head(const ordered_json& j) {
   auto text = in_lines(
       fmt::format("{} replicas, {} parameters, {} steps of {:.4g} s ({})", j["replicas"].get<std::int64_t>(),
-                  format_count(number(j, "parameters")), j["steps"].get<std::int64_t>(),
-                  number(j, "step_seconds"), j["step_source"].get<std::string>()),
+                  format_count(figure_at(j, "parameters")), j["steps"].get<std::int64_t>(),
+                  figure_at(j, "step_seconds"), j["step_source"].get<std::string>()),
       2);
   text += in_lines("links: " + j["links"]["source"].get<std::string>(), 2);
   constexpr std::size_t shown = 8;
@@ -53,18 +53,18 @@ std::string head(const ordered_json& j) {
   for (std::size_t i = 0; i < std::min(shown, sites.size()); ++i) {
     const auto& site = sites[i];
     const auto line = [&](const char* key) {
-      return number(site, key) > 0 ? rate(number(site, key)) : "any";
+      return figure_at(site, key) > 0 ? rate(figure_at(site, key)) : "any";
     };
-    text +=
-        fmt::format("  {:<20} {:>4} x  up {:<10} down {:<10} steps of {:.4g} s\n",
-                    short_name(site["name"].get<std::string>(), 20), site["replicas"].get<std::int64_t>(),
-                    line("up_bits_per_second"), line("down_bits_per_second"), number(site, "step_seconds"));
+    text += fmt::format("  {:<20} {:>4} x  up {:<10} down {:<10} steps of {:.4g} s\n",
+                        short_name(site["name"].get<std::string>(), 20), site["replicas"].get<std::int64_t>(),
+                        line("up_bits_per_second"), line("down_bits_per_second"),
+                        figure_at(site, "step_seconds"));
   }
   if (sites.size() > shown) text += fmt::format("  ... and {} more sites\n", sites.size() - shown);
-  text += in_lines(
-      fmt::format("  longest round trip {:.4g} ms; {:.60}", 1e3 * number(j["links"], "longest_rtt_seconds"),
-                  j["configured"]["owners"].get<std::string>()),
-      4);
+  text += in_lines(fmt::format("  longest round trip {:.4g} ms; {:.60}",
+                               1e3 * figure_at(j["links"], "longest_rtt_seconds"),
+                               j["configured"]["owners"].get<std::string>()),
+                   4);
   return text;
 }
 
@@ -75,10 +75,10 @@ std::string timetable(const ordered_json& j) {
   constexpr std::size_t shown = 24;
   for (std::size_t i = 0; i < std::min(shown, rounds.size()); ++i) {
     const auto& r = rounds[i];
-    const double slack = number(r, "slack_seconds");
+    const double slack = figure_at(r, "slack_seconds");
     text += fmt::format("  {:>8}  {:>12}  {:>13} {:>9.3f} {:>9.3f}{}\n", r["fragment"].get<int>(),
                         r["sent_at"].get<std::int64_t>(), r["applied_after_steps"].get<std::int64_t>(),
-                        number(r, "seconds"), slack, slack < 0 ? "  late" : "");
+                        figure_at(r, "seconds"), slack, slack < 0 ? "  late" : "");
   }
   if (rounds.size() > shown) text += fmt::format("  ... and {} more\n", rounds.size() - shown);
   return text;
@@ -86,7 +86,7 @@ std::string timetable(const ordered_json& j) {
 
 std::string memory(const ordered_json& j) {
   const auto& m = j["memory"];
-  const auto bytes = [&](const char* key) { return format_bytes(number(m, key)); };
+  const auto bytes = [&](const char* key) { return format_bytes(figure_at(m, key)); };
   std::string text = "\nmemory of a replica, without activations\n";
   const auto row = [&](const char* place, const std::string& parts) {
     constexpr std::size_t margin = 22;
@@ -97,7 +97,7 @@ std::string memory(const ordered_json& j) {
                   "residuals {}, copy for evaluations {}{}",
                   bytes("parameters"), bytes("gradient"), bytes("moments"), bytes("global_parameters"),
                   bytes("outer_momentum"), bytes("residuals"), bytes("evaluation"),
-                  number(m, "staging") > 0 ? ", chunks in transit " + bytes("staging") : ""));
+                  figure_at(m, "staging") > 0 ? ", chunks in transit " + bytes("staging") : ""));
   row("host", fmt::format("{}chunks {} (at worst {}), checkpoint {}",
                           m["device_is_host"].get<bool>() ? "including the device's; " : "", bytes("chunks"),
                           bytes("chunks_at_worst"), bytes("checkpoint_buffer")));
@@ -108,15 +108,15 @@ std::string memory(const ordered_json& j) {
 
 std::string traffic(const ordered_json& j) {
   const auto& c = j["configured"];
-  std::string text =
-      "\n" + in_lines(fmt::format(
-                          "traffic of a replica: {} in {}; {} on average, at most {}",
-                          format_bytes(number(c, "bytes_per_replica")), format_duration(number(c, "seconds")),
-                          rate(number(c, "mean_bits_per_second")), rate(number(c, "peak_bits_per_second"))),
-                      2);
-  if (number(j, "price_per_gigabyte") > 0)
-    text += fmt::format("  of all replicas at {} a GB: {:.2f}\n", number(j, "price_per_gigabyte"),
-                        number(c, "traffic_cost"));
+  std::string text = "\n" + in_lines(fmt::format("traffic of a replica: {} in {}; {} on average, at most {}",
+                                                 format_bytes(figure_at(c, "bytes_per_replica")),
+                                                 format_duration(figure_at(c, "seconds")),
+                                                 rate(figure_at(c, "mean_bits_per_second")),
+                                                 rate(figure_at(c, "peak_bits_per_second"))),
+                                     2);
+  if (figure_at(j, "price_per_gigabyte") > 0)
+    text += fmt::format("  of all replicas at {} a GB: {:.2f}\n", figure_at(j, "price_per_gigabyte"),
+                        figure_at(c, "traffic_cost"));
   if (const auto warmup = j["warmup_steps"].get<std::int64_t>(); warmup > 0)
     text += in_lines(
         fmt::format("  not included: the {} steps of the synchronous warm-up, which exchange all gradients "
@@ -133,7 +133,7 @@ std::string recommendation(const ordered_json& j) {
                       "no settings are recommended, because no link is known: pass --links FILE "
                       "(the output of `isthmus doctor CONFIG --json`, for example)",
                       2);
-  const double wanted = 100 * number(r, "wanted_utilization");
+  const double wanted = 100 * figure_at(r, "wanted_utilization");
   if (!r.contains("best"))
     return "\n" + in_lines(fmt::format("none of the settings tried reaches {:.4g} %: use faster links, a "
                                        "larger batch (longer steps) or a smaller model",
@@ -147,8 +147,8 @@ std::string recommendation(const ordered_json& j) {
   return text + "\n";
 }
 
-std::string text_of(const ordered_json& j) {
-  std::string text = head(j) + table_head("as configured") + table_row(j["configured"]);
+std::string plan_text(const ordered_json& j) {
+  std::string text = plan_head(j) + table_head("as configured") + table_row(j["configured"]);
   text += table_head("other methods");
   for (const auto& row : j["methods"]) text += table_row(row);
   if (!j["codecs"].empty()) {
@@ -157,7 +157,7 @@ std::string text_of(const ordered_json& j) {
   }
   text += timetable(j) + traffic(j) + memory(j) + recommendation(j);
   for (const auto& limit : j["limits"]) text += in_lines("limit: " + limit.get<std::string>(), 2);
-  return text + fmt::format("planned in {:.2f} s\n", number(j, "planned_in_seconds"));
+  return text + fmt::format("planned in {:.2f} s\n", figure_at(j, "planned_in_seconds"));
 }
 
 }  // namespace
@@ -166,7 +166,7 @@ int run_plan(const PlanRequest& request) {
   JsonOutput output(request.json);
   const auto json = plan_json(request, plan_input(request));
   output.print(json);
-  if (!request.json) fmt::print("{}", text_of(json));
+  if (!request.json) fmt::print("{}", plan_text(json));
   return 0;
 }
 

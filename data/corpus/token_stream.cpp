@@ -27,7 +27,7 @@ DocumentFormat format_of(const DataConfig& config) {
   return config.format == "text" ? DocumentFormat::text : DocumentFormat::jsonl;
 }
 
-StoreSpec spec_of(const Tokenizer& tokenizer) {
+StoreSpec spec_of_tokenizer(const Tokenizer& tokenizer) {
   StoreSpec spec;
   spec.vocab_size = tokenizer.vocab_size();
   spec.separator = tokenizer.separator();
@@ -56,7 +56,7 @@ std::string seconds_text(double value) {
 }  // namespace
 
 TokenStream::TokenStream(const DataConfig& config, const Tokenizer& tokenizer, const StreamOptions& options)
-    : spec_(spec_of(tokenizer)),
+    : spec_(spec_of_tokenizer(tokenizer)),
       options_(options),
       format_(format_of(config)),
       bad_(config.on_bad == "skip" ? BadDocuments::Policy::skip : BadDocuments::Policy::fail),

@@ -15,14 +15,14 @@
 namespace isthmus::data {
 namespace {
 
-void check(cudaError_t status, const char* what) {
+void check_cuda(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
   data_error(std::string("loader: CUDA ") + what + " failed: " + cudaGetErrorString(status));
 }
 
 class PinnedBuffer : public HostBuffer {
  public:
-  explicit PinnedBuffer(std::size_t bytes) { check(cudaMallocHost(&data_, bytes), "pinned allocation"); }
+  explicit PinnedBuffer(std::size_t bytes) { check_cuda(cudaMallocHost(&data_, bytes), "pinned allocation"); }
   ~PinnedBuffer() override { cudaFreeHost(data_); }
   std::byte* data() override { return static_cast<std::byte*>(data_); }
 
@@ -35,16 +35,16 @@ using Clock = std::chrono::steady_clock;
 /// Waits without spinning: the waiting thread shares its core with the codecs.
 class Event {
  public:
-  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventBlockingSync), "event creation"); }
+  Event() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventBlockingSync), "event creation"); }
   ~Event() { cudaEventDestroy(event_); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   [[nodiscard]] cudaEvent_t get() const { return event_; }
-  void record(cudaStream_t stream) const { check(cudaEventRecord(event_, stream), "event record"); }
+  void record(cudaStream_t stream) const { check_cuda(cudaEventRecord(event_, stream), "event record"); }
   /// Time between two completed events, by the device's clock.
   [[nodiscard]] Clock::duration since(const Event& earlier) const {
     float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, earlier.get(), event_), "event time");
+    check_cuda(cudaEventElapsedTime(&milliseconds, earlier.get(), event_), "event time");
     return std::chrono::duration_cast<Clock::duration>(
         std::chrono::duration<double, std::milli>(static_cast<double>(milliseconds)));
   }
@@ -62,19 +62,19 @@ struct Streams {
 class CudaBuffer : public DeviceBuffer {
  public:
   CudaBuffer(const Streams& streams, std::size_t bytes) : streams_(streams) {
-    check(cudaMalloc(&data_, bytes), "device allocation");
+    check_cuda(cudaMalloc(&data_, bytes), "device allocation");
   }
   ~CudaBuffer() override { cudaFree(data_); }
   std::byte* data() override { return static_cast<std::byte*>(data_); }
   DeviceSpan fill(HostBuffer& from, std::size_t bytes) override {
-    check(cudaSetDevice(streams_.ordinal),
-          "device selection");  // the device is set per thread
-    check(cudaStreamWaitEvent(streams_.copy, released_.get(), 0), "wait for the consumer");
+    check_cuda(cudaSetDevice(streams_.ordinal),
+               "device selection");  // the device is set per thread
+    check_cuda(cudaStreamWaitEvent(streams_.copy, released_.get(), 0), "wait for the consumer");
     begun_.record(streams_.copy);
-    check(cudaMemcpyAsync(data_, from.data(), bytes, cudaMemcpyHostToDevice, streams_.copy),
-          "copy to the device");
+    check_cuda(cudaMemcpyAsync(data_, from.data(), bytes, cudaMemcpyHostToDevice, streams_.copy),
+               "copy to the device");
     filled_.record(streams_.copy);
-    check(cudaEventSynchronize(filled_.get()), "copy to the device");
+    check_cuda(cudaEventSynchronize(filled_.get()), "copy to the device");
     const auto now = Clock::now();
     return {now - filled_.since(begun_), now};
   }
@@ -124,7 +124,7 @@ class CudaTimer : public DeviceTimer {
   };
   static bool is_over(const Event& event) {
     const auto status = cudaEventQuery(event.get());
-    if (status != cudaErrorNotReady) check(status, "event query");
+    if (status != cudaErrorNotReady) check_cuda(status, "event query");
     return status == cudaSuccess;
   }
   std::unique_ptr<Event> take() {
@@ -159,11 +159,11 @@ class CudaDevice : public Device {
     return std::make_unique<PinnedBuffer>(bytes);
   }
   std::unique_ptr<DeviceBuffer> device_buffer(std::size_t bytes) override {
-    check(cudaSetDevice(streams_.ordinal), "device selection");
+    check_cuda(cudaSetDevice(streams_.ordinal), "device selection");
     return std::make_unique<CudaBuffer>(streams_, bytes);
   }
   std::unique_ptr<DeviceTimer> timer() override {
-    check(cudaSetDevice(streams_.ordinal), "device selection");
+    check_cuda(cudaSetDevice(streams_.ordinal), "device selection");
     return std::make_unique<CudaTimer>(streams_.consumer);
   }
   bool is_host() const override { return false; }

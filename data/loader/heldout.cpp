@@ -12,7 +12,8 @@ namespace isthmus::data {
 namespace {
 
 /// Windows to take from each data set.
-std::vector<std::uint64_t> apportion(const Corpus& corpus, std::uint64_t seq_len, std::uint64_t sequences) {
+std::vector<std::uint64_t> windows_to_take(const Corpus& corpus, std::uint64_t seq_len,
+                                           std::uint64_t sequences) {
   std::vector<std::uint64_t> counts;
   double weight_before = 0;
   for (const auto& set : corpus.heldout_sets()) {
@@ -32,7 +33,7 @@ HeldOut::HeldOut(const Corpus& corpus, std::int64_t seq_len, std::int64_t sequen
                  Device& device)
     : seq_len_(seq_len), batch_(batch), width_(corpus.width()) {
   const auto length = static_cast<std::uint64_t>(seq_len);
-  const auto counts = apportion(corpus, length, static_cast<std::uint64_t>(sequences));
+  const auto counts = windows_to_take(corpus, length, static_cast<std::uint64_t>(sequences));
   const auto all = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
   sequences_ = static_cast<std::int64_t>(all);
   if (all == 0) return;

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-DocumentFormat format_of(const fs::path& path) {
+DocumentFormat format_by_name(const fs::path& path) {
   return path.extension() == ".jsonl" || path.extension() == ".ndjson" ? DocumentFormat::jsonl
                                                                        : DocumentFormat::text;
 }
@@ -60,7 +60,7 @@ class FileList {
   void add_file(const fs::path& path, const std::string& name, std::uint64_t bytes) {
     if (const auto what = other_than_text(path); !what.empty())
       return bad_.add(path.string() + ": " + std::string(what));
-    files.push_back({path.string(), name, bytes, format_of(path)});
+    files.push_back({path.string(), name, bytes, format_by_name(path)});
   }
 
   BadDocuments& bad_;

@@ -58,7 +58,7 @@ std::uint64_t runs_of(const TuneOptions& options, const StoreSpec& spec) {
   return std::max<std::uint64_t>(1, options.sample_bytes / (std::uint64_t{max_block} * spec.width()));
 }
 
-Bytes narrow(std::span<const std::uint32_t> ids, std::uint32_t width) {
+Bytes narrowed(std::span<const std::uint32_t> ids, std::uint32_t width) {
   Bytes out(ids.size() * width);
   for (std::size_t i = 0; i < ids.size(); ++i) std::memcpy(out.data() + i * width, &ids[i], width);
   return out;
@@ -74,7 +74,7 @@ Sample sample_of(const TokenSource& source, const StoreSpec& spec, const TuneOpt
     const auto begin = runs == 1 ? 0 : (source.tokens() - length) / (runs - 1) * i;
     source.read(begin, length, bytes.data());
     for (std::size_t k = 0; k < length; ++k) ids[k] = id_at(bytes.data(), source.width(), k);
-    sample.runs.push_back(narrow(ids, spec.stored_width()));
+    sample.runs.push_back(narrowed(ids, spec.stored_width()));
   }
   return sample;
 }
@@ -110,7 +110,7 @@ Sample sample_of_text(const TuneOptions& options) {
       return ids.size() < max_block;
     });
     ids.resize(std::min<std::size_t>(ids.size(), max_block));
-    if (!ids.empty()) sample.runs.push_back(narrow(ids, sample.spec.stored_width()));
+    if (!ids.empty()) sample.runs.push_back(narrowed(ids, sample.spec.stored_width()));
   }
   return sample;
 }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint32_t none = ~std::uint32_t{0};
 
-std::size_t bytes_of(const std::vector<AddedToken>& tokens) {
+std::size_t content_bytes(const std::vector<AddedToken>& tokens) {
   std::size_t bytes = 0;
   for (const auto& token : tokens) bytes += token.content.size();
   return bytes;
@@ -26,7 +26,7 @@ bool is_white_space(char32_t c) {
 }  // namespace
 
 AddedTokens::AddedTokens(const std::string& name, std::vector<AddedToken> tokens)
-    : tokens_(std::move(tokens)), steps_(bytes_of(tokens_)), ends_(1, none) {
+    : tokens_(std::move(tokens)), steps_(content_bytes(tokens_)), ends_(1, none) {
   for (std::uint32_t i = 0; i < tokens_.size(); ++i) {
     const auto& content = tokens_[i].content;
     begins_[static_cast<unsigned char>(content[0])] = true;

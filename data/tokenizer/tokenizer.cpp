@@ -15,7 +15,7 @@
 namespace isthmus::data {
 namespace {
 
-void check(std::span<const std::uint32_t> ids, std::uint32_t vocab_size) {
+void check_ids(std::span<const std::uint32_t> ids, std::uint32_t vocab_size) {
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= vocab_size) {
       data_error(fmt::format("token id {} at position {} is outside the vocabulary of {} ids", ids[i], i,
@@ -32,7 +32,7 @@ class BytesTokenizer : public Tokenizer {
     out.insert(out.end(), bytes, bytes + text.size());
   }
   std::string decode(std::span<const std::uint32_t> ids) const override {
-    check(ids, vocab_size());
+    check_ids(ids, vocab_size());
     return {ids.begin(), ids.end()};
   }
   std::uint32_t separator() const override { return 0; }
@@ -49,7 +49,7 @@ class IdsTokenizer : public Tokenizer {
         size_));
   }
   std::string decode(std::span<const std::uint32_t> ids) const override {
-    check(ids, size_);
+    check_ids(ids, size_);
     std::string out;
     for (const auto id : ids) out += fmt::format("{} ", id);
     return out;
@@ -81,14 +81,14 @@ class SentencePieceTokenizer : public Tokenizer {
     out.insert(out.end(), ids.begin(), ids.end());
   }
   std::string decode(std::span<const std::uint32_t> ids) const override {
-    check(ids, vocab_size());
+    check_ids(ids, vocab_size());
     std::string text;
     const auto status = processor_.Decode(std::vector<int>(ids.begin(), ids.end()), &text);
     if (!status.ok()) data_error(file_ + ": cannot decode ids: " + status.ToString());
     return text;
   }
   std::string spelling(std::uint32_t id) const override {
-    check(std::span(&id, 1), vocab_size());
+    check_ids(std::span(&id, 1), vocab_size());
     return processor_.IdToPiece(static_cast<int>(id));
   }
   std::uint32_t separator() const override {

@@ -8,7 +8,7 @@
 namespace isthmus::outer_sync {
 namespace {
 
-const char* problem_of(const Range& fragment, std::uint64_t end_of_previous) {
+const char* fragment_problem(const Range& fragment, std::uint64_t end_of_previous) {
   if (fragment.size == 0) return "empty";
   if (fragment.end() < fragment.begin) return "too long";
   if (fragment.begin < end_of_previous) return "overlapping the fragment before it";
@@ -20,7 +20,7 @@ void check(const std::vector<Range>& fragments, std::uint64_t chunk_elements) {
   if (chunk_elements == 0) throw Error(ErrorKind::config, "outer.chunk_elements is 0; expected at least 1");
   std::uint64_t end = 0;
   for (std::size_t p = 0; p < fragments.size(); ++p) {
-    if (const auto* problem = problem_of(fragments[p], end)) {
+    if (const auto* problem = fragment_problem(fragments[p], end)) {
       throw Error(ErrorKind::config, "fragment " + std::to_string(p) + " is " + problem);
     }
     end = fragments[p].end();

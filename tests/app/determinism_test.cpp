@@ -10,7 +10,7 @@ namespace {
 
 /// Runs the unchanged experiment under other circumstances; the result must equal the reference to the last
 /// bit.
-void expect_reference(const Words& circumstances) {
+void expect_reference_under(const Words& circumstances) {
   Site site;
   const auto result = site.launch(circumstances);
   ASSERT_EQ(result.status, 0) << result.report() << site.logs();
@@ -18,7 +18,7 @@ void expect_reference(const Words& circumstances) {
   EXPECT_EQ(site.summary()["evaluations"], reference().evaluations);
 }
 
-TEST(Determinism, TheSameSeedGivesTheSameRun) { expect_reference({}); }
+TEST(Determinism, TheSameSeedGivesTheSameRun) { expect_reference_under({}); }
 
 TEST(Determinism, AnotherSeedGivesAnotherRun) {
   Site site;
@@ -28,7 +28,7 @@ TEST(Determinism, AnotherSeedGivesAnotherRun) {
   EXPECT_NE(site.summary()["evaluations"], reference().evaluations);
 }
 
-TEST(Determinism, ALongWayChangesNothing) { expect_reference({"network.emulate.rtt=100ms"}); }
+TEST(Determinism, ALongWayChangesNothing) { expect_reference_under({"network.emulate.rtt=100ms"}); }
 
 TEST(Determinism, TwoThreadsRepeatWhatTwoThreadsDid) {
   // With another number of threads, libtorch may sum in another order.

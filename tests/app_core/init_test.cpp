@@ -28,7 +28,7 @@ std::vector<fs::path> recipe_files() {
   return files;
 }
 
-app::Experiment loaded(const fs::path& file) { return app::load_experiment(file, {}); }
+app::Experiment loaded_from(const fs::path& file) { return app::load_experiment(file, {}); }
 
 class Init : public ::testing::Test {
  protected:
@@ -64,7 +64,7 @@ TEST_F(Init, SitesBehindNatAreStartedByHandAndGetAReducer) {
             "--coordinator", "home.example:7000", "--name", "two", "--out", file.string()});
   ASSERT_EQ(made.status, 0) << made.report();
   EXPECT_THAT(made.output, AllOf(HasSubstr("--name eu"), HasSubstr("certs/two/us to this site")));
-  const auto experiment = loaded(file);
+  const auto experiment = loaded_from(file);
   EXPECT_EQ(experiment.reducers, 1);
   EXPECT_EQ(experiment.network.advertise, "home.example:7001");
   ASSERT_THAT(experiment.sites, SizeIs(2));
@@ -77,7 +77,7 @@ TEST_F(Init, SitesBehindNatAreStartedByHandAndGetAReducer) {
       init({"--recipe", "cpu-tiny", "--sites", "eu=me@eu.example,us=by-hand", "--data", "/d", "--coordinator",
             "home.example:7000", "--name", "mixed", "--out", (site / "mixed.yaml").string()});
   ASSERT_EQ(open.status, 0) << open.report();
-  EXPECT_EQ(loaded(site / "mixed.yaml").reducers, 0) << "a site has a port";
+  EXPECT_EQ(loaded_from(site / "mixed.yaml").reducers, 0) << "a site has a port";
 }
 
 TEST(Recipes, AreAllEmbedded) {
@@ -105,7 +105,7 @@ TEST(Recipes, TrainAboutTwentyTokensPerParameter) {
     const auto plan = site.isthmus({"plan", path.string(), "--step-time", "500ms", "--json"});
     ASSERT_EQ(plan.status, 0) << plan.report();
     const auto json = nlohmann::json::parse(plan.output.substr(plan.output.find("{\n")));
-    const auto experiment = loaded(path);
+    const auto experiment = loaded_from(path);
     const auto tokens = static_cast<double>(experiment.run.steps * experiment.replicas *
                                             experiment.inner.batch * experiment.data.seq_len);
     const auto ratio = tokens / json["parameters"].get<double>();
@@ -123,7 +123,7 @@ TEST_F(Init, WritesAConfigThatLoadsWithItsValues) {
 
   const auto config = site.isthmus({"config", file.string()});
   EXPECT_EQ(config.status, 0) << config.report();
-  const auto experiment = loaded(file);
+  const auto experiment = loaded_from(file);
   EXPECT_EQ(experiment.run.name, "two");
   EXPECT_EQ(experiment.replicas, 2);
   EXPECT_EQ(experiment.network.coordinator, "home.example:7000");
@@ -152,14 +152,14 @@ TEST_F(Init, MakesACertificateForEachProcess) {
     EXPECT_EQ(state.run, "two");
     EXPECT_FALSE(state.others_read_key);
   }
-  EXPECT_EQ(loaded(file).network.certs, (site / "certs/two").string());
+  EXPECT_EQ(loaded_from(file).network.certs, (site / "certs/two").string());
 }
 
 TEST_F(Init, MakesNoCertificatesIfAskedNotTo) {
   const auto result = two_sites({"--no-certs"});
   ASSERT_EQ(result.status, 0) << result.report();
   EXPECT_FALSE(fs::exists(site / "certs"));
-  EXPECT_EQ(loaded(file).network.certs, (site / "certs/two").string());
+  EXPECT_EQ(loaded_from(file).network.certs, (site / "certs/two").string());
 }
 
 TEST_F(Init, OverwritesNothing) {
@@ -191,7 +191,7 @@ TEST_F(Init, OfOneMachineNeedsNoAddressesAndPassesTheDoctor) {
                             (site / "corpus.txt").string(), "--out", file.string()});
   ASSERT_EQ(result.status, 0) << result.report();
   EXPECT_FALSE(fs::exists(site / "certs")) << "loopback alone needs none";
-  const auto experiment = loaded(file);
+  const auto experiment = loaded_from(file);
   EXPECT_EQ(app::worker_names(experiment), (Words{"a", "b"}));
   EXPECT_EQ(experiment.network.coordinator, "127.0.0.1:7000");
   // The doctor of this program knows no trainer; each other check is made.
@@ -239,7 +239,7 @@ TEST_F(Init, AsksInATerminal) {
   EXPECT_EQ(result.status, 0) << result.report();
   EXPECT_THAT(result.output, AllOf(HasSubstr("recipe, one of"), HasSubstr("a site is named '-x'"),
                                    HasSubstr("[corpus.txt]"), HasSubstr("isthmus launch asked.yaml")));
-  EXPECT_EQ(loaded(site / "asked.yaml").run.name, "cpu-tiny");
+  EXPECT_EQ(loaded_from(site / "asked.yaml").run.name, "cpu-tiny");
 }
 
 struct Hostile {

@@ -8,17 +8,17 @@
 namespace isthmus {
 namespace {
 
-std::vector<std::byte> bytes_of(int first, int step) {
+std::vector<std::byte> bytes_from(int first, int step) {
   std::vector<std::byte> bytes(32);
   for (int i = 0; i < 32; ++i) bytes[static_cast<std::size_t>(i)] = static_cast<std::byte>(first + i * step);
   return bytes;
 }
 
 TEST(Crc32c, IsThatOfTheExamplesInRfc3720) {  // appendix B.4
-  EXPECT_EQ(crc32c(bytes_of(0, 0)), 0x8a9136aaU);
-  EXPECT_EQ(crc32c(bytes_of(0xff, 0)), 0x62a8ab43U);
-  EXPECT_EQ(crc32c(bytes_of(0, 1)), 0x46dd794eU);
-  EXPECT_EQ(crc32c(bytes_of(31, -1)), 0x113fdb5cU);
+  EXPECT_EQ(crc32c(bytes_from(0, 0)), 0x8a9136aaU);
+  EXPECT_EQ(crc32c(bytes_from(0xff, 0)), 0x62a8ab43U);
+  EXPECT_EQ(crc32c(bytes_from(0, 1)), 0x46dd794eU);
+  EXPECT_EQ(crc32c(bytes_from(31, -1)), 0x113fdb5cU);
   EXPECT_EQ(crc32c(std::as_bytes(std::span(std::string_view("123456789")))), 0xe3069283U);
   EXPECT_EQ(crc32c({}), 0U);
 }

@@ -13,7 +13,7 @@ using testing::HasSubstr;
 
 /// The message with which the small tokenizer is refused after `change`.
 template <class Change>
-std::string refusal(Change change) {
+std::string refusal_after(Change change) {
   auto document = small_tokenizer();
   change(document);
   return error_of(ErrorKind::config, [&] { static_cast<void>(make(document)); });
@@ -30,7 +30,7 @@ void PrintTo(const Bad& bad, std::ostream* out) { *out << bad.what; }
 class BadFile : public testing::TestWithParam<Bad> {};
 
 TEST_P(BadFile, IsRefusedByName) {
-  const auto message = refusal(GetParam().change);
+  const auto message = refusal_after(GetParam().change);
   EXPECT_THAT(message, testing::StartsWith("t.json: "));
   for (const auto& words : GetParam().said) EXPECT_THAT(message, HasSubstr(words));
 }

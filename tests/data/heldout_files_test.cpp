@@ -38,7 +38,7 @@ void expect_parts(const DataConfig& config, const std::vector<std::int64_t>& tra
   EXPECT_EQ(tokens_of(corpus, Split::heldout), heldout);
 }
 
-std::string refusal(ErrorKind kind, const DataConfig& config) {
+std::string refusal_as(ErrorKind kind, const DataConfig& config) {
   return error_of(kind, [&] { Corpus{config}; });
 }
 
@@ -154,12 +154,12 @@ TEST(HeldOutFiles, AHeldOutFractionAsWellIsRefused) {
   folder.write("c/val.bin", ids_from(1000, 60));
   auto config = ids_config(folder / "c");
   config.heldout = 0.1;
-  EXPECT_THAT(refusal(ErrorKind::config, config),
+  EXPECT_THAT(refusal_as(ErrorKind::config, config),
               AllOf(HasSubstr("data.heldout is 0.1"), HasSubstr("held out by their names")));
   config.val_path = (folder / "c/val.bin").string();
   for (const double fraction : {0.1, 0.0}) {
     config.heldout = fraction;
-    EXPECT_THAT(refusal(ErrorKind::config, config),
+    EXPECT_THAT(refusal_as(ErrorKind::config, config),
                 AllOf(HasSubstr("data.heldout is"), HasSubstr("data.val_path is"), HasSubstr("val.bin")));
   }
 }
@@ -168,7 +168,7 @@ TEST(HeldOutFiles, WhatCannotBeAHeldOutSetIsNamed) {
   const TemporaryFolder folder;
   const auto train = folder.write("t.bin", ids_from(0, 300));
   const auto expect = [&](const DataConfig& config, const std::string& text) {
-    EXPECT_THAT(refusal(ErrorKind::data, config), HasSubstr(text));
+    EXPECT_THAT(refusal_as(ErrorKind::data, config), HasSubstr(text));
   };
   expect(ids_config(train, folder / "none.bin"), "none.bin does not exist");
   expect(ids_config(train, folder.write("short.bin", ids_from(0, 4))), "needs 5: use a longer file");

@@ -29,7 +29,7 @@ Corpus corpus_of(const std::filesystem::path& path, const std::string& tokenizer
   return Corpus(config);
 }
 
-std::string refusal(const std::filesystem::path& path) {
+std::string refusal_of_ids(const std::filesystem::path& path) {
   return error_of(ErrorKind::data, [&] { corpus_of(path, "vocab:70000"); });
 }
 
@@ -59,14 +59,14 @@ TEST(IdFiles, IdsOfAnotherWidthThanBatchesAreConverted) {
 
 TEST(IdFiles, AnLlmcFileThatDoesNotFitItsHeaderIsRefused) {
   const TemporaryFolder folder;
-  EXPECT_THAT(refusal(folder.write("v.bin", llmc_header(20240520, 7, 100) + counting_ids(100))),
+  EXPECT_THAT(refusal_of_ids(folder.write("v.bin", llmc_header(20240520, 7, 100) + counting_ids(100))),
               AllOf(HasSubstr("v.bin"), HasSubstr("version 7"), HasSubstr("expected 1")));
-  EXPECT_THAT(refusal(folder.write("short.bin", llmc_header(20240520, 1, 101) + counting_ids(100))),
+  EXPECT_THAT(refusal_of_ids(folder.write("short.bin", llmc_header(20240520, 1, 101) + counting_ids(100))),
               AllOf(HasSubstr("101 ids"), HasSubstr("1226 bytes"), HasSubstr("has 1224")));
-  EXPECT_THAT(refusal(folder.write("long.bin", llmc_header(20240520, 1, 99) + counting_ids(100))),
+  EXPECT_THAT(refusal_of_ids(folder.write("long.bin", llmc_header(20240520, 1, 99) + counting_ids(100))),
               HasSubstr("1222 bytes"));
-  EXPECT_THAT(refusal(folder.write("minus.bin", llmc_header(20240801, 7, -1))), HasSubstr("-1 ids"));
-  EXPECT_THAT(refusal(folder.write("most.bin", llmc_header(20240801, 7, 2147483647))),
+  EXPECT_THAT(refusal_of_ids(folder.write("minus.bin", llmc_header(20240801, 7, -1))), HasSubstr("-1 ids"));
+  EXPECT_THAT(refusal_of_ids(folder.write("most.bin", llmc_header(20240801, 7, 2147483647))),
               HasSubstr("2147483647 ids"));
 }
 
@@ -82,7 +82,7 @@ TEST(IdFiles, AFolderOfShardsIsTheirIdsInTheOrderOfTheirNames) {
   EXPECT_EQ(train[300], 0);
   EXPECT_EQ(tokens_of(corpus, Split::heldout)[0], 60);
   folder.write("shards/wide.bin", llmc_header(20240801, 7, 1) + wide_ids(5, 1));
-  EXPECT_THAT(refusal(folder / "shards"), AllOf(HasSubstr("wide.bin"), HasSubstr("one format")));
+  EXPECT_THAT(refusal_of_ids(folder / "shards"), AllOf(HasSubstr("wide.bin"), HasSubstr("one format")));
 }
 
 TEST(IdFiles, TheHeldOutPartBeginsWithADocumentWhereTheSeparatorIsKnown) {

@@ -57,22 +57,22 @@ struct MegatronFiles {
 
 const std::vector<std::int32_t> lengths = {100, 50, 250, 0, 300, 200, 100};
 
-Corpus corpus_of(const std::filesystem::path& path, double heldout = 0.1) {
+Corpus megatron_corpus(const std::filesystem::path& path, double heldout = 0.1) {
   auto config = config_of(path, 4, heldout);
   config.tokenizer = "vocab:1000";
   return Corpus(config);
 }
 
-std::string refusal(const MegatronFiles& files) {
+std::string refusal_of_files(const MegatronFiles& files) {
   const TemporaryFolder folder;
-  return error_of(ErrorKind::data, [&] { corpus_of(files.write(folder)); });
+  return error_of(ErrorKind::data, [&] { megatron_corpus(files.write(folder)); });
 }
 
 TEST(Megatron, IsNamedByPrefixIndexOrIds) {
   const TemporaryFolder folder;
   const auto prefix = MegatronFiles(lengths).write(folder);
   for (const char* ending : {"", ".idx", ".bin"}) {
-    const auto corpus = corpus_of(prefix.string() + ending);
+    const auto corpus = megatron_corpus(prefix.string() + ending);
     EXPECT_EQ(corpus.tokens(Split::train) + corpus.tokens(Split::heldout), 1000U) << ending;
     EXPECT_EQ(tokens_of(corpus, Split::train)[899], 899);
   }
@@ -81,11 +81,11 @@ TEST(Megatron, IsNamedByPrefixIndexOrIds) {
 TEST(Megatron, WholeDocumentsAreHeldOut) {
   const TemporaryFolder folder;
   const auto prefix = MegatronFiles(lengths).write(folder);
-  EXPECT_EQ(corpus_of(prefix, 0.1).tokens(Split::heldout), 100U);
-  EXPECT_EQ(corpus_of(prefix, 0.16).tokens(Split::heldout), 300U);
-  EXPECT_EQ(corpus_of(prefix, 0.11).tokens(Split::heldout), 110U)
+  EXPECT_EQ(megatron_corpus(prefix, 0.1).tokens(Split::heldout), 100U);
+  EXPECT_EQ(megatron_corpus(prefix, 0.16).tokens(Split::heldout), 300U);
+  EXPECT_EQ(megatron_corpus(prefix, 0.11).tokens(Split::heldout), 110U)
       << "a further document would triple the held-out part";
-  EXPECT_EQ(corpus_of(prefix, 0.4).tokens(Split::heldout), 600U);
+  EXPECT_EQ(megatron_corpus(prefix, 0.4).tokens(Split::heldout), 600U);
 }
 
 TEST(Megatron, WideIdsAndModesAreRead) {
@@ -104,22 +104,23 @@ TEST(Megatron, WideIdsAndModesAreRead) {
 TEST(Megatron, WhatIsWrongIsNamedWithItsOffset) {
   auto files = MegatronFiles(lengths);
   files.magic[0] = 'X';
-  EXPECT_THAT(refusal(files), AllOf(HasSubstr("set.idx, offset 0"), HasSubstr("MMIDIDX")));
+  EXPECT_THAT(refusal_of_files(files), AllOf(HasSubstr("set.idx, offset 0"), HasSubstr("MMIDIDX")));
   files = MegatronFiles(lengths);
   files.version = 2;
-  EXPECT_THAT(refusal(files), AllOf(HasSubstr("offset 9"), HasSubstr("version 2")));
+  EXPECT_THAT(refusal_of_files(files), AllOf(HasSubstr("offset 9"), HasSubstr("version 2")));
   files = MegatronFiles(lengths);
   files.code = 6;
-  EXPECT_THAT(refusal(files), AllOf(HasSubstr("offset 17"), HasSubstr("type 6")));
+  EXPECT_THAT(refusal_of_files(files), AllOf(HasSubstr("offset 17"), HasSubstr("type 6")));
   files = MegatronFiles(lengths);
   files.lengths[1] = -1;
-  EXPECT_THAT(refusal(files), AllOf(HasSubstr("offset 38"), HasSubstr("-1 ids")));
+  EXPECT_THAT(refusal_of_files(files), AllOf(HasSubstr("offset 38"), HasSubstr("-1 ids")));
   files = MegatronFiles(lengths);
   files.rest = "xx";
-  EXPECT_THAT(refusal(files), HasSubstr("2 bytes follow"));
+  EXPECT_THAT(refusal_of_files(files), HasSubstr("2 bytes follow"));
   files = MegatronFiles(lengths);
   files.ids += "xx";
-  EXPECT_THAT(refusal(files), AllOf(HasSubstr("set.bin"), HasSubstr("2002 bytes"), HasSubstr("2000")));
+  EXPECT_THAT(refusal_of_files(files),
+              AllOf(HasSubstr("set.bin"), HasSubstr("2002 bytes"), HasSubstr("2000")));
 }
 
 TEST(Megatron, PointersThatOverlapLeaveGapsOrLieOutsideAreRefused) {
@@ -127,26 +128,27 @@ TEST(Megatron, PointersThatOverlapLeaveGapsOrLieOutsideAreRefused) {
        {std::int64_t{198}, std::int64_t{202}, std::int64_t{1} << 40, std::int64_t{-2}}) {
     auto files = MegatronFiles(lengths);
     files.offsets[1] = wrong;
-    EXPECT_THAT(refusal(files), AllOf(HasSubstr("sequence 1"), HasSubstr("expected 200"))) << wrong;
+    EXPECT_THAT(refusal_of_files(files), AllOf(HasSubstr("sequence 1"), HasSubstr("expected 200"))) << wrong;
   }
   for (const std::int64_t wrong : {std::int64_t{8}, std::int64_t{0}, std::int64_t{-1}}) {
     auto files = MegatronFiles(lengths);
     files.documents[2] = wrong;
-    EXPECT_THAT(refusal(files), HasSubstr("document 2")) << wrong;
+    EXPECT_THAT(refusal_of_files(files), HasSubstr("document 2")) << wrong;
   }
   auto files = MegatronFiles(lengths);
   files.documents.back() = 3;
-  EXPECT_THAT(refusal(files), HasSubstr("document 7"));
+  EXPECT_THAT(refusal_of_files(files), HasSubstr("document 7"));
 }
 
 TEST(Megatron, CountsThatCannotBeTrueAllocateNothing) {
   for (const auto count : {std::uint64_t{8}, ~std::uint64_t{0}, std::uint64_t{1} << 62}) {
     auto files = MegatronFiles(lengths);
     files.sequence_count = count;
-    EXPECT_THAT(refusal(files), HasSubstr("truncated")) << count;
+    EXPECT_THAT(refusal_of_files(files), HasSubstr("truncated")) << count;
     files.sequence_count.reset();
     files.document_count = count + 1;
-    EXPECT_THAT(refusal(files), testing::AnyOf(HasSubstr("truncated"), HasSubstr("follow"))) << count;
+    EXPECT_THAT(refusal_of_files(files), testing::AnyOf(HasSubstr("truncated"), HasSubstr("follow")))
+        << count;
   }
 }
 
@@ -157,7 +159,7 @@ TEST(Megatron, AnIndexCutOffAnywhereIsRefused) {
   const auto whole = files.index();
   for (std::size_t size = 0; size < whole.size(); ++size) {
     folder.write("set.idx", whole.substr(0, size));
-    EXPECT_THAT(error_of(ErrorKind::data, [&] { corpus_of(prefix); }), HasSubstr("set.idx")) << size;
+    EXPECT_THAT(error_of(ErrorKind::data, [&] { megatron_corpus(prefix); }), HasSubstr("set.idx")) << size;
   }
 }
 

@@ -335,8 +335,8 @@ TEST(Store, KeepsItsNameForWhatIsComplete) {
 }
 
 /// Appends the blocks of `ids` up to `to`, and commits when `commit_at` blocks are written.
-void append(StoreWriter& writer, const StoreSpec& spec, const Ids& ids, std::uint64_t to,
-            std::uint64_t commit_at) {
+void append_blocks(StoreWriter& writer, const StoreSpec& spec, const Ids& ids, std::uint64_t to,
+                   std::uint64_t commit_at) {
   store::BlockEncoder encoder(spec);
   Bytes record;
   for (auto block = writer.blocks(); block < to; ++block) {
@@ -356,13 +356,13 @@ TEST(Store, GoesOnFromItsLastCommitAndEndsWithTheSameBytes) {
   const TemporaryFolder folder(memory());
   {
     StoreWriter writer(folder / "whole", spec, {{"sources", "x"}});
-    append(writer, spec, ids, 10, 0);
+    append_blocks(writer, spec, ids, 10, 0);
     writer.finish({.bytes = 7, .empty = 0, .skipped = 0});
   }
   {
     StoreWriter writer(folder / "s", spec, {{"sources", "x"}});
     EXPECT_FALSE(writer.resumed());
-    append(writer, spec, ids, 7, 4);
+    append_blocks(writer, spec, ids, 7, 4);
   }
   EXPECT_THAT(error_of(ErrorKind::data,
                        [&] {
@@ -377,7 +377,7 @@ TEST(Store, GoesOnFromItsLastCommitAndEndsWithTheSameBytes) {
     EXPECT_EQ(writer.blocks(), 4U);
     EXPECT_EQ(writer.tokens(), 128U);
     EXPECT_EQ(writer.documents(), 2U);
-    append(writer, spec, ids, 10, 0);
+    append_blocks(writer, spec, ids, 10, 0);
     writer.finish({.bytes = 7, .empty = 0, .skipped = 0});
   }
   for (const auto* name : {"index", "blocks"})
@@ -389,7 +389,7 @@ TEST(Store, RefusesADamagedJournal) {
   const TemporaryFolder folder(memory());
   {
     StoreWriter writer(folder / "s", spec, {});
-    append(writer, spec, some_ids(64, 200), 2, 2);
+    append_blocks(writer, spec, some_ids(64, 200), 2, 2);
   }
   const auto journal = folder / "s.partial" / "journal";
   const auto sound = read_all(journal);

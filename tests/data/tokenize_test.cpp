@@ -39,7 +39,7 @@ std::string text_of(const StoreReader& store) {
   return text;
 }
 
-std::string some_text(std::size_t bytes, std::uint32_t seed) {
+std::string random_text(std::size_t bytes, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::string text;
   while (text.size() < bytes) text += std::to_string(random() % 100000) + (random() % 9 == 0 ? "\n" : " ");
@@ -49,8 +49,9 @@ std::string some_text(std::size_t bytes, std::uint32_t seed) {
 
 /// Files of many sizes, and JSON lines.
 void write_corpus(const TemporaryFolder& folder) {
-  folder.write("d/a.txt", some_text(2'300'000, 1));
-  for (int i = 0; i < 40; ++i) folder.write("d/b/" + std::to_string(i) + ".txt", some_text(i * 37 % 1500, 2));
+  folder.write("d/a.txt", random_text(2'300'000, 1));
+  for (int i = 0; i < 40; ++i)
+    folder.write("d/b/" + std::to_string(i) + ".txt", random_text(i * 37 % 1500, 2));
   std::string lines;
   for (int i = 0; i < 3000; ++i)
     lines += "{\"text\": \"" + std::string(static_cast<std::size_t>(i % 300), 'x') + "\"}\n";
@@ -113,9 +114,9 @@ TEST(OrderedStage, ThrowsTheFaultOfWhoFeedsItAtTheEnd) {
 
 TEST(Tokenize, GivesTheIdsOfACorpusOfTheSameText) {
   const TemporaryFolder folder(memory());
-  folder.write("d/a.txt", some_text(2'300'000, 1));
+  folder.write("d/a.txt", random_text(2'300'000, 1));
   for (int i = 0; i < 40; ++i)
-    folder.write("d/" + std::to_string(i) + ".txt", some_text(1 + i * 37 % 1500, 2));
+    folder.write("d/" + std::to_string(i) + ".txt", random_text(1 + i * 37 % 1500, 2));
   const auto report = tokenize(options_of(folder / "d", folder / "s"), ignore);
   const Corpus corpus(config_of(folder / "d", 4, 0));
   const auto store = open_store(folder / "s");
@@ -233,7 +234,7 @@ TEST(Tokenize, GoesOnOnlyWithWhatItWasBegunWith) {
 
 TEST(Tokenize, NoticesThatTheTextIsNotWhatItWas) {
   const TemporaryFolder folder(memory());
-  const auto text = some_text(3'000'000, 5);
+  const auto text = random_text(3'000'000, 5);
   const auto file = folder.write("x.txt", text);
   auto options = options_of(file, folder / "s");
   options.commit_every = 0;

@@ -4,8 +4,10 @@ A folder uses only the folders below it, only trainer/ uses libtorch, and quant/
 among the folders inside a larger folder (FOLDERS). The pure folders of outer_sync/ use no sockets, threads, clocks or
 random numbers. The link graph enforces only a part of this. This check reads the sources and finds the rest, such as a
 relative path into another folder, or a clock in a state machine. The libraries of outer_sync/CMakeLists.txt must fit
-the stack in outer_sync/. No source file, tests included, may have more than MAX_LINES lines. Prints file:line and the
-rule for each breach, and exits with 1 if it finds any.
+the stack in outer_sync/. No source file, tests included, may have more than MAX_LINES lines. No function in an
+anonymous namespace may have the name of a function in another source of the same library or program, because a unity
+build makes the two overloads of one another. Prints file:line and the rule for each breach, and exits with 1 if it
+finds any.
 """
 
 import pathlib
@@ -134,6 +136,13 @@ INCLUDE = re.compile(r'\s*#\s*include\s*[<"]([^>"]+)[>"]')
 QUOTED = re.compile(r'\s*#\s*include\s*"')
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 TARGET = re.compile(r"^isthmus_layer\((outer_sync_\w+)\s([^)]*)\)", re.MULTILINE)
+COMMAND = re.compile(r"^( *)(set|set_source_files_properties|add_executable|add_library|nanobind_add_module"
+                     r"|isthmus_layer|isthmus_test)\(([^)]+)\)", re.MULTILINE)
+ANONYMOUS = re.compile(r"^namespace \{\n(.*?)^\}  // namespace$", re.DOTALL | re.MULTILINE)
+# A definition that begins in the first column. (Names in capitals are tests, and hooks of GoogleTest.)
+FUNCTION = re.compile(r"^[A-Za-z_\[][^;={}()]*?[\s&*>]([a-z_]\w*)\([^;]*?\)[\w\s:<>,*&-]*\{", re.MULTILINE)
+# A source with one of these properties is compiled alone in unity builds too.
+ALONE = {"COMPILE_OPTIONS", "SKIP_UNITY_BUILD_INCLUSION"}
 SUFFIXES = {".h", ".hpp", ".cpp", ".cc", ".cu", ".cuh", ".inc"}
 # The name of a longer file no longer says what it contains.
 MAX_LINES = 450
@@ -288,6 +297,43 @@ def build_breaches(root):
             yield line, f"{library} uses {', '.join(sorted(uses))}; its folders need {', '.join(sorted(needed))}"
 
 
+def unity_builds(cmake):
+    """For each target of a CMakeLists.txt, the C++ sources that a unity build compiles together. A variable has the
+    values of all branches; properties that only some builds set (these are indented) do not count."""
+    values, alone, builds = {}, set(), []
+    for indent, command, arguments in COMMAND.findall(re.sub("#[^\n]*", "", cmake.read_text(encoding="utf-8"))):
+        name, *rest = arguments.split()
+        words = [value for word in (name, *rest) for value in values.get(word, [word])]
+        files = {(cmake.parent / word).resolve() for word in words if word.endswith(".cpp")}
+        if command == "set":
+            values.setdefault(f"${{{name}}}", []).extend(words[1:])
+        elif command != "set_source_files_properties":
+            builds.append(files)
+        elif not indent and ALONE.intersection(words):
+            alone |= files
+    return [[path for path in sorted(files - alone) if path.exists()] for files in builds]
+
+
+def functions_in(path):
+    """{function: line number} of the functions in the anonymous namespaces of a source; and all its free functions."""
+    text = path.read_text(encoding="utf-8")
+    own = {function.group(1): text.count("\n", 0, space.start(1) + function.start(1)) + 1
+           for space in ANONYMOUS.finditer(text) for function in FUNCTION.finditer(space.group(1))}
+    return own, {function.group(1) for function in FUNCTION.finditer(text)}
+
+
+def overloads(root):
+    """Path, line number and rule of each function that a unity build makes an overload of another source's."""
+    for cmake in sorted((*root.glob("*/CMakeLists.txt"), *root.glob("tests/*/CMakeLists.txt"))):
+        for build in unity_builds(cmake):
+            functions = {path: functions_in(path) for path in build}
+            for path, name, line in ((path, *own) for path in build for own in functions[path][0].items()):
+                others = [str(other.relative_to(root)) for other in build if other != path and name in functions[other][1]]
+                if others:
+                    yield path, line, (f"{name}() is also in {', '.join(others)}: in a unity build these are overloads "
+                                       "of one another; give one a more specific name")
+
+
 def sources(root):
     for layer in MAY_USE:
         yield from (path for path in sorted((root / layer).rglob("*")) if path.suffix in SUFFIXES)
@@ -313,6 +359,7 @@ def main(root):
     found = [f"{path.relative_to(root)}:{number}: {rule}" for path in files for number, rule in breaches(root, path)]
     found += [f"outer_sync/CMakeLists.txt:{number}: {rule}" for number, rule in build_breaches(root)]
     found += [f"{path.relative_to(root)}:{MAX_LINES + 1}: {rule}" for path, rule in long_files(root)]
+    found += sorted({f"{path.relative_to(root)}:{line}: {rule}" for path, line, rule in overloads(root)})
     print("\n".join(found) or f"{len(files)} files follow the layers")
     return 1 if found else 0
 

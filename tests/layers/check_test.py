@@ -182,6 +182,50 @@ class Check(unittest.TestCase):
             }
         )
 
+    def test_functions_that_a_unity_build_makes_overloads(self):
+        def source(text, before="", after=""):
+            return f"{before}namespace isthmus {{\nnamespace {{\n\n{text}\n\n}}  // namespace\n{after}}}\n"
+
+        def built(target, first, second, cmake="base/CMakeLists.txt"):
+            folder = cmake.removesuffix("CMakeLists.txt")
+            return {cmake: target, folder + "a.cpp": first, folder + "b.cpp": second, "base/c.cpp": ""}
+
+        def overloads(files, places):
+            output, status = run_on(files)
+            self.assertEqual(status, 1, output)
+            self.assertEqual([line.split(": ")[0] for line in output.splitlines()], places)
+            for line in output.splitlines():
+                self.assertRegex(line, r": put\(\) is also in \S+\.cpp: .* a more specific name$")
+
+        layer = "isthmus_layer(base\n  SOURCES a.cpp  # (the first)\n    b.cpp\n  USES x)\n"
+        one = source("void put(int x) {\n}")
+        other = source("int x = 5;\n\nstd::string put(const X& x = {}) { return x; }")
+        places = ["base/a.cpp:4", "base/b.cpp:6"]
+        overloads(built(layer, one, other), places)
+        branches = "set(all a.cpp)\nif(X)\n  set(all b.cpp)\nendif()\nadd_executable(x ${all})\n"
+        overloads(built(branches, one, other), places)
+        for function in ("template <class T>\nvoid put(T x) {\n}", "[[noreturn]] void put(\n    int x) {\n}",
+                         "std::vector<int>\nput() {\n}", "auto put() -> int {\n}", "const X* put(int x) noexcept {\n}"):
+            line = source(function)[:source(function).index("put")].count("\n") + 1
+            overloads(built(layer, source(function), other), [f"base/a.cpp:{line}", "base/b.cpp:6"])
+        for test in ("isthmus_test(x SOURCES a.cpp b.cpp)", "  add_executable(x a.cpp\n    b.cpp)"):
+            overloads(built(test, one, other, "tests/x/CMakeLists.txt"), ["tests/x/a.cpp:4", "tests/x/b.cpp:6"])
+
+        self.keeps(built("isthmus_layer(x SOURCES a.cpp)\nisthmus_layer(y SOURCES b.cpp)\n", one, other))
+        self.keeps(built(layer, one + one.replace("(int x)", "()"), source("int put_in(int x) {\n}")))
+        for apart in (source("void put(int x);"), source("const Layout put({{0, 1}}, 2);"), source("int x = put(5);"),
+                      source("class X {\n  void put(int x) {}\n};"), source("void X::put(int x) {\n}"),
+                      source("// calls put() {")):
+            self.keeps(built(layer, one, apart))
+        for shared in (source("", after="void put(int x) {\n}\n"), source("", before="void put(int x) {\n}\n")):
+            overloads(built(layer, one, shared), places[:1])
+            self.keeps(built(layer, shared, shared))
+        alone = "set_source_files_properties(b.cpp PROPERTIES {})\n"
+        self.keeps(built(layer + alone.format("COMPILE_OPTIONS -O3"), one, other))
+        self.keeps(built(layer + alone.format("SKIP_UNITY_BUILD_INCLUSION ON"), one, other))
+        overloads(built(layer + alone.format("SKIP_PRECOMPILE_HEADERS ON"), one, other), places)
+        overloads(built(f"{layer}if(X)\n  {alone.format('COMPILE_OPTIONS -O3')}endif()\n", one, other), places)
+
     def test_files_that_are_too_long(self):
         line = "\n"
         for path in ("base/x.cpp", "base/include/isthmus/base/x.h", "quant/x.cu", "tests/base/x_test.cpp",

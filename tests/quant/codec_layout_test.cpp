@@ -17,12 +17,6 @@ Encoded bytes(std::initializer_list<int> list) {
   return out;
 }
 
-Encoded encoded(const CodecSpec& spec, const Values& x, const Noise& noise = {}) {
-  auto out = buffer(spec, x.size());
-  EXPECT_FALSE(encode(spec, x, {}, noise, out)) << spec;
-  return out;
-}
-
 /// `start` and zeros up to n.
 Values followed_by_zeros(Values start, std::size_t n) {
   start.resize(n, 0.0F);
@@ -30,7 +24,8 @@ Values followed_by_zeros(Values start, std::size_t n) {
 }
 
 TEST(CodecLayout, Fp32IsTheValuesLittleEndian) {
-  EXPECT_EQ(encoded({.kind = CodecKind::fp32}, {1.0F, -2.5F}), bytes({0, 0, 0x80, 0x3f, 0, 0, 0x20, 0xc0}));
+  EXPECT_EQ(encoded({.kind = CodecKind::fp32}, Values{1.0F, -2.5F}),
+            bytes({0, 0, 0x80, 0x3f, 0, 0, 0x20, 0xc0}));
 }
 
 TEST(CodecLayout, Bf16RoundsToNearestEven) {

@@ -1,6 +1,8 @@
 #pragma once
 // Helpers shared by the codec tests: inputs, and a simple reader of encoded bytes written after codec.h.
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -11,6 +13,7 @@
 #include <numeric>
 #include <ostream>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -52,6 +55,12 @@ inline std::ostream& operator<<(std::ostream& out, const CodecSpec& spec) { retu
 /// A buffer of the exact size, so that AddressSanitizer detects writes past its end.
 inline Encoded buffer(const CodecSpec& spec, std::size_t elements) {
   return Encoded(encoded_size(spec, elements));
+}
+
+inline Encoded encoded(const CodecSpec& spec, std::span<const float> x, const Noise& noise = {}) {
+  auto out = buffer(spec, x.size());
+  EXPECT_FALSE(encode(spec, x, {}, noise, out)) << spec;
+  return out;
 }
 
 inline Values gaussian(std::size_t n, unsigned seed, float deviation = 1) {

@@ -15,12 +15,6 @@ CodecSpec drawn_spec(CodecKind kind) {
   return {.kind = kind, .rounding = Rounding::stochastic, .top_k = 4096};
 }
 
-Encoded encoded(const CodecSpec& spec, std::span<const float> x, const Noise& noise) {
-  auto out = buffer(spec, x.size());
-  EXPECT_FALSE(encode(spec, x, {}, noise, out)) << spec;
-  return out;
-}
-
 /// The two numbers that a value may be rounded to.
 struct Neighbours {
   double below = 0;

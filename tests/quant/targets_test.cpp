@@ -41,7 +41,7 @@ float row_scale(std::uint64_t i) {
   return std::ldexp(1.0F, static_cast<int>(random_bits(11, 5, i / 768) % 12) - 16);
 }
 
-float scattered(const CodecSpec& /*spec*/, std::size_t i) {
+float scattered_at(const CodecSpec& /*spec*/, std::size_t i) {
   return std::ldexp(random_symmetric(0, i), static_cast<int>(random_bits(11, 1, i / 40) % 60) - 40);
 }
 float bell_rows(const CodecSpec& /*spec*/, std::size_t i) { return bell(i) * row_scale(i); }
@@ -85,7 +85,7 @@ struct Data {
   const char* name;
   float (*at)(const CodecSpec&, std::size_t);
 };
-constexpr Data all_data[] = {{"scattered", scattered},
+constexpr Data all_data[] = {{"scattered", scattered_at},
                              {"bell rows", bell_rows},
                              {"Laplace rows", laplace_rows},
                              {"zeros and denormals", zeros_and_denormals},
@@ -134,7 +134,7 @@ struct Outcome {
   Values residual;
 };
 
-Outcome encoded(const Passes& passes, const Case& c, const Operands& operands) {
+Outcome encoded_by(const Passes& passes, const Case& c, const Operands& operands) {
   Outcome out{.bytes = buffer(c.spec, c.n), .residual = operands.residual};
   const Encoding e{.input = c.input,
                    .a = operands.a.data(),
@@ -170,7 +170,7 @@ struct Decoded {
   Values plain, sum, theta, velocity, local;
 };
 
-Decoded decoded(const Passes& passes, const Case& c, const Operands& operands, const Encoded& bytes) {
+Decoded decoded_by(const Passes& passes, const Case& c, const Operands& operands, const Encoded& bytes) {
   Decoded out{Values(c.n), operands.residual, operands.b, operands.residual, operands.a};
   const auto draw = c.noise.key;
   const OuterStep step{.nesterov = draw % 2 == 0,
@@ -194,18 +194,18 @@ void scramble_codes(const Case& c, Encoded& bytes) {
 void expect_targets_agree(const Case& c) {
   const Operands operands(c);
   const auto scalar = scalar_passes();
-  const auto expected = encoded(scalar, c, operands);
+  const auto expected = encoded_by(scalar, c, operands);
   auto bytes = expected.bytes;
   const bool all_good = expected.good == c.n;
   if (c.noise.key % 3 == 0) scramble_codes(c, bytes);
-  const auto expected_values = all_good ? decoded(scalar, c, operands, bytes) : Decoded{};
+  const auto expected_values = all_good ? decoded_by(scalar, c, operands, bytes) : Decoded{};
   for (const auto& passes : vector_targets()) {
-    const auto got = encoded(passes, c, operands);
+    const auto got = encoded_by(passes, c, operands);
     EXPECT_EQ(got.good, expected.good) << passes.target << ": index of the bad element; " << text_of(c);
     if (!all_good || got.good != c.n) continue;
     expect_same(got.bytes, expected.bytes, passes, c, "byte");
     expect_same(got.residual, expected.residual, passes, c, "residual");
-    const auto values = decoded(passes, c, operands, bytes);
+    const auto values = decoded_by(passes, c, operands, bytes);
     expect_same(values.plain, expected_values.plain, passes, c, "decoded");
     expect_same(values.sum, expected_values.sum, passes, c, "sum");
     expect_same(values.theta, expected_values.theta, passes, c, "theta");
@@ -356,7 +356,7 @@ TEST(Targets, NameTheFirstBadElement) {
       // is merely too large.
       if (!bad.fits_fp32 && where + 1 < c.n) operands.a[c.n - 1] = infinity;
       for (const auto& passes : targets)
-        EXPECT_EQ(encoded(passes, c, operands).good, where)
+        EXPECT_EQ(encoded_by(passes, c, operands).good, where)
             << passes.target << ": " << bad.what << "; " << text_of(c);
     }
     if (testing::Test::HasFailure()) return;

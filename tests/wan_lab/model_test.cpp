@@ -190,7 +190,7 @@ Bytes tcp_burst(int version, std::size_t payload) {
   return raw;
 }
 
-int sum16(const Bytes& raw, std::size_t from, std::size_t to) {
+int folded_sum16(const Bytes& raw, std::size_t from, std::size_t to) {
   int sum = 0;
   for (auto i = from; i < to; i += 2) sum += get16(raw, i);
   while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
@@ -225,12 +225,12 @@ TEST_P(BurstTest, APartHasItsOwnHeadersAndPayload) {
   EXPECT_EQ(get(part, ip + tcp_bytes), 2 * mss % 251);
   EXPECT_EQ(get16(part, ip + 16), [&] {
     const int length = static_cast<int>(tcp_bytes + 3 * mss) + IPPROTO_TCP;
-    const int sum = sum16(part, version == 4 ? 12 : 8, ip) + length;
+    const int sum = folded_sum16(part, version == 4 ? 12 : 8, ip) + length;
     return (sum & 0xffff) + (sum >> 16);
   }());
   if (version == 4) {
     EXPECT_EQ(get16(part, 4), (0xffff + 2) & 0xffff) << "identification";
-    EXPECT_EQ(sum16(part, 0, 20), 0xffff) << "checksum of the header";
+    EXPECT_EQ(folded_sum16(part, 0, 20), 0xffff) << "checksum of the header";
   }
 }
 

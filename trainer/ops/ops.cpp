@@ -17,7 +17,7 @@ Tensor document_begins(const Tensor& tokens_BT, std::int64_t separator) {
 namespace plain {
 namespace {
 
-Tensor norm(const Tensor& x, const Tensor& weight, double eps) {
+Tensor scaled_norm(const Tensor& x, const Tensor& weight, double eps) {
   return at::rms_norm(x, {weight.size(0)}, weight, eps);
 }
 
@@ -42,7 +42,7 @@ Tensor embed(const Tensor& weight_VC, const Tensor& tokens_N) { return at::embed
 std::pair<Tensor, Tensor> add_norm(const Tensor& x_NC, const Tensor& delta_NC, const Tensor& weight_C,
                                    double eps) {
   const auto sum_NC = delta_NC.defined() ? x_NC + delta_NC : x_NC;
-  return {sum_NC, norm(sum_NC, weight_C, eps)};
+  return {sum_NC, scaled_norm(sum_NC, weight_C, eps)};
 }
 
 std::pair<Tensor, Tensor> add_layer_norm(const Tensor& x_NC, const Tensor& delta_NC, const Tensor& affine_2C,
@@ -70,7 +70,7 @@ Tensor attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor& no
                          .split_with_sizes({s.heads, s.kv_heads, s.kv_heads}, 2);
   const auto normed = [&](int part) {
     if (norms_2D.numel() == 0) return parts[part];
-    return norm(parts[part], norms_2D.narrow(0, part * s.head_dim, s.head_dim), s.norm_eps);
+    return scaled_norm(parts[part], norms_2D.narrow(0, part * s.head_dim, s.head_dim), s.norm_eps);
   };
   return attend(s, rotate(s, normed(0)), rotate(s, normed(1)), parts[2].transpose(1, 2));
 }

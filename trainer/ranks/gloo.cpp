@@ -19,7 +19,7 @@ c10::intrusive_ptr<c10d::Store> meet(const GlooOptions& options) {
   return c10::make_intrusive<c10d::TCPStore>(options.store_host, store);
 }
 
-c10::intrusive_ptr<c10d::ProcessGroupGloo> join(const GlooOptions& options) {
+c10::intrusive_ptr<c10d::ProcessGroupGloo> join_gloo(const GlooOptions& options) {
   auto group = c10d::ProcessGroupGloo::Options::create(options.timeout);
   group->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.listen_host));
   return c10::make_intrusive<c10d::ProcessGroupGloo>(meet(options), options.rank, options.world, group);
@@ -35,7 +35,7 @@ struct GlooAllReduce::Group {
 GlooAllReduce::GlooAllReduce(const GlooOptions& options)
     : group_(std::make_unique<Group>(Group{options, {}})) {
   try {
-    group_->gloo = join(options);
+    group_->gloo = join_gloo(options);
   } catch (const std::exception& error) {
     throw Error(ErrorKind::network,
                 "rank " + std::to_string(options.rank) + " of " + std::to_string(options.world) +

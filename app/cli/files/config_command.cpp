@@ -197,7 +197,7 @@ struct ConfigFlags {
   bool json = false;
 };
 
-int act(const ConfigFlags& flags) {
+int run_config_verb(const ConfigFlags& flags) {
   const auto& file = flags.options.config;
   if (!flags.explained.empty()) return explain(flags.explained, flags.json);
   if (!flags.other.empty()) return print_difference(file, flags.other, flags.json);
@@ -235,7 +235,7 @@ void add_config(CommandLine& commands) {
   add_set(*verb, flags->options.set);
   add_json(*verb, flags->json);
   verb->footer("Example: isthmus config configs/quickstart.yaml --set replicas=4");
-  commands.on(*verb, [flags] { return act(*flags); });
+  commands.on(*verb, [flags] { return run_config_verb(*flags); });
 }
 
 }  // namespace isthmus::app

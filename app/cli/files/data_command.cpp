@@ -30,7 +30,7 @@ using Json = nlohmann::ordered_json;
 
 double as_double(std::uint64_t number) { return static_cast<double>(number); }
 
-std::string rate(double bytes, double seconds) {
+std::string byte_rate(double bytes, double seconds) {
   return format_bytes(bytes / std::max(seconds, 1e-9)) + "/s";
 }
 
@@ -100,7 +100,7 @@ void print_info(const data::StoreInfo& info) {
   fmt::print("contents   fingerprint {}\n", info.fingerprint.hex().substr(0, 16));
 }
 
-Json document(const data::StoreInfo& info) {
+Json store_json(const data::StoreInfo& info) {
   return {{"tokens", info.tokens},
           {"documents", info.documents},
           {"source_bytes", info.source.bytes},
@@ -124,7 +124,7 @@ struct TokenizeFlags {
   bool json = false;
 };
 
-int act(const TokenizeFlags& flags) {
+int run_tokenize_verb(const TokenizeFlags& flags) {
   JsonOutput json(flags.json);
   auto options = flags.options;
   options.codec = data::store_codec(flags.codec);
@@ -143,7 +143,7 @@ int act(const TokenizeFlags& flags) {
     fmt::print("{}: was already complete\n", folder);
   } else {
     fmt::print("{}: {} in {}, {}", folder, format_bytes(as_double(report.bytes_read)),
-               format_duration(report.seconds), rate(as_double(report.bytes_read), report.seconds));
+               format_duration(report.seconds), byte_rate(as_double(report.bytes_read), report.seconds));
     fmt::print("{}\n", report.resumed_at > 0
                            ? fmt::format(", continued after {} ids of an earlier run", report.resumed_at)
                            : "");
@@ -153,7 +153,7 @@ int act(const TokenizeFlags& flags) {
               {"seconds", report.seconds},
               {"bytes_read", report.bytes_read},
               {"tokens_before", report.resumed_at},
-              {"store", document(report.info)}});
+              {"store", store_json(report.info)}});
   return 0;
 }
 
@@ -163,7 +163,7 @@ struct TuneFlags {
   bool json = false;
 };
 
-int act(const TuneFlags& flags) {
+int run_tune_verb(const TuneFlags& flags) {
   JsonOutput json(flags.json);
   Progress progress(stdout, is_terminal(stdout));
   auto options = flags.options;
@@ -206,10 +206,10 @@ struct ShowFlags {
   bool verify = false, json = false;
 };
 
-int act(const ShowFlags& flags) {
+int run_show_verb(const ShowFlags& flags) {
   JsonOutput json(flags.json);
   const auto info = data::store_info(flags.folder);
-  auto shown = document(info);
+  auto shown = store_json(info);
   print_info(info);
   if (!flags.verify) {
     json.print(shown);
@@ -270,7 +270,7 @@ void add_tokenize(CommandLine& commands, CLI::App& data) {
   verb->add_option("--commit-every", options.commit_every, "seconds")->group("");
   verb->footer("Example: isthmus data tokenize /data/text more.jsonl --out /data/store --tokenizer my.model");
   add_json(*verb, flags->json);
-  commands.on(*verb, [flags] { return act(*flags); });
+  commands.on(*verb, [flags] { return run_tokenize_verb(*flags); });
 }
 
 void add_tune(CommandLine& commands, CLI::App& data) {
@@ -288,7 +288,7 @@ void add_tune(CommandLine& commands, CLI::App& data) {
       ->check(CLI::Range(1, 1000));
   verb->footer("Example: isthmus data tune /data/text --tokenizer my.model");
   add_json(*verb, flags->json);
-  commands.on(*verb, [flags] { return act(*flags); });
+  commands.on(*verb, [flags] { return run_tune_verb(*flags); });
 }
 
 void add_show(CommandLine& commands, CLI::App& data) {
@@ -298,7 +298,7 @@ void add_show(CommandLine& commands, CLI::App& data) {
   verb->add_flag("--verify", flags->verify, "read all of it and check every checksum");
   verb->footer("Example: isthmus data show /data/store --verify");
   add_json(*verb, flags->json);
-  commands.on(*verb, [flags] { return act(*flags); });
+  commands.on(*verb, [flags] { return run_show_verb(*flags); });
 }
 
 void add_ledger(CommandLine& commands, CLI::App& data) {

@@ -20,7 +20,7 @@ namespace {
 
 using outer_sync::log::Replayed;
 
-void print(const Replayed& run) {
+void print_replayed(const Replayed& run) {
   fmt::print("{}", in_lines(fmt::format("run {}, {} fragments, {} tensors", run.header.run,
                                         run.fragments.size(), run.header.tensors.size()),
                             2));
@@ -37,7 +37,7 @@ void print(const Replayed& run) {
   fmt::print("global hash {}\n", run.global_hash.hex());
 }
 
-nlohmann::ordered_json document(const Replayed& run) {
+nlohmann::ordered_json replay_json(const Replayed& run) {
   auto fragments = nlohmann::ordered_json::array();
   for (const auto& fragment : run.fragments)
     fragments.push_back({{"snapshot_round", fragment.first},
@@ -71,12 +71,12 @@ struct ReplayFlags {
   bool json = false;
 };
 
-int act(const ReplayFlags& flags) {
+int run_replay_verb(const ReplayFlags& flags) {
   JsonOutput json(flags.json);
   const auto run = outer_sync::log::replay(flags.log, flags.until);
-  print(run);
+  print_replayed(run);
   if (!flags.out.empty()) write_model(flags.out, run);
-  json.print(document(run));
+  json.print(replay_json(run));
   return 0;
 }
 
@@ -91,7 +91,7 @@ void add_replay(CommandLine& commands) {
   verb->add_option("--out", flags->out, "safetensors file to write");
   add_json(*verb, flags->json);
   verb->footer("Example: isthmus replay runs/my/log/eu-1 --until 500 --out model.safetensors");
-  commands.on(*verb, [flags] { return act(*flags); });
+  commands.on(*verb, [flags] { return run_replay_verb(*flags); });
 }
 
 }  // namespace isthmus::app

@@ -227,7 +227,7 @@ void print_others(const TraceSummary& trace) {
   }
 }
 
-nlohmann::ordered_json document(const TraceSummary& trace) {
+nlohmann::ordered_json trace_json(const TraceSummary& trace) {
   const auto part = [](const TraceTotal& total) {
     return nlohmann::ordered_json{
         {"seconds", total.seconds}, {"count", total.count}, {"longest_seconds", total.longest}};
@@ -284,7 +284,7 @@ int run_trace_summary(const std::filesystem::path& file, bool as_json) {
   if (trace.device) print_device(*trace.device);
   fmt::print("\nthe other threads, meanwhile\n");
   print_others(trace);
-  json.print(document(trace));
+  json.print(trace_json(trace));
   return 0;
 }
 

@@ -19,10 +19,10 @@ namespace {
 
 constexpr std::string_view example_begin = "Example: ";
 
-bool shown(const CLI::App* app) { return !app->get_group().empty(); }
+bool is_shown(const CLI::App* app) { return !app->get_group().empty(); }
 
 void collect(CLI::App& app, const std::string& path, const std::string& group, std::vector<Verb>& out) {
-  const auto parts = app.get_subcommands([](CLI::App* part) { return shown(part); });
+  const auto parts = app.get_subcommands([](CLI::App* part) { return is_shown(part); });
   for (auto* part : parts) {
     if (path.empty())
       collect(*part, part->get_name(), part->get_group(), out);

@@ -78,7 +78,7 @@ void sort_words(CtlFlags& flags) {
     config_error("nothing to drain; expected a worker or site after the config");
 }
 
-int act(CtlFlags& flags) {
+int run_ctl_verb(CtlFlags& flags) {
   sort_words(flags);
   const LiveRun run(flags.run);
   JsonOutput output(flags.json);
@@ -104,7 +104,7 @@ void add_ctl(CommandLine& commands) {
     verb->footer(fmt::format("Example: isthmus ctl {}", example));
     commands.on(*verb, [flags, name] {
       flags->command.verb = name;
-      return act(*flags);
+      return run_ctl_verb(*flags);
     });
     return verb;
   };

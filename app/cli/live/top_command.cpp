@@ -110,7 +110,7 @@ struct TopFlags {
   bool once = false, json = false;
 };
 
-int act(const TopFlags& flags) {
+int run_top_verb(const TopFlags& flags) {
   Top top(flags.run);
   JsonOutput json(flags.json);
   if (!flags.once && !flags.json && Terminal::there()) return top.watch();
@@ -135,7 +135,7 @@ void add_top(CommandLine& commands) {
   add_json(*verb, flags->json);
   add_security(*verb, flags->run);
   verb->footer("Example: isthmus top two_sites.yaml");
-  commands.on(*verb, [flags] { return act(*flags); });
+  commands.on(*verb, [flags] { return run_top_verb(*flags); });
 }
 
 }  // namespace isthmus::app

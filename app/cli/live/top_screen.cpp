@@ -29,7 +29,7 @@ std::string loss_text(std::optional<double> loss) {
   return shown(loss, loss && std::abs(*loss) < 999.99995 ? "{:.4f}" : "{:.2e}");
 }
 
-std::string percent(std::optional<double> part) {
+std::string whole_percent(std::optional<double> part) {
   return part ? fmt::format("{:.0f}%", 100 * std::clamp(*part, 0.0, 1.0)) : "-";
 }
 
@@ -91,7 +91,7 @@ std::string member_row(const nlohmann::json& member, std::uint64_t foremost, con
       "{:<{}} {:>9} {:>8} {:>4} {:>7} {:>8} {:>5} {:<{}} {}",
       short_name(printable_ascii(member.at("name").get<std::string>()), widths.name), widths.name,
       of_trainer(std::to_string(step)), of_trainer(loss_text(number_at(member, "loss"))),
-      of_trainer(percent(number_at(member, "utilization"))),
+      of_trainer(whole_percent(number_at(member, "utilization"))),
       of_trainer(scaled(number_at(member, "tokens_per_second"))), wire ? scaled(8 * *wire) : "-",
       of_trainer(std::to_string(foremost - std::min(foremost, step))),
       rounds_strip(member.at("rounds_lag").get<std::vector<std::uint64_t>>(), widths.rounds), widths.rounds,
@@ -152,9 +152,9 @@ std::vector<std::string> head(const nlohmann::json& status, const Pace& pace, co
        number("checkpoint") == 0 ? "checkpoint none" : fmt::format("checkpoint {}", number("checkpoint"))},
       ", ", columns);
   lines.push_back(progress_line(status, pace, columns));
-  std::vector<std::string> figures = {"loss " + loss_text(totals.loss), "util " + percent(totals.utilization),
-                                      scaled(totals.tokens) + " tok/s",
-                                      "wire " + scaled(8 * totals.bytes) + "bit/s"};
+  std::vector<std::string> figures = {
+      "loss " + loss_text(totals.loss), "util " + whole_percent(totals.utilization),
+      scaled(totals.tokens) + " tok/s", "wire " + scaled(8 * totals.bytes) + "bit/s"};
   if (const auto& evaluation = status.at("evaluation"); !evaluation.is_null())
     figures.push_back(fmt::format("eval {} at step {}", loss_text(number_at(evaluation, "loss")),
                                   evaluation.at("step").get<std::uint64_t>()));

@@ -113,7 +113,7 @@ const std::vector<std::string>& one_or_more(const Source::Entry& entry) {
 }
 
 /// Absolute paths; relative ones in the file are relative to the file's folder.
-std::vector<fs::path> paths_of(const Source::Entry& entry) {
+std::vector<fs::path> absolute_paths(const Source::Entry& entry) {
   std::vector<fs::path> paths;
   for (const auto& path : one_or_more(entry)) {
     auto absolute = fs::absolute(entry.base / path).lexically_normal();
@@ -130,9 +130,9 @@ void add_to(Arm& arm, Source::Entry entry) {
   } else if (entry.key == "faults") {
     for (const auto& text : one_or_more(entry)) arm.faults.push_back(parse_fault(text, entry.place));
   } else if (entry.key == "curve") {
-    arm.curves = paths_of(entry);
+    arm.curves = absolute_paths(entry);
   } else if (entry.key == "runs") {
-    arm.folders = paths_of(entry);
+    arm.folders = absolute_paths(entry);
   } else {
     refuse_own(entry);
     arm.settings.push_back(std::move(entry));
@@ -186,7 +186,7 @@ std::size_t baseline_of(const std::string& name, const std::vector<Arm>& arms) {
   return name.empty() ? 0 : arm_named(name, "baseline", arms);
 }
 
-void put(Source& source, const std::string& key, std::string value) {
+void put_setting(Source& source, const std::string& key, std::string value) {
   source.put({key, {std::move(value)}, false, false, "the comparison", {}});
 }
 
@@ -233,14 +233,14 @@ class Planner {
     auto source = with_current_names(Source::from_file(comparison_.base));
     for (const auto& entry : settings_) source.put(with_current_key(entry));
     for (const auto& entry : arm.settings) source.put(with_current_key(entry));
-    put(source, "run.name", fmt::format("{}-seed-{}", arm.name, seed));
-    put(source, "run.out", comparison_.folder.string());
-    put(source, "run.seed", std::to_string(seed));
+    put_setting(source, "run.name", fmt::format("{}-seed-{}", arm.name, seed));
+    put_setting(source, "run.out", comparison_.folder.string());
+    put_setting(source, "run.seed", std::to_string(seed));
     try {
       RunPlan run{index, seed, load_and_choose(source, {}, std::nullopt, Purpose::training).experiment};
       if (comparison_.keys.budget.tokens > 0) {
         const auto steps = std::ceil(comparison_.keys.budget.tokens / tokens_per_step(run.experiment));
-        put(source, "run.steps", fmt::format("{:.0f}", steps));
+        put_setting(source, "run.steps", fmt::format("{:.0f}", steps));
         run.experiment = load_and_choose(source, {}, std::nullopt, Purpose::training).experiment;
       }
       check_faults(arm, run.experiment);

@@ -17,11 +17,13 @@ using nlohmann::ordered_json;
 namespace {
 
 template <class T>
-ordered_json json_of(const std::optional<T>& value) {
+ordered_json known_or_null(const std::optional<T>& value) {
   return value ? ordered_json(*value) : ordered_json();
 }
 
-ordered_json json_of(const std::string& text) { return text.empty() ? ordered_json() : ordered_json(text); }
+ordered_json known_or_null(const std::string& text) {
+  return text.empty() ? ordered_json() : ordered_json(text);
+}
 
 std::string_view name_of(GateVerdict::Outcome outcome) {
   switch (outcome) {
@@ -43,15 +45,15 @@ ordered_json gate_json(const Gate& gate, const Comparison& comparison, const Gat
           {"arm", comparison.arms[gate.arm].name},
           {"against", comparison.arms[gate.against].name},
           {"at_most", gate.at_most},
-          {"max_bits", json_of(gate.bits)},
+          {"max_bits", known_or_null(gate.bits)},
           {"seeds", figures.seeds},
           {"difference", difference ? ordered_json(difference->relative) : ordered_json()},
           {"low", has_interval ? ordered_json(difference->low()) : ordered_json()},
           {"high", has_interval ? ordered_json(difference->high()) : ordered_json()},
-          {"bits_per_parameter_per_step", json_of(figures.bits)},
+          {"bits_per_parameter_per_step", known_or_null(figures.bits)},
           {"ended", figures.ended},
           {"outcome", name_of(verdict.outcome)},
-          {"more_seeds", json_of(verdict.more_seeds)},
+          {"more_seeds", known_or_null(verdict.more_seeds)},
           {"verdict", to_string(verdict)}};
 }
 
@@ -73,8 +75,8 @@ ordered_json runs_json(const Comparison& comparison, const Records& records) {
       if (!run.seed) continue;  // a curve
       runs.push_back({{"arm", comparison.arms[i].name},
                       {"seed", *run.seed},
-                      {"commit", json_of(run.commit)},
-                      {"global_hash", json_of(run.global_hash)}});
+                      {"commit", known_or_null(run.commit)},
+                      {"global_hash", known_or_null(run.global_hash)}});
     }
   }
   return runs;

@@ -13,7 +13,7 @@ namespace {
 
 using Target = std::optional<double>;
 
-std::string number(const ordered_json& value, const char* format) {
+std::string number_cell(const ordered_json& value, const char* format) {
   return value.is_number() ? fmt::format(fmt::runtime(format), value.get<double>()) : "-";
 }
 
@@ -45,7 +45,7 @@ constexpr Column all_columns[] = {
      "training time",
      {},
      [](const RunRecord& run, Target) { return at_end(run, &CurvePoint::seconds); },
-     [](const ordered_json& arm) { return number(arm["seconds"], "{:.1f} s"); }},
+     [](const ordered_json& arm) { return number_cell(arm["seconds"], "{:.1f} s"); }},
     {"bytes",
      "sent by a replica",
      {8, "sent"},
@@ -62,7 +62,7 @@ constexpr Column all_columns[] = {
      "bits per parameter and step",
      {6, "bits"},
      [](const RunRecord& run, Target) { return run.bits; },
-     [](const ordered_json& arm) { return number(arm["bits_per_parameter_per_step"], "{:.3f}"); }},
+     [](const ordered_json& arm) { return number_cell(arm["bits_per_parameter_per_step"], "{:.3f}"); }},
     {"compute_utilization",
      "utilisation",
      {5, "util"},
@@ -75,24 +75,24 @@ constexpr Column all_columns[] = {
      "stalled",
      {},
      [](const RunRecord& run, Target) { return run.stall_seconds; },
-     [](const ordered_json& arm) { return number(arm["stall_seconds"], "{:.2f} s"); }},
+     [](const ordered_json& arm) { return number_cell(arm["stall_seconds"], "{:.2f} s"); }},
     {"seconds_to_target",
      "time to the target loss",
      {8, "target"},
      [](const RunRecord& run, Target target) {
        return target ? first_at(run.curve, *target, &CurvePoint::seconds) : std::nullopt;
      },
-     [](const ordered_json& arm) { return number(arm["seconds_to_target"], "{:.1f} s"); }},
+     [](const ordered_json& arm) { return number_cell(arm["seconds_to_target"], "{:.1f} s"); }},
     {"outer_gain",
      "gain of outer steps",
      {},
      [](const RunRecord& run, Target) { return run.outer_gain; },
-     [](const ordered_json& arm) { return number(arm["outer_gain"], "{:.2f}"); }},
+     [](const ordered_json& arm) { return number_cell(arm["outer_gain"], "{:.2f}"); }},
     {"outer_correlation",
      "correlation of outer steps",
      {},
      [](const RunRecord& run, Target) { return run.outer_correlation; },
-     [](const ordered_json& arm) { return number(arm["outer_correlation"], "{:.2f}"); }},
+     [](const ordered_json& arm) { return number_cell(arm["outer_correlation"], "{:.2f}"); }},
 };
 
 }  // namespace

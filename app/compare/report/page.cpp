@@ -58,7 +58,7 @@ std::string script_json(const ordered_json& json) {
   return out;
 }
 
-std::string text_of(const ordered_json& value) { return html_text(value.get<std::string>()); }
+std::string html_of(const ordered_json& value) { return html_text(value.get<std::string>()); }
 
 /// The arm's colour, with the same number as in the charts; the baseline has its own.
 std::string swatch(const ordered_json& report, std::size_t arm) {
@@ -96,7 +96,7 @@ std::string arms_table(const ordered_json& report) {
   std::string rows;
   for (std::size_t i = 0; i < report["arms"].size(); ++i) {
     const auto& arm = report["arms"][i];
-    std::vector<std::string> cells = {swatch(report, i) + text_of(arm["name"])};
+    std::vector<std::string> cells = {swatch(report, i) + html_of(arm["name"])};
     for (const auto& column : columns()) cells.push_back(column.cell(arm));
     rows += row(cells);
   }
@@ -115,10 +115,10 @@ std::string runs_table(const ordered_json& report) {
       const auto number = [&](const char* key, const char* format) {
         return run[key].is_number() ? fmt::format(fmt::runtime(format), run[key].get<double>()) : "-";
       };
-      rows += row({text_of(arm["name"]), run["seed"].is_number() ? run["seed"].dump() : "-",
+      rows += row({html_of(arm["name"]), run["seed"].is_number() ? run["seed"].dump() : "-",
                    number("final_loss", "{:.4f}"), format_count(run["tokens"]), number("steps", "{:.0f}"),
                    run["bytes"].is_number() ? format_bytes(run["bytes"]) : "-", number("seconds", "{:.1f} s"),
-                   text_of(run["ended"]), text_of(run["source"])});
+                   html_of(run["ended"]), html_of(run["source"])});
     }
   }
   return table("runs", "Every run",
@@ -130,13 +130,13 @@ std::string differences_table(const ordered_json& report) {
   const auto& differences = report["differences"];
   if (differences.empty()) return "<p>The arms' configs are equal.</p>\n";
   std::vector<std::string> head = {"key"};
-  for (const auto& arm : report["arms"]) head.push_back(text_of(arm["name"]));
+  for (const auto& arm : report["arms"]) head.push_back(html_of(arm["name"]));
   std::string rows;
   for (const auto& [key, values] : differences.items()) {
     std::vector<std::string> cells = {"<code>" + html_text(key) + "</code>"};
     for (const auto& arm : report["arms"]) {
       const auto value = values.find(arm["name"].get<std::string>());
-      cells.push_back(value == values.end() ? "-" : text_of(*value));
+      cells.push_back(value == values.end() ? "-" : html_of(*value));
     }
     rows += row(cells);
   }
@@ -153,7 +153,7 @@ std::string points_table(const ordered_json& report) {
     for (std::size_t i = 0; i < band.size(); ++i) {
       if (i % every != 0 && i + 1 != band.size()) continue;
       const auto& p = band[i];
-      rows += row({text_of(arm["name"]), format_count(p["tokens"]), loss_words(p["loss"]),
+      rows += row({html_of(arm["name"]), format_count(p["tokens"]), loss_words(p["loss"]),
                    loss_words(p["low"]), loss_words(p["high"]),
                    p["seconds"].is_number() ? fmt::format("{:.1f} s", p["seconds"].get<double>()) : "-",
                    p["bytes"].is_number() ? format_bytes(p["bytes"]) : "-"});
@@ -168,7 +168,7 @@ std::string gates_table(const ordered_json& certificate) {
   std::string rows;
   for (const auto& gate : certificate["gates"]) {
     const auto c = gate_cells(gate);
-    rows += row({text_of(gate["name"]), text_of(gate["arm"]), text_of(gate["against"]), c.difference,
+    rows += row({html_of(gate["name"]), html_of(gate["arm"]), html_of(gate["against"]), c.difference,
                  c.interval, c.at_most, c.bits, c.max_bits, c.seeds, html_text(c.verdict)});
   }
   return table(
@@ -182,12 +182,12 @@ std::string gates_table(const ordered_json& certificate) {
 std::string certified_runs_table(const ordered_json& certificate) {
   std::string rows;
   const auto known = [](const ordered_json& value) {
-    return value.is_string() ? "<code>" + text_of(value) + "</code>" : std::string("unknown");
+    return value.is_string() ? "<code>" + html_of(value) + "</code>" : std::string("unknown");
   };
   for (const auto& arm : certificate["arms"]) {
     for (const auto& run : certificate["runs"]) {
       if (run["arm"] == arm["name"])
-        rows += row({text_of(arm["name"]), run["seed"].dump(), known(arm["config_fingerprint"]),
+        rows += row({html_of(arm["name"]), run["seed"].dump(), known(arm["config_fingerprint"]),
                      known(run["commit"]), known(run["global_hash"])});
     }
   }
@@ -201,8 +201,8 @@ std::string certificate(const ordered_json& report) {
   const auto& json = *found;
   auto out = fmt::format(
       "<h2>Certificate: {}</h2>\n<p class=\"what\">Commit <code>{}</code>, protocol {}, numerics {}.",
-      certificate_summary(json), text_of(json["commit"]), json["protocol"].dump(), json["numerics"].dump());
-  for (const auto& note : json["notes"]) out += " " + text_of(note);
+      certificate_summary(json), html_of(json["commit"]), json["protocol"].dump(), json["numerics"].dump());
+  for (const auto& note : json["notes"]) out += " " + html_of(note);
   return out + "</p>\n" + gates_table(json) + certified_runs_table(json);
 }
 
@@ -210,10 +210,10 @@ std::string verdicts(const ordered_json& report) {
   std::string out = "<ul class=\"verdicts\">\n";
   for (std::size_t i = 0; i < report["arms"].size(); ++i) {
     const auto& arm = report["arms"][i];
-    out += "<li>" + swatch(report, i) + "<div><b>" + text_of(arm["name"]) + "</b>: <span class=\"verdict\">" +
-           text_of(arm["verdict"]) + "</span>";
-    if (const auto about = text_of(arm["about"]); !about.empty()) out += "<br><small>" + about + "</small>";
-    for (const auto& fault : arm["faults"]) out += "<br><small>fault: " + text_of(fault) + "</small>";
+    out += "<li>" + swatch(report, i) + "<div><b>" + html_of(arm["name"]) + "</b>: <span class=\"verdict\">" +
+           html_of(arm["verdict"]) + "</span>";
+    if (const auto about = html_of(arm["about"]); !about.empty()) out += "<br><small>" + about + "</small>";
+    for (const auto& fault : arm["faults"]) out += "<br><small>fault: " + html_of(fault) + "</small>";
     out += "</div></li>\n";
   }
   return out + "</ul>\n";
@@ -234,7 +234,7 @@ std::string ends_of_curves(const ordered_json& report, const char* axis, std::st
   for (const auto& arm : report["arms"]) {
     if (arm["band"].empty() || !arm["band"].back()[axis].is_number()) continue;
     const auto& last = arm["band"].back();
-    out += fmt::format("{} {} {} after {}", out.empty() ? "At the end:" : ";", text_of(arm["name"]),
+    out += fmt::format("{} {} {} after {}", out.empty() ? "At the end:" : ";", html_of(arm["name"]),
                        loss_words(last["loss"]), words(last[axis]));
   }
   return out.empty() ? "No arm has such a curve." : out + ".";
@@ -245,7 +245,7 @@ std::string differences_in_words(const ordered_json& report) {
   std::string out;
   for (const auto& arm : report["arms"]) {
     if (arm["difference"].is_object())
-      out += (out.empty() ? "" : "; ") + text_of(arm["name"]) + " " + column->cell(arm);
+      out += (out.empty() ? "" : "; ") + html_of(arm["name"]) + " " + column->cell(arm);
   }
   return out.empty() ? "No arm has a difference." : out + ".";
 }
@@ -255,7 +255,7 @@ std::string arm_boxes(const ordered_json& report) {
   std::string out = "<fieldset><legend>Curves:</legend>";
   for (std::size_t i = 0; i < report["arms"].size(); ++i)
     out += fmt::format(R"(<label><input type="checkbox" name="arm" value="{}" checked> {}{}</label>)", i,
-                       swatch(report, i), text_of(report["arms"][i]["name"]));
+                       swatch(report, i), html_of(report["arms"][i]["name"]));
   return out + "</fieldset>";
 }
 
@@ -267,7 +267,7 @@ std::string charts(const ordered_json& report) {
                 ends_of_curves(report, "seconds", [](double s) { return fmt::format("{:.1f} s", s); }));
   out += figure("by-bytes", "Loss against bytes sent by a replica",
                 ends_of_curves(report, "bytes", [](double bytes) { return format_bytes(bytes); }));
-  out += figure("by-arm", "Difference from " + text_of(report["baseline"]) + ", with its interval",
+  out += figure("by-arm", "Difference from " + html_of(report["baseline"]) + ", with its interval",
                 differences_in_words(report));
   return out + "</div>\n<div class=\"controls\">" + arm_boxes(report) +
          "<label><input type=\"checkbox\" id=\"whole\"> whole curves, from the first evaluation on</label> "
@@ -277,13 +277,13 @@ std::string charts(const ordered_json& report) {
 }
 
 std::string heading(const ordered_json& report) {
-  auto title = text_of(report["name"]);
-  if (const auto size = text_of(report["size"]); !size.empty()) title += " (" + size + ")";
+  auto title = html_of(report["name"]);
+  if (const auto size = html_of(report["size"]); !size.empty()) title += " (" + size + ")";
   return title;
 }
 
 std::string what_it_is(const ordered_json& report) {
-  const auto base = text_of(report["base"]);
+  const auto base = html_of(report["base"]);
   std::string seeds;  // none if all arms are curves
   for (const auto& seed : report["seeds"]) seeds += (seeds.empty() ? "; seeds " : ", ") + seed.dump();
   std::string budget;
@@ -293,7 +293,7 @@ std::string what_it_is(const ordered_json& report) {
     budget = "; " + format_duration(seconds) + " of training for each run";
   return fmt::format("<p class=\"what\">{} arms{}{}{}; compared with <b>{}</b>.</p>\n", report["arms"].size(),
                      base.empty() ? "" : fmt::format(" over <code>{}</code>", base), seeds, budget,
-                     text_of(report["baseline"]));
+                     html_of(report["baseline"]));
 }
 
 }  // namespace
@@ -313,7 +313,7 @@ std::string report_page(const ordered_json& report) {
       "<h2>Verdict</h2>\n" + verdicts(report) + charts(report) + "<h2>Figures</h2>\n" + arms_table(report);
   page += "<h2>Differences in settings</h2>\n" + differences_table(report);
   page += "<h2>Notes</h2>\n<ul class=\"notes\">\n";
-  for (const auto& note : report["notes"]) page += "<li>" + text_of(note) + "</li>\n";
+  for (const auto& note : report["notes"]) page += "<li>" + html_of(note) + "</li>\n";
   page += "</ul>\n<h2>Runs</h2>\n" + runs_table(report);
   page += "<details><summary>Chart data as a table</summary>\n" + points_table(report) + "</details>\n";
   page += "</main>\n<script type=\"application/json\" id=\"report\">" + script_json(report) + "</script>\n";

@@ -21,10 +21,12 @@ namespace {
 constexpr std::size_t max_shown_points = 2000;  ///< of one curve
 constexpr double default_target = 1.05;         ///< times the baseline's final loss
 
-ordered_json json_of(std::optional<double> value) { return value ? ordered_json(*value) : ordered_json(); }
+ordered_json json_or_null(std::optional<double> value) {
+  return value ? ordered_json(*value) : ordered_json();
+}
 
 /// The mean; nullopt if a value is missing.
-std::optional<double> mean(const std::vector<std::optional<double>>& values) {
+std::optional<double> mean_of_all(const std::vector<std::optional<double>>& values) {
   double sum = 0;
   for (const auto& value : values) {
     if (!value) return {};
@@ -34,22 +36,22 @@ std::optional<double> mean(const std::vector<std::optional<double>>& values) {
 }
 
 template <class Get>
-ordered_json mean_of(const std::vector<RunRecord>& runs, Get get) {
+ordered_json mean_over_runs(const std::vector<RunRecord>& runs, Get get) {
   std::vector<std::optional<double>> values;
   for (const auto& run : runs)
     if (run.is_whole()) values.push_back(get(run));
-  return json_of(mean(values));
+  return json_or_null(mean_of_all(values));
 }
 
-ordered_json curve_json(const std::vector<CurvePoint>& curve) {
+ordered_json points_json(const std::vector<CurvePoint>& curve) {
   auto points = ordered_json::array();
   const std::size_t every = curve.size() / max_shown_points + 1;
   for (std::size_t i = 0; i < curve.size(); ++i) {
     if (i % every != 0 && i + 1 != curve.size()) continue;
     const auto& p = curve[i];
     points.push_back({{"tokens", p.tokens},
-                      {"seconds", json_of(p.seconds)},
-                      {"bytes", json_of(p.bytes)},
+                      {"seconds", json_or_null(p.seconds)},
+                      {"bytes", json_or_null(p.bytes)},
                       {"loss", p.loss}});
   }
   return points;
@@ -72,17 +74,17 @@ ordered_json band_json(const std::vector<RunRecord>& runs) {
       losses.emplace_back(run.curve[i].loss);
     }
     const auto [low, high] = std::ranges::minmax(losses);
-    band.push_back({{"tokens", *mean(tokens)},
-                    {"seconds", json_of(mean(seconds))},
-                    {"bytes", json_of(mean(bytes))},
-                    {"loss", *mean(losses)},
+    band.push_back({{"tokens", *mean_of_all(tokens)},
+                    {"seconds", json_or_null(mean_of_all(seconds))},
+                    {"bytes", json_or_null(mean_of_all(bytes))},
+                    {"loss", *mean_of_all(losses)},
                     {"low", *low},
                     {"high", *high}});
   }
   return band;
 }
 
-std::vector<std::pair<std::string, std::string>> settings_of(Experiment experiment) {
+std::vector<std::pair<std::string, std::string>> listed_settings(Experiment experiment) {
   std::vector<std::pair<std::string, std::string>> settings;
   for (const auto& item : config::list(experiment)) settings.emplace_back(item.key, item.value);
   for (const auto& site : experiment.sites) {
@@ -113,7 +115,7 @@ class Reporter {
     json["seeds"] = seeds();
     json["budget"] = {{"tokens", keys.budget.tokens}, {"seconds", keys.budget.time.seconds}};
     json["confidence"] = confidence;
-    json["target_loss"] = json_of(target());
+    json["target_loss"] = json_or_null(target());
     if (keys.hopeless.after > 0)
       json["hopeless"] = {{"after", keys.hopeless.after}, {"margin", keys.hopeless.margin}};
     json["missing_runs"] = records_.missing;
@@ -174,13 +176,14 @@ class Reporter {
     json["faults"] = ordered_json::array();
     for (const auto& fault : arm.faults) json["faults"].push_back(fault.text);
     json["final_loss"] = final_json(index);
-    json["tokens"] = mean_of(runs, [](const RunRecord& r) { return std::optional(r.tokens()); });
+    json["tokens"] = mean_over_runs(runs, [](const RunRecord& r) { return std::optional(r.tokens()); });
     const auto target_loss = target();
     for (const auto& column : columns()) {
       if (column.key == "final_loss") continue;  // above
       json[column.key] = nullptr;
       if (column.of_run != nullptr)
-        json[column.key] = mean_of(runs, [&](const RunRecord& r) { return column.of_run(r, target_loss); });
+        json[column.key] =
+            mean_over_runs(runs, [&](const RunRecord& r) { return column.of_run(r, target_loss); });
     }
     json["ended"] = ordered_json::array();
     for (const auto& run : runs)
@@ -196,7 +199,7 @@ class Reporter {
     const auto losses = finals(index);
     const auto all = estimate(losses);
     return {{"mean", losses.empty() ? ordered_json() : ordered_json(all.mean)},
-            {"noise", json_of(all.noise)},
+            {"noise", json_or_null(all.noise)},
             {"count", all.count}};
   }
 
@@ -205,14 +208,14 @@ class Reporter {
     json["seed"] = run.seed ? ordered_json(*run.seed) : ordered_json();
     json["source"] = run.source.string();
     json["ended"] = run.ended.words;
-    json["final_loss"] = json_of(final_loss(run));
+    json["final_loss"] = json_or_null(final_loss(run));
     json["tokens"] = run.tokens();
     json["steps"] = run.seed ? ordered_json(run.steps) : ordered_json();
     json["parameters"] = run.seed ? ordered_json(run.parameters) : ordered_json();
     const auto target_loss = target();
     for (const auto& column : columns())
-      if (column.of_run != nullptr) json[column.key] = json_of(column.of_run(run, target_loss));
-    json["curve"] = curve_json(run.curve);
+      if (column.of_run != nullptr) json[column.key] = json_or_null(column.of_run(run, target_loss));
+    json["curve"] = points_json(run.curve);
     return json;
   }
 
@@ -237,13 +240,12 @@ class Reporter {
 
   static ordered_json json_of(const Difference& d) {
     return {{"relative", d.relative},
-            {"noise", app::json_of(d.noise)},
+            {"noise", json_or_null(d.noise)},
             {"seeds", d.count},
             {"paired", d.paired},
             {"resolved", d.resolved()},
             {"more_seeds", d.more_seeds ? ordered_json(*d.more_seeds) : ordered_json()}};
   }
-  static ordered_json json_of(std::optional<double> value) { return app::json_of(value); }
 
   [[nodiscard]] std::optional<Difference> difference_of(std::size_t index) const {
     const auto pairs = pair_by_seed(records_.of_arm[index], baseline_runs());
@@ -262,7 +264,7 @@ class Reporter {
       const auto* plan = plan_of(i);
       if (plan == nullptr) continue;
       ++arms;
-      for (const auto& [key, value] : settings_of(plan->experiment)) {
+      for (const auto& [key, value] : listed_settings(plan->experiment)) {
         if (!values.contains(key)) keys.push_back(key);
         values[key][comparison_.arms[i].name] = value;
       }

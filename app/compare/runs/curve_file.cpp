@@ -30,7 +30,7 @@ std::vector<std::string> values_in(std::string_view line) {
   return cells;
 }
 
-std::optional<double> number(const std::string& text) {
+std::optional<double> parsed_number(const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool all = error == std::errc() && end == text.data() + text.size();
@@ -65,7 +65,7 @@ class CurveReader {
 
   void take(const std::vector<std::string>& cells) {
     if (columns_.empty()) {
-      const bool header = !number(cells.front());
+      const bool header = !parsed_number(cells.front());
       columns_ = {{"tokens", 0}, {"loss", 1}};
       if (header) return take_header(cells);
     }
@@ -97,7 +97,7 @@ class CurveReader {
     const auto column = columns_.find(name);
     if (column == columns_.end()) return {};
     if (column->second >= cells.size()) fail(fmt::format("the line has no {}; expected tokens,loss", name));
-    const auto value = number(cells[column->second]);
+    const auto value = parsed_number(cells[column->second]);
     if (!value)
       fail(fmt::format("{} is '{}'; expected a number that is not negative", name,
                        printable(cells[column->second], 40)));

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// The value of a key; nullopt unless it is a finite number and not negative. The line may contain anything.
-std::optional<double> number(const nlohmann::json& line, const char* key) {
+std::optional<double> figure_in(const nlohmann::json& line, const char* key) {
   const auto found = line.find(key);
   if (found == line.end() || !found->is_number()) return {};
   const double value = found->get<double>();
@@ -59,8 +59,8 @@ class WorkerMetrics {
   };
 
   void add(const nlohmann::json& line) {
-    const auto step = number(line, "step"), took = number(line, "step_seconds"),
-               rate = number(line, "tokens_per_second"), bytes = number(line, "bytes_sent");
+    const auto step = figure_in(line, "step"), took = figure_in(line, "step_seconds"),
+               rate = figure_in(line, "tokens_per_second"), bytes = figure_in(line, "bytes_sent");
     if (!step || !took || !rate || !bytes) return;
     // The worker went back to a checkpoint. It trains the steps after it again, but the time and bytes that
     // they took are spent.
@@ -71,8 +71,8 @@ class WorkerMetrics {
     }
     life_.seconds += *took;
     life_.bytes = *bytes;
-    life_.stalled = number(line, "stall_seconds").value_or(life_.stalled);
-    life_.utilization = number(line, "utilization").value_or(life_.utilization);
+    life_.stalled = figure_in(line, "stall_seconds").value_or(life_.stalled);
+    life_.utilization = figure_in(line, "utilization").value_or(life_.utilization);
     const double tokens = (steps_.empty() ? 0 : steps_.back().tokens) + std::round(*rate * *took);
     steps_.push_back({*step, tokens, seconds_ + life_.seconds, earlier_bytes_ + life_.bytes});
   }
@@ -105,7 +105,7 @@ std::map<double, double> evaluations_of(const fs::path& folder) {
   each_line(file, [&](std::string_view text) {
     const auto line = nlohmann::json::parse(text, nullptr, false);
     if (!line.is_object()) return;
-    const auto step = number(line, "step"), loss = number(line, "eval_loss");
+    const auto step = figure_in(line, "step"), loss = figure_in(line, "eval_loss");
     if (step && loss) evaluations[*step] = *loss;
   });
   return evaluations;
@@ -130,9 +130,10 @@ void add_last_bytes(RunRecord& record, const nlohmann::json& summary, const std:
   double payload = 0, total = 0, all = 0;
   for (std::size_t i = 0; i < workers.size() && i < names.size(); ++i) {
     const auto sent = summary["wan_bytes_sent"].find(names[i]);
-    const auto theirs =
-        sent == summary["wan_bytes_sent"].end() || !sent->is_object() ? std::nullopt : number(*sent, "total");
-    if (theirs) payload += number(*sent, "payload").value_or(0);
+    const auto theirs = sent == summary["wan_bytes_sent"].end() || !sent->is_object()
+                            ? std::nullopt
+                            : figure_in(*sent, "total");
+    if (theirs) payload += figure_in(*sent, "payload").value_or(0);
     total += theirs.value_or(0);
     all += theirs ? workers[i].earlier_bytes() + *theirs : workers[i].bytes();
   }

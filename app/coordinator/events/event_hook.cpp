@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto look_every = std::chrono::milliseconds(20);
 
 /// A file in memory with this text, to be read from its beginning; -1 if there is no memory.
-int file_of(const std::string& text) {
+int file_in_memory(const std::string& text) {
   const int file = memfd_create("event", MFD_CLOEXEC);
   if (file < 0) return -1;
   const bool whole = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
@@ -118,7 +118,7 @@ void EventHook::run(const Event& event, Clock::time_point until) const {
   const auto complain = [&](const std::string& what) {
     say_(fmt::format("run.on_event: the command for {} {}", event.kind, what));
   };
-  const int input = file_of(event.json + "\n");
+  const int input = file_in_memory(event.json + "\n");
   if (input < 0) return complain(std::string("cannot get the event: ") + std::strerror(errno));
   constexpr std::size_t max_argument = 1 << 16;  // the system accepts arguments of up to 128 KiB
   const auto argument = event.json.size() <= max_argument

@@ -23,7 +23,7 @@ namespace {
 constexpr const char* every_key = "outer.sync_every";
 constexpr const char* delay_key = "outer.sync_delay";
 /// One name for each replica. Measured links have the names of workers, configured links those of sites.
-std::vector<std::string> names_in(const Links& links, const Experiment& experiment) {
+std::vector<std::string> names_of_replicas(const Links& links, const Experiment& experiment) {
   auto workers = worker_names(experiment);
   std::vector<std::string> names;
   for (const auto& site : links.sites) {
@@ -36,7 +36,7 @@ std::vector<std::string> names_in(const Links& links, const Experiment& experime
 /// The configured links, for the workers that the run starts with.
 LineReadings said(const Links& links, const Experiment& experiment) {
   LineReadings out;
-  const auto names = names_in(links, experiment);
+  const auto names = names_of_replicas(links, experiment);
   if (names.size() > AutoReplan::max_replicas) return out;
   const auto network = network_of(links, experiment.network.lanes, experiment.automatic.step_time.seconds);
   if (network.replicas.size() != names.size()) return out;
@@ -61,7 +61,7 @@ LineReadings expected(const Experiment& experiment, const AutoReplan::Say& say) 
   }
 }
 
-config::SharedItems items_of(const Proposal& proposal) {
+config::SharedItems proposed_items(const Proposal& proposal) {
   config::SharedItems items;
   if (proposal.every != proposal.every_before) items.emplace_back(every_key, std::to_string(proposal.every));
   if (proposal.delay != proposal.delay_before) items.emplace_back(delay_key, std::to_string(proposal.delay));
@@ -72,7 +72,7 @@ bool has(const config::SharedItems& items, const std::string& key) {
   return std::ranges::find(items, key, &std::pair<std::string, std::string>::first) != items.end();
 }
 
-nlohmann::ordered_json json_of(const Proposal& proposal, std::uint64_t after_step) {
+nlohmann::ordered_json json_of_proposal(const Proposal& proposal, std::uint64_t after_step) {
   return {{"cause", proposal.cause},           {"sync_every_before", proposal.every_before},
           {"sync_every", proposal.every},      {"sync_delay_before", proposal.delay_before},
           {"sync_delay", proposal.delay},      {"predicted_before", proposal.before},
@@ -141,8 +141,8 @@ std::optional<nlohmann::ordered_json> AutoReplan::look_at_changes(const Settings
   for (auto i = seen; i < changes.size(); ++i) {
     const auto& items = changes[i].items;
     std::unique_lock lock(mutex_);
-    if (proposed_ && items == items_of(*proposed_)) {
-      agreed = json_of(*std::exchange(proposed_, std::nullopt), changes[i].step);
+    if (proposed_ && items == proposed_items(*proposed_)) {
+      agreed = json_of_proposal(*std::exchange(proposed_, std::nullopt), changes[i].step);
       continue;
     }
     lock.unlock();
@@ -180,7 +180,7 @@ void AutoReplan::plan(const Moment& moment) {
     const std::lock_guard lock(mutex_);
     proposed_ = proposal;
   }
-  propose_(items_of(*proposal), to_string(*proposal));
+  propose_(proposed_items(*proposal), to_string(*proposal));
 }
 
 }  // namespace isthmus::app

@@ -29,7 +29,7 @@ bool sets(const Site& site, std::string_view key) {
   return std::ranges::find(site.settings, key, &config::Source::Entry::key) != site.settings.end();
 }
 
-std::string text_of(const fs::path& file) {
+std::string certificate_file_text(const fs::path& file) {
   auto text = text_if_there(file);
   if (text.empty())
     data_error("cannot read the certificate " + file.string() +
@@ -42,7 +42,8 @@ void add_certificate(std::vector<SiteFile>& files, const std::string& certs, con
   const fs::path own = own_certificates(certs, name);
   for (const auto* part : {"ca.pem", "cert.pem", "ca.crl"}) {
     if (std::string_view(part) == "ca.crl" && !may_be_there(own / part)) continue;  // none is revoked
-    files.push_back({fmt::format("{}/{}/{}/{}", run, certs_name, name, part), text_of(own / part), true});
+    files.push_back(
+        {fmt::format("{}/{}/{}/{}", run, certs_name, name, part), certificate_file_text(own / part), true});
   }
 }
 

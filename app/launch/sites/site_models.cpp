@@ -41,7 +41,7 @@ bool is_hex(const std::string& text) {
 }
 
 /// Entries that cannot be right are left out.
-std::vector<SiteCheckpoint> checkpoints_in(const Message& offer) {
+std::vector<SiteCheckpoint> offered_checkpoints(const Message& offer) {
   std::vector<SiteCheckpoint> all;
   const auto list = offer.find("checkpoints");
   if (list == offer.end() || !list->is_array()) return all;
@@ -90,7 +90,7 @@ void SiteModels::connect() {
     fail(fmt::format("its isthmus is another version ({}); use the same build at all sites",
                      printable(text_in(offer, "build"))),
          false);
-  checkpoints_ = checkpoints_in(offer);
+  checkpoints_ = offered_checkpoints(offer);
   tokenizer_ = text_in(offer, "tokenizer");
   if (!is_plain_name(tokenizer_)) tokenizer_.clear();
 }

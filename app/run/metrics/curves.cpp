@@ -28,7 +28,7 @@ constexpr auto of_a_step = std::to_array<Curve>({{"loss", "train/loss"},
                                                  {"rounds", "outer/rounds"}});
 
 /// A number, also if it is not finite (see Metrics).
-std::optional<double> number_in(const Json& line, const char* key) {
+std::optional<double> curve_number(const Json& line, const char* key) {
   const auto at = line.find(key);
   if (at == line.end()) return {};
   if (at->is_number()) return at->get<double>();
@@ -50,14 +50,14 @@ std::optional<Scalars> scalars_in(const Json& line) {
     if (value) out.values.emplace_back(tag, *value);
   };
   if (line.contains("eval_loss")) {
-    add("eval/loss", number_in(line, "eval_loss"));
+    add("eval/loss", curve_number(line, "eval_loss"));
   } else if (line.contains("eval_nats")) {
     out.in_order = false;
-    const auto nats = number_in(line, "eval_nats"), tokens = number_in(line, "eval_tokens");
+    const auto nats = curve_number(line, "eval_nats"), tokens = curve_number(line, "eval_tokens");
     if (nats && tokens && *tokens > 0) add("eval/loss_of_share", *nats / *tokens);
-    add("outer/drift", number_in(line, "drift"));
+    add("outer/drift", curve_number(line, "drift"));
   } else {
-    for (const auto& [key, tag] : of_a_step) add(tag, number_in(line, key));
+    for (const auto& [key, tag] : of_a_step) add(tag, curve_number(line, key));
   }
   return out.values.empty() ? std::nullopt : std::optional(std::move(out));
 }

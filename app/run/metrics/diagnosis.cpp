@@ -41,7 +41,7 @@ std::string text_at(const Json& json, const char* key) {
   return printable(at->get<std::string>(), longest_text);
 }
 
-double number_at(const Json& json, const char* key) {
+double number_or_zero(const Json& json, const char* key) {
   const auto at = json.find(key);
   return at != json.end() && at->is_number() ? at->get<double>() : 0;
 }
@@ -249,9 +249,9 @@ Diagnosis diagnosis_of(const std::string& text) {
                                .to = text_at(one, "to"),
                                .address = text_at(one, "address"),
                                .problem = text_at(one, "problem"),
-                               .round_trip_ms = number_at(one, "round_trip_ms"),
-                               .bytes_per_second = number_at(one, "bytes_per_second"),
-                               .back_bytes_per_second = number_at(one, "back_bytes_per_second")});
+                               .round_trip_ms = number_or_zero(one, "round_trip_ms"),
+                               .bytes_per_second = number_or_zero(one, "bytes_per_second"),
+                               .back_bytes_per_second = number_or_zero(one, "back_bytes_per_second")});
   });
   each(json, "between", [&](const Json& one) { diagnosis.between.push_back(finding_of(one)); });
   return diagnosis;

@@ -13,7 +13,7 @@ namespace isthmus::app {
 namespace {
 
 /// Whether `port` of this machine can be bound now.
-bool is_free(std::uint16_t port) {
+bool is_port_free(std::uint16_t port) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   if (fd < 0) return false;
   sockaddr_in address{};
@@ -32,7 +32,7 @@ std::uint16_t free_port() {
   std::uniform_int_distribution<int> any(20'000, 32'767);
   for (int i = 0; i < 1'000; ++i) {
     const auto port = static_cast<std::uint16_t>(any(source));
-    if (is_free(port)) return port;
+    if (is_port_free(port)) return port;
   }
   throw Error(ErrorKind::network,
               "no free TCP port on this machine between 20000 and 32767; end programs that hold ports there");

@@ -13,32 +13,32 @@ namespace {
 
 using Cause = Verdict::Cause;
 
-Verdict refuse(Cause cause, std::string text) { return {Verdict::Answer::refuse, cause, std::move(text)}; }
+Verdict refused(Cause cause, std::string text) { return {Verdict::Answer::refuse, cause, std::move(text)}; }
 
 /// Whether it belongs to this run.
 Verdict compare_runs(const Hello& hello, const RunAtHello& run) {
   const auto& name = hello.member.name;
   if (!speaks_with(hello) || hello.numerics != numerics_version) {
-    return refuse(Cause::other_version,
-                  "protocol/numerics versions are " + std::to_string(protocol_version) + "/" +
-                      std::to_string(numerics_version) + " at the coordinator and " +
-                      std::to_string(hello.protocol) + "/" + std::to_string(hello.numerics) + " at " + name +
-                      " (build " + hello.build + "); expected protocol " + std::to_string(oldest_protocol) +
-                      " to " + std::to_string(protocol_version) +
-                      " and the same numerics: use the same build");
+    return refused(Cause::other_version,
+                   "protocol/numerics versions are " + std::to_string(protocol_version) + "/" +
+                       std::to_string(numerics_version) + " at the coordinator and " +
+                       std::to_string(hello.protocol) + "/" + std::to_string(hello.numerics) + " at " + name +
+                       " (build " + hello.build + "); expected protocol " + std::to_string(oldest_protocol) +
+                       " to " + std::to_string(protocol_version) +
+                       " and the same numerics: use the same build");
   }
   if (hello.run != run.options.run)
-    return refuse(Cause::other_run, "this is run '" + run.options.run + "', not '" + hello.run + "'");
+    return refused(Cause::other_run, "this is run '" + run.options.run + "', not '" + hello.run + "'");
   if (auto problem = problem_of(hello, run.bounds); !problem.empty())
-    return refuse(Cause::broken_hello,
-                  (name.empty() ? "a worker" : name.substr(0, 64)) + " broke the protocol: " + problem);
+    return refused(Cause::broken_hello,
+                   (name.empty() ? "a worker" : name.substr(0, 64)) + " broke the protocol: " + problem);
   if (is_operator(name))
-    return refuse(Cause::operators_name,
-                  "'" + name + "' is reserved for operators; give the worker another name");
+    return refused(Cause::operators_name,
+                   "'" + name + "' is reserved for operators; give the worker another name");
   if (auto difference = config::first_difference(shown_items(run.options.config), "the coordinator",
                                                  shown_items(hello.config), name);
       !difference.empty()) {
-    return refuse(Cause::other_config, difference + "; all replicas must share it");
+    return refused(Cause::other_config, difference + "; all replicas must share it");
   }
   return {};
 }
@@ -51,39 +51,41 @@ Verdict compare_resume(const Hello& hello, const RunAtHello& run) {
     return entry.first != name && trains(entry.second);  // not the same replica on an older connection
   });
   if (other == members.end() || hello.resume == other->second.hello.resume) return {};
-  return refuse(Cause::resume_differs, (hello.resume ? "only " + name + " wants to resume"
-                                                     : name + " does not want to resume, unlike the others") +
-                                           "; all or none must");
+  return refused(Cause::resume_differs,
+                 (hello.resume ? "only " + name + " wants to resume"
+                               : name + " does not want to resume, unlike the others") +
+                     "; all or none must");
 }
 
 Verdict check_newcomer(const Hello& hello, const RunAtHello& run) {
   const bool reduces = !trains(hello.member);
   if (reduces && !run.options.elastic)
-    return refuse(Cause::no_use_for_reducers,
-                  hello.member.name + " is a reducer, and a data-parallel run has no use for reducers");
+    return refused(Cause::no_use_for_reducers,
+                   hello.member.name + " is a reducer, and a data-parallel run has no use for reducers");
   if (run.first_view_forms) {
     if (reduces || run.goes_back_to || !is_of_first_view(hello, run)) return {};
     return compare_resume(hello, run);
   }
   if (!run.options.elastic)
-    return refuse(Cause::no_late_joiners,
-                  "the run has started, and with outer.method data_parallel it does not accept late joiners");
+    return refused(
+        Cause::no_late_joiners,
+        "the run has started, and with outer.method data_parallel it does not accept late joiners");
   // A reducer needs no state, and the members may need it to relay until the end.
-  if (run.is_ending && !reduces) return refuse(Cause::run_is_ending, too_late);
+  if (run.is_ending && !reduces) return refused(Cause::run_is_ending, too_late);
   return {};
 }
 
 Verdict check_place(const Hello& hello, const RunAtHello& run) {
   const auto& name = hello.member.name;
   if (run.roster.find(name) == nullptr && run.roster.members().size() >= max_members)
-    return refuse(Cause::too_many,
-                  "there are already " + std::to_string(max_members) + " members, as many as a run can have");
+    return refused(Cause::too_many, "there are already " + std::to_string(max_members) +
+                                        " members, as many as a run can have");
   if (hello.activated > 0 && run.token_is_known && hello.token != run.options.token)
-    return refuse(Cause::other_token,
-                  name + " has been in another run called '" + run.options.run + "'; start it again");
+    return refused(Cause::other_token,
+                   name + " has been in another run called '" + run.options.run + "'; start it again");
   if (auto problem = problem_of_report(hello.activated, hello.settings, run.announced, run.judge);
       !problem.empty())
-    return refuse(Cause::invalid_settings, name + " broke the protocol: " + problem);
+    return refused(Cause::invalid_settings, name + " broke the protocol: " + problem);
   return hello.activated > 0 ? Verdict() : check_newcomer(hello, run);
 }
 
@@ -91,13 +93,13 @@ Verdict check_member(const Hello& hello, const RunAtHello& run) {
   const auto& name = hello.member.name;
   if (auto verdict = compare_runs(hello, run); verdict.cause != Cause::none) return verdict;
   if (hello.member.kind != MemberKind::trainer && hello.member.kind != MemberKind::reducer)
-    return refuse(Cause::unknown_kind, name + " is of member kind " +
-                                           std::to_string(static_cast<unsigned>(hello.member.kind)) +
-                                           "; expected 0 (trainer) or 1 (reducer)");
+    return refused(Cause::unknown_kind, name + " is of member kind " +
+                                            std::to_string(static_cast<unsigned>(hello.member.kind)) +
+                                            "; expected 0 (trainer) or 1 (reducer)");
   const auto* same = run.roster.find(name);
   if (same != nullptr && hello.member.incarnation < same->hello.member.incarnation)
-    return refuse(Cause::name_is_taken,
-                  "a replica named '" + name + "' is already here; give each its own --name");
+    return refused(Cause::name_is_taken,
+                   "a replica named '" + name + "' is already here; give each its own --name");
   if (trains(hello.member)) {
     if (auto verdict = compare_models(hello, run.roster); verdict.cause != Cause::none) return verdict;
   }
@@ -195,11 +197,11 @@ Verdict compare_models(const Hello& hello, const Roster& roster) {
     if (other_name == name || !trains(member)) continue;
     // Checked before the model: another vocabulary also makes another model, and is the cause to fix.
     if (hello.tokenizer != member.hello.tokenizer)
-      return refuse(Cause::other_tokenizer,
-                    "the tokenizer of " + name + " is not the tokenizer of " + other_name);
+      return refused(Cause::other_tokenizer,
+                     "the tokenizer of " + name + " is not the tokenizer of " + other_name);
     if (hello.model != member.hello.model)
-      return refuse(Cause::other_model, "the model of " + name + " is not the model of " + other_name +
-                                            " (names, shapes or fragments differ)");
+      return refused(Cause::other_model, "the model of " + name + " is not the model of " + other_name +
+                                             " (names, shapes or fragments differ)");
     break;
   }
   return {};
@@ -228,17 +230,17 @@ Verdict admit_observer(const Hello& hello, const RunAtHello& run) {
   const auto& name = hello.member.name;
   if (auto verdict = compare_runs(hello, run); verdict.cause != Cause::none) return verdict;
   if (run.roster.find(name) != nullptr)
-    return refuse(Cause::name_is_taken,
-                  "a replica named '" + name + "' is already here; give the observer another --name");
+    return refused(Cause::name_is_taken,
+                   "a replica named '" + name + "' is already here; give the observer another --name");
   if (run.is_observed_under_the_name)
-    return refuse(Cause::name_is_taken,
-                  "an observer named '" + name +
-                      "' is already here; give this one another --name, or end the other (a lost connection "
-                      "counts as here for network.detect_timeout)");
+    return refused(Cause::name_is_taken,
+                   "an observer named '" + name +
+                       "' is already here; give this one another --name, or end the other (a lost connection "
+                       "counts as here for network.detect_timeout)");
   if (!run.options.elastic)
-    return refuse(Cause::no_rounds_to_follow, "a data-parallel run has no rounds to follow");
+    return refused(Cause::no_rounds_to_follow, "a data-parallel run has no rounds to follow");
   if (run.observers >= max_observers)
-    return refuse(Cause::too_many, "there are " + std::to_string(max_observers) + " observers already");
+    return refused(Cause::too_many, "there are " + std::to_string(max_observers) + " observers already");
   return compare_models(hello, run.roster);
 }
 

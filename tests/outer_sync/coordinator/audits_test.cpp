@@ -116,7 +116,7 @@ TEST(AuditComparison, OldRoundsAreForgotten) {
 
 // ---- the coordinator ----
 
-Heartbeat beat(std::uint64_t digest, ViewNumber view = 1) {
+Heartbeat beat_with_audit(std::uint64_t digest, ViewNumber view = 1) {
   Heartbeat heartbeat{.number = 1, .view = view, .unreachable = {}, .fragments = {}, .health = {}};
   heartbeat.audits = {audit(digest)};
   return heartbeat;
@@ -125,10 +125,10 @@ Heartbeat beat(std::uint64_t digest, ViewNumber view = 1) {
 TEST(AuditedRun, TheOddOneTakesTheStateAnewAndTheOthersGoOn) {
   CoordinatorHarness harness(3);
   harness.run_all({"eu-1", "eu-2", "us-1"});
-  harness.receive(1, beat(7));
-  harness.receive(2, beat(8));
+  harness.receive(1, beat_with_audit(7));
+  harness.receive(2, beat_with_audit(8));
   EXPECT_FALSE(harness.last<Evicted>(2));
-  harness.receive(3, beat(7));
+  harness.receive(3, beat_with_audit(7));
   EXPECT_FALSE(harness.ended);
   ASSERT_TRUE(harness.last<Evicted>(2));
   EXPECT_THAT(harness.last<Evicted>(2)->reason,
@@ -141,8 +141,8 @@ TEST(AuditedRun, TheOddOneTakesTheStateAnewAndTheOthersGoOn) {
 TEST(AuditedRun, OfTwoThatDifferItEndsAndSaysWhatToDo) {
   CoordinatorHarness harness(2);
   harness.run_all({"eu-1", "us-1"});
-  harness.receive(1, beat(7));
-  harness.receive(2, beat(8));
+  harness.receive(1, beat_with_audit(7));
+  harness.receive(2, beat_with_audit(8));
   ASSERT_TRUE(harness.ended);
   EXPECT_EQ(harness.ended->how, Ended::How::diverged);
   EXPECT_THAT(harness.ended->reason, AllOf(HasSubstr("eu-1, us-1 differ after round 15 of fragment 1"),
@@ -152,15 +152,15 @@ TEST(AuditedRun, OfTwoThatDifferItEndsAndSaysWhatToDo) {
 TEST(AuditedRun, ReportsOfAnotherViewAreNotCompared) {
   CoordinatorHarness harness(2);
   harness.run_all({"eu-1", "us-1"});
-  harness.receive(1, beat(7));
-  harness.receive(2, beat(8, 0));
+  harness.receive(1, beat_with_audit(7));
+  harness.receive(2, beat_with_audit(8, 0));
   EXPECT_FALSE(harness.ended);
 }
 
 TEST(AuditedRun, AFragmentThatTheRunDoesNotHaveBreaksTheProtocol) {
   CoordinatorHarness harness(3);
   harness.run_all({"eu-1", "eu-2", "us-1"});
-  auto heartbeat = beat(7);
+  auto heartbeat = beat_with_audit(7);
   heartbeat.audits.front().fragment = 2;
   harness.receive(1, heartbeat);
   EXPECT_THAT(harness.refusal(1), HasSubstr("an audit of fragment 2 of 2"));

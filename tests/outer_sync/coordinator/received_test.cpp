@@ -20,7 +20,7 @@ using testing::IsEmpty;
 constexpr std::uint64_t huge = ~std::uint64_t{0};
 constexpr std::uint64_t steps = 1000;
 
-CoordinatorOptions options_of(std::size_t replicas) {
+CoordinatorOptions options_for(std::size_t replicas) {
   auto options = CoordinatorHarness::default_options(replicas);
   options.steps = steps;
   return options;
@@ -48,7 +48,7 @@ class Received : public testing::Test {
     return beat;
   }
 
-  CoordinatorHarness run{options_of(2)};
+  CoordinatorHarness run{options_for(2)};
 };
 
 TEST_F(Received, StepsThatTheRunHasAreTaken) {
@@ -159,7 +159,7 @@ TEST_F(Received, SamplesThatNoTrackHasAreInNoView) {
   };
   ConnectionId number = 3;
   for (const auto& change : changes) {
-    CoordinatorHarness fresh(options_of(1));
+    CoordinatorHarness fresh(options_for(1));
     fresh.receive(1, CoordinatorHarness::hello("a"));
     fresh.receive(1, CoordinatorHarness::sealed());
     fresh.receive(number, CoordinatorHarness::hello("c"));
@@ -244,7 +244,7 @@ TEST_F(Received, AnAddressThatNobodyCanDial) {
 }
 
 TEST(ReceivedHellos, NoClaimLeavesTooFewNumbersForTheViewsToCome) {
-  auto options = options_of(2);
+  auto options = options_for(2);
   options.recover = 1000;
   CoordinatorHarness run(options);
   auto hello = CoordinatorHarness::hello("a");
@@ -280,7 +280,7 @@ TEST(ReceivedAnswers, OfAReducerThatHasBeenInNoView) {
       }),  // the next round would be 0
   };
   for (std::size_t i = 0; i < answers.size(); ++i) {
-    CoordinatorHarness run(options_of(1));
+    CoordinatorHarness run(options_for(1));
     run.receive(1, reducer_with_a_model());
     run.receive(2, CoordinatorHarness::hello("a"));
     run.receive(1, answers[i]);
@@ -293,7 +293,7 @@ TEST(ReceivedAnswers, OfAReducerThatHasBeenInNoView) {
 }
 
 TEST(ReceivedAnswers, OfATrainerThatSaysNothing) {
-  CoordinatorHarness run(options_of(2));
+  CoordinatorHarness run(options_for(2));
   for (const ConnectionId member : {1, 2})
     run.receive(member, CoordinatorHarness::hello(member == 1 ? "a" : "b"));
   Sealed blank;
@@ -304,7 +304,7 @@ TEST(ReceivedAnswers, OfATrainerThatSaysNothing) {
 
 /// A restarted coordinator. c, which was not in the last view, answers first.
 TEST(ReceivedAnswers, TheFirstToSpeakDoesNotSayWhatTheLayoutIs) {
-  auto options = options_of(3);
+  auto options = options_for(3);
   options.last = LastView{
       7, {CoordinatorHarness::hello("a").member, CoordinatorHarness::hello("b").member}, options.token};
   CoordinatorHarness run(options);
@@ -337,7 +337,7 @@ TEST(ReceivedAnswers, TheFirstToSpeakDoesNotSayWhatTheLayoutIs) {
 }
 
 TEST(ReceivedCheckpoints, BeyondTheEndOfTheRunAreNoneToResumeFrom) {
-  CoordinatorHarness run(options_of(1));
+  CoordinatorHarness run(options_for(1));
   auto hello = CoordinatorHarness::hello("a");
   hello.resume = true;
   hello.checkpoints = {{steps + 1, 1}};

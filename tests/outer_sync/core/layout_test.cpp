@@ -11,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-std::string refusal(std::vector<Range> fragments, std::uint64_t chunk_elements) {
+std::string layout_refusal(std::vector<Range> fragments, std::uint64_t chunk_elements) {
   try {
     const FragmentLayout layout(std::move(fragments), chunk_elements);
   } catch (const Error& error) {
@@ -36,11 +36,11 @@ TEST(FragmentLayout, ChunksAreCutFromEachFragmentsBegin) {
 }
 
 TEST(FragmentLayout, RefusesWhatIsNoLayout) {
-  EXPECT_THAT(refusal({}, 4), HasSubstr("at least one fragment"));
-  EXPECT_THAT(refusal({{0, 4}}, 0), HasSubstr("outer.chunk_elements is 0"));
-  EXPECT_THAT(refusal({{0, 4}, {4, 0}}, 4), HasSubstr("fragment 1 is empty"));
-  EXPECT_THAT(refusal({{0, 4}, {3, 4}}, 4), HasSubstr("fragment 1 is overlapping"));
-  EXPECT_THAT(refusal({{8, 4}, {0, 4}}, 4), HasSubstr("fragment 1 is overlapping"));
+  EXPECT_THAT(layout_refusal({}, 4), HasSubstr("at least one fragment"));
+  EXPECT_THAT(layout_refusal({{0, 4}}, 0), HasSubstr("outer.chunk_elements is 0"));
+  EXPECT_THAT(layout_refusal({{0, 4}, {4, 0}}, 4), HasSubstr("fragment 1 is empty"));
+  EXPECT_THAT(layout_refusal({{0, 4}, {3, 4}}, 4), HasSubstr("fragment 1 is overlapping"));
+  EXPECT_THAT(layout_refusal({{8, 4}, {0, 4}}, 4), HasSubstr("fragment 1 is overlapping"));
 }
 
 TEST(FragmentLayout, ChunksLargerThanAnyFragmentGiveOneEach) {
@@ -50,7 +50,7 @@ TEST(FragmentLayout, ChunksLargerThanAnyFragmentGiveOneEach) {
 }
 
 TEST(FragmentLayout, RefusesFragmentsThatEndBeyondAllNumbers) {
-  EXPECT_THAT(refusal({{UINT64_MAX - 4, 10}}, 4), HasSubstr("fragment 0"));
+  EXPECT_THAT(layout_refusal({{UINT64_MAX - 4, 10}}, 4), HasSubstr("fragment 0"));
 }
 
 }  // namespace

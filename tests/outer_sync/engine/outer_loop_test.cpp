@@ -352,7 +352,7 @@ TEST(OuterLoop, ErrorFeedbackLosesNothingInTheLongRun) {
 
 // ---- values that are not finite ----
 
-std::string failure_of(OuterConfig config, std::uint64_t bad_step, float bad) {
+std::string failure_after_bad_value(OuterConfig config, std::uint64_t bad_step, float bad) {
   Replicas replicas(std::move(config), layout_of(2), 2,
                     [&](std::size_t m, std::uint64_t step, std::size_t i) {
                       return m == 1 && step == bad_step && i == 60 ? bad : 0.1F;
@@ -369,13 +369,13 @@ std::string failure_of(OuterConfig config, std::uint64_t bad_step, float bad) {
 TEST(OuterLoop, ValuesThatAreNotFiniteEndTheRun) {
   for (const float bad : {INFINITY, -INFINITY, NAN}) {
     EXPECT_THAT(
-        failure_of(quantised("int4", false), 3, bad),
+        failure_after_bad_value(quantised("int4", false), 3, bad),
         HasSubstr("outer gradient is not finite, or too large for its codec, at element 10 of fragment 1"));
-    EXPECT_THAT(failure_of(config_of(2, 5, 2, 0.5), 3, bad), HasSubstr("at step 7"));
+    EXPECT_THAT(failure_after_bad_value(config_of(2, 5, 2, 0.5), 3, bad), HasSubstr("at step 7"));
     auto warm = quantised("int4", false);
     warm.warmup_steps = 4;
     EXPECT_THAT(
-        failure_of(warm, 3, bad),
+        failure_after_bad_value(warm, 3, bad),
         HasSubstr(
             "a gradient is not finite, or too large for its codec, at element 10 of fragment 1 at step 3"));
   }

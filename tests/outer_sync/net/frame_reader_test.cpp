@@ -37,7 +37,7 @@ Frame result() {
 }
 
 /// Reads one frame from the bytes; nullopt if the reader would wait for more.
-std::optional<ReceivedFrame> read(std::span<const std::byte> bytes, bool checked) {
+std::optional<ReceivedFrame> read_frame(std::span<const std::byte> bytes, bool checked) {
   FrameReader reader(limit, checked);
   while (!reader.complete()) {
     for (const auto part : reader.wants()) {
@@ -53,18 +53,18 @@ std::optional<ReceivedFrame> read(std::span<const std::byte> bytes, bool checked
 
 TEST(FrameReader, TakesWhatWasSentWithAChecksumAndWithout) {
   for (const bool checked : {true, false}) {
-    const auto frame = read(wire(result(), checked), checked);
+    const auto frame = read_frame(wire(result(), checked), checked);
     ASSERT_TRUE(frame);
     EXPECT_EQ(frame->type, FrameType::chunk);
     EXPECT_EQ(*frame->body, *result().body);
     EXPECT_EQ(frame->contributors, (std::vector<protocol::ReplicaId>{11, 12}));
     EXPECT_EQ(frame->norms.size(), 3U);
     EXPECT_EQ(frame->head.round, 7U);
-    const auto ack = read(wire(ack_frame(3, {7, 1, 2}), checked), checked);
+    const auto ack = read_frame(wire(ack_frame(3, {7, 1, 2}), checked), checked);
     ASSERT_TRUE(ack);
     EXPECT_EQ(key_of(ack->head), (protocol::ChunkKey{7, 1, 2}));
     EXPECT_TRUE(ack->body->empty());
-    const auto begun = read(wire(begun_frame(9), checked), checked);
+    const auto begun = read_frame(wire(begun_frame(9), checked), checked);
     ASSERT_TRUE(begun);
     EXPECT_EQ(from_bytes<protocol::ViewNumber>(*begun->body), 9U);
   }
@@ -90,7 +90,7 @@ TEST(FrameReader, SeesEveryBitThatIsNotAsItWasSent) {
     for (std::size_t bit = 0; bit < 8 * sound.size(); ++bit) {
       auto bytes = sound;
       bytes[bit / 8] ^= static_cast<std::byte>(1U << bit % 8);
-      EXPECT_THROW((void)read(bytes, true), Damaged) << "bit " << bit;
+      EXPECT_THROW((void)read_frame(bytes, true), Damaged) << "bit " << bit;
     }
   }
 }
@@ -98,7 +98,7 @@ TEST(FrameReader, SeesEveryBitThatIsNotAsItWasSent) {
 TEST(FrameReader, TheFirstFrameMayBeOfAnotherProtocolAndThenIsCalledThat) {
   const auto why = [](std::span<const std::byte> bytes, bool checked) -> std::string {
     try {
-      return read(bytes, checked) ? "taken" : "waits for more";
+      return read_frame(bytes, checked) ? "taken" : "waits for more";
     } catch (const Damaged& damage) {
       return "damaged: " + damage.how();
     } catch (const Error& error) {

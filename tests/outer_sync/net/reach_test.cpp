@@ -24,7 +24,7 @@ using testing::IsEmpty;
 /// With this time-out, two ends often dial at the same time.
 LinkOptions hasty() { return {.give_up = 200ms}; }
 
-PeerInfo at(PeerInfo info, const std::string& address) {
+PeerInfo at_address(PeerInfo info, const std::string& address) {
   info.address = address;
   return info;
 }
@@ -89,7 +89,7 @@ TEST(Reach, TwoWithoutPortsAreNamedAsLost) {
 
 TEST(Reach, TheOtherEndDialsWhereTheFirstCannot) {
   const auto node = nodes(2);
-  node[0]->set_peers({at(node[1]->info(), private_address(60))});  // a port without a listener
+  node[0]->set_peers({at_address(node[1]->info(), private_address(60))});  // a port without a listener
   node[1]->set_peers({node[0]->info()});
   expect_traffic(*node[0], *node[1]);
 }
@@ -98,8 +98,8 @@ TEST(Reach, TheOtherEndDialsWhereTheFirstCannot) {
 TEST(Reach, LanesThatTheOtherEndDialledComeBack) {
   const auto node = nodes(2);
   Forwarder way(node[0]->info().address);
-  node[0]->set_peers({at(node[1]->info(), private_address(61))});
-  node[1]->set_peers({at(node[0]->info(), way.address())});
+  node[0]->set_peers({at_address(node[1]->info(), private_address(61))});
+  node[1]->set_peers({at_address(node[0]->info(), way.address())});
   expect_traffic(*node[0], *node[1]);
   for (std::size_t round = 6; round < 9; ++round) {
     way.cut();
@@ -220,7 +220,7 @@ TEST(Reach, ANameMayBeOfEitherKindOfAddress) {
   Node a("a"), b("b");
   const auto port_of = [](const Node& node) { return parse_address(node.info().address, "address").port; };
   b.set_peers({a.info()});
-  a.set_peers({at(b.info(), Address{"localhost", port_of(b)}.to_string())});
+  a.set_peers({at_address(b.info(), Address{"localhost", port_of(b)}.to_string())});
   expect_traffic(a, b);
 }
 
@@ -228,8 +228,8 @@ TEST(Reach, LanesRunOverIPv6AndOneListenerTakesBoth) {
   Node six("a", 1, {}, "[::1]:0"), both("b", 1, {}, "[::]:0"), four("c");
   EXPECT_THAT(six.info().address, testing::StartsWith("[::1]:"));
   const auto port = parse_address(both.info().address, "address").port;
-  six.set_peers({at(both.info(), Address{"::1", port}.to_string())});
-  four.set_peers({at(both.info(), Address{"127.0.0.1", port}.to_string())});
+  six.set_peers({at_address(both.info(), Address{"::1", port}.to_string())});
+  four.set_peers({at_address(both.info(), Address{"127.0.0.1", port}.to_string())});
   both.set_peers({six.info(), four.info()});
   expect_traffic(six, both);
   expect_traffic(four, both);

@@ -13,7 +13,7 @@ using protocol::RecordKind;
 using protocol::Records;
 using ::testing::ElementsAre;
 
-std::vector<std::string> words_of(const Records& records) {
+std::vector<std::string> lines_of(const Records& records) {
   std::vector<std::string> out;
   for (const auto& record : records.records) out.push_back(record.line);
   return out;
@@ -22,11 +22,11 @@ std::vector<std::string> words_of(const Records& records) {
 TEST(RecordQueue, LinesStayUntilTheyAreTaken) {
   RecordQueue queue;
   for (const auto* line : {"a", "b", "c"}) queue.add(RecordKind::log, line);
-  EXPECT_THAT(words_of(queue.next(1000)), ElementsAre("a", "b", "c"));
-  EXPECT_THAT(words_of(queue.next(1)), ElementsAre("a")) << "at least one";
+  EXPECT_THAT(lines_of(queue.next(1000)), ElementsAre("a", "b", "c"));
+  EXPECT_THAT(lines_of(queue.next(1)), ElementsAre("a")) << "at least one";
   queue.taken(2);
   EXPECT_EQ(queue.next(1000).first, 2U);
-  EXPECT_THAT(words_of(queue.next(1000)), ElementsAre("c"));
+  EXPECT_THAT(lines_of(queue.next(1000)), ElementsAre("c"));
   EXPECT_TRUE(queue.next(1000, 3).records.empty());
   queue.taken(100);
   EXPECT_EQ(queue.bytes(), 0U);

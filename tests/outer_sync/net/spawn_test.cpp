@@ -23,7 +23,7 @@ using testing::HasSubstr;
 
 /// The error that a context's `run` throws if its only coroutine throws `thrown`.
 template <class Thrown>
-Error failure_of(const Thrown& thrown) {
+Error error_after(const Thrown& thrown) {
   asio::io_context io;
   const auto work = [&io, &thrown]() -> asio::awaitable<void> {
     asio::steady_timer timer(io, 1ms);
@@ -40,12 +40,12 @@ Error failure_of(const Thrown& thrown) {
 }
 
 TEST(Spawn, AnExceptionLeavesTheContextWithTheNameOfWhatFailed) {
-  const auto of_files =
-      failure_of(std::filesystem::filesystem_error("cannot look", std::make_error_code(std::errc::io_error)));
+  const auto of_files = error_after(
+      std::filesystem::filesystem_error("cannot look", std::make_error_code(std::errc::io_error)));
   EXPECT_THAT(of_files.what(), AllOf(HasSubstr("watching nothing failed: "), HasSubstr("cannot look")));
   EXPECT_EQ(of_files.kind(), ErrorKind::network);
-  EXPECT_THAT(failure_of(std::bad_alloc()).what(), HasSubstr("watching nothing failed: std::bad_alloc"));
-  const auto own = failure_of(Error(ErrorKind::data, "no such file"));
+  EXPECT_THAT(error_after(std::bad_alloc()).what(), HasSubstr("watching nothing failed: std::bad_alloc"));
+  const auto own = error_after(Error(ErrorKind::data, "no such file"));
   EXPECT_STREQ(own.what(), "watching nothing failed: no such file");
   EXPECT_EQ(own.kind(), ErrorKind::data);
 }

@@ -35,7 +35,7 @@ double times_slower(std::uint64_t rate, Time shortest, const Paths& others) {
   return static_cast<double>(*middle) / static_cast<double>(rate);
 }
 
-Slowness line_of(const Route& line, const Paths& known, std::size_t members) {
+Slowness slowness_of(const Route& line, const Paths& known, std::size_t members) {
   const auto& name = line.from.empty() ? line.to : line.from;
   const auto own = select(known, [&](const Path& path) { return belongs_to(path, line); });
   if (own.empty()) return {line, 0, 0, {}};
@@ -79,7 +79,7 @@ std::vector<Slowness> compare_paths(const std::vector<Path>& paths, const std::s
   const auto judge_lines = [&](const std::function<Route(const std::string&)>& line) {
     std::vector<Route> slow;
     for (const auto& name : members) {
-      if (is_slow(line_of(line(name), known, members.size()))) slow.push_back(line(name));
+      if (is_slow(slowness_of(line(name), known, members.size()))) slow.push_back(line(name));
     }
     known = select(known, [&](const Path& path) {
       return std::ranges::none_of(slow, [&](const Route& of) { return belongs_to(path, of); });

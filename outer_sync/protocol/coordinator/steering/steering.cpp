@@ -15,7 +15,7 @@ using What = ChangeRequest::What;
 using Order = Steering::Order;
 
 constexpr std::size_t max_arguments = 64;
-std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string json_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 enum class Verb { status, set, pause, resume, checkpoint, drain, stop };
 
@@ -85,7 +85,7 @@ Order Steering::take(ConnectionId from, const Command& command, const Situation&
     case Verb::checkpoint:
       return {Order::What::checkpoint, command.by};
     case Verb::stop:  // answered first: if the run has not begun, the stop ends it at once
-      answer_text(from, text_of(Json{{"stopping", true}}), out);
+      answer_text(from, json_text(Json{{"stopping", true}}), out);
       return {Order::What::stop, "asked to by " + command.by};
     case Verb::pause:
       if (paused())
@@ -176,7 +176,7 @@ void Steering::adjust(ConnectionId from, const Command& command, const ConfigIte
   }
   if (told.empty()) return refuse(from, "no member or site is called '" + command.member + "'", out);
   out.say(command.by + " sets " + text + " at " + (command.member.empty() ? "all members" : command.member));
-  answer_text(from, text_of(Json{{"set", text}, {"members", told}}), out);
+  answer_text(from, json_text(Json{{"set", text}, {"members", told}}), out);
 }
 
 void Steering::drain(ConnectionId from, const Command& command, const Situation& run, ActionQueue& out) {
@@ -207,7 +207,7 @@ void Steering::drain(ConnectionId from, const Command& command, const Situation&
     out.send(member->connection, Drain{"asked to by " + command.by});
     names.push_back(member->hello.member.name);
   }
-  answer_text(from, text_of(Json{{"draining", names}}), out);
+  answer_text(from, json_text(Json{{"draining", names}}), out);
 }
 
 // ---- agreement: a view brings the change ----
@@ -233,13 +233,13 @@ void Steering::report(ActionQueue& out) {
     if (request.what == What::change) {
       const auto items = protocol::text_of(request.change.items);
       out.say(items + " takes effect after step " + step + " (" + request.by + ")");
-      answer_text(request.from, text_of(Json{{"set", items}, {"after_step", request.step}}), out);
+      answer_text(request.from, json_text(Json{{"set", items}, {"after_step", request.step}}), out);
     } else if (request.what == What::pause) {
       out.say("paused after step " + step + " (" + request.by + ")");
       answer(request.from, "paused_after_step", request.step, out);
     } else {
       out.say("resumed (" + request.by + ")");
-      answer_text(request.from, text_of(Json{{"resumed", true}}), out);
+      answer_text(request.from, json_text(Json{{"resumed", true}}), out);
     }
   }
 }
@@ -251,7 +251,7 @@ void Steering::drop(const std::string& why, ActionQueue& out) {
 // ---- answers ----
 
 void Steering::answer(ConnectionId to, const char* key, std::uint64_t value, ActionQueue& out) {
-  answer_text(to, text_of(Json{{key, value}}), out);
+  answer_text(to, json_text(Json{{key, value}}), out);
 }
 
 void Steering::answer_text(ConnectionId to, std::string text, ActionQueue& out) {

@@ -44,8 +44,8 @@ std::vector<protocol::SharedBytes> results_of(const FragmentLayout& layout, Roun
   return results;
 }
 
-void expect_equal(const std::vector<protocol::SharedBytes>& got,
-                  const std::vector<protocol::SharedBytes>& given) {
+void expect_same_state(const std::vector<protocol::SharedBytes>& got,
+                       const std::vector<protocol::SharedBytes>& given) {
   ASSERT_EQ(got.size(), given.size());
   for (std::size_t k = 0; k < given.size(); ++k) EXPECT_EQ(*got[k], *given[k]) << "chunk " << k;
 }
@@ -66,7 +66,7 @@ FragmentSnapshot snapshot_of(const FragmentLayout& layout, StateRequest request)
   return snapshot;
 }
 
-void expect_equal(const FragmentSnapshot& got, const FragmentSnapshot& given) {
+void expect_same_state(const FragmentSnapshot& got, const FragmentSnapshot& given) {
   EXPECT_EQ(got.fragment, given.fragment);
   EXPECT_EQ(got.at, given.at);
   EXPECT_EQ(got.parts(), given.parts());
@@ -222,7 +222,7 @@ TEST(StateStream, GivesEveryPartOfEveryFragmentToTheBit) {
   fetcher.dial(donor.info());
   for (const StateRequest request :
        {StateRequest{0, theta_only}, StateRequest{1, all_parts}, StateRequest{1, 2}, StateRequest{0, 12}}) {
-    expect_equal(fetcher.fetch(request), snapshot_of(fetcher.layout, request));
+    expect_same_state(fetcher.fetch(request), snapshot_of(fetcher.layout, request));
   }
 }
 
@@ -233,13 +233,13 @@ TEST(StateStream, GivesRoundsToTheByteAndSaysWhichAreGone) {
   for (const RoundRequest request : {RoundRequest{0, 2}, RoundRequest{1, 2}, RoundRequest{1, 3}}) {
     const auto results = fetcher.fetch_results(request);
     ASSERT_TRUE(results);
-    expect_equal(*results, results_of(fetcher.layout, request));
+    expect_same_state(*results, results_of(fetcher.layout, request));
   }
   for (const protocol::Round absent : {protocol::Round{1}, protocol::Round{5}, UINT64_MAX})
     EXPECT_FALSE(fetcher.fetch_results(RoundRequest{1, absent})) << "round " << absent;
   EXPECT_TRUE(fetcher.try_to_fetch({1, theta_only, 41}));
   EXPECT_FALSE(fetcher.try_to_fetch({1, theta_only, 42})) << "the donor is at round 41";
-  expect_equal(fetcher.fetch({1, theta_only}), snapshot_of(fetcher.layout, {1, theta_only}));
+  expect_same_state(fetcher.fetch({1, theta_only}), snapshot_of(fetcher.layout, {1, theta_only}));
 }
 
 TEST(StateStream, RoundsAreTakenOutOfTheSameBucket) {
@@ -249,7 +249,7 @@ TEST(StateStream, RoundsAreTakenOutOfTheSameBucket) {
   fetcher.dial(donor.info());
   const auto results = fetcher.fetch_results(RoundRequest{1, 3});
   ASSERT_TRUE(results);
-  expect_equal(*results, results_of(fetcher.layout, {1, 3}));
+  expect_same_state(*results, results_of(fetcher.layout, {1, 3}));
   donor.stop();
   EXPECT_GE(donor.pacer().take(0, start), start - Pacer::usual_depth + 200'003us)
       << "more than a byte per element";
@@ -272,7 +272,7 @@ TEST(StateStream, SlowOnesAreInSmallPiecesAndStillWhole) {
   StreamDonor donor(2'000'000);
   StreamFetcher fetcher;
   fetcher.dial(donor.info());
-  expect_equal(fetcher.fetch({1, theta_only}), snapshot_of(fetcher.layout, {1, theta_only}));
+  expect_same_state(fetcher.fetch({1, theta_only}), snapshot_of(fetcher.layout, {1, theta_only}));
   donor.stop();
   EXPECT_LT(donor.counters.total, donor.counters.state + donor.counters.state / 100);
 }
@@ -300,11 +300,12 @@ TEST(StateStream, SixteenLearnersAreServedAtATime) {
   StreamFetcher late;
   EXPECT_THAT(late.problem([&] { late.dial(donor.info()); }), HasSubstr("no state from donor at "));
   EXPECT_THAT(donor.said(), HasSubstr("no place: 16 others copy the state here"));
-  for (auto& fetcher : fetchers) expect_equal(fetcher.fetch({0, 3}), snapshot_of(fetcher.layout, {0, 3}));
+  for (auto& fetcher : fetchers)
+    expect_same_state(fetcher.fetch({0, 3}), snapshot_of(fetcher.layout, {0, 3}));
   fetchers.pop_front();  // makes room
   while (!late.problem([&] { late.dial(donor.info()); }).empty()) {
   }
-  expect_equal(late.fetch({0, theta_only}), snapshot_of(late.layout, {0, theta_only}));
+  expect_same_state(late.fetch({0, theta_only}), snapshot_of(late.layout, {0, theta_only}));
 }
 
 TEST(StateStream, LearnersThatBreakTheProtocolAreDroppedAndOthersServed) {
@@ -340,7 +341,7 @@ TEST(StateStream, LearnersThatBreakTheProtocolAreDroppedAndOthersServed) {
   }
   StreamFetcher fetcher;
   fetcher.dial(donor.info());
-  expect_equal(fetcher.fetch({1, theta_only}), snapshot_of(fetcher.layout, {1, theta_only}));
+  expect_same_state(fetcher.fetch({1, theta_only}), snapshot_of(fetcher.layout, {1, theta_only}));
 }
 
 TEST(StateStream, WithoutTheTokenThereIsNothing) {
@@ -381,7 +382,7 @@ TEST(StateStream, ADonorThatDiesInTheMiddleIsAnErrorAndAnotherOneIsAsked) {
       }),
       AllOf(HasSubstr("no fragment 1 from the donor at " + forwarder.address()), HasSubstr("it is lost")));
   fetcher.dial(donor.info());
-  expect_equal(fetcher.fetch({1, theta_only}), snapshot_of(fetcher.layout, {1, theta_only}));
+  expect_same_state(fetcher.fetch({1, theta_only}), snapshot_of(fetcher.layout, {1, theta_only}));
 }
 
 /// A donor that the test plays by hand: it accepts the fetcher and sends the given frames.
