@@ -11,14 +11,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// The message with which the small tokenizer is refused after `change`.
-template <class Change>
-std::string refusal_after(Change change) {
-  auto document = small_tokenizer();
-  change(document);
-  return error_of(ErrorKind::config, [&] { static_cast<void>(make(document)); });
-}
-
 struct Bad {
   const char* what;
   void (*change)(Json&);

@@ -63,4 +63,12 @@ inline std::unique_ptr<const Tokenizer> make(const Json& document) {
   return parse_bpe_tokenizer(document.dump(), "t.json");
 }
 
+/// The message with which the small tokenizer is refused after `change`.
+template <class Change>
+std::string refusal_after(Change change) {
+  auto document = small_tokenizer();
+  change(document);
+  return error_of(ErrorKind::config, [&] { static_cast<void>(make(document)); });
+}
+
 }  // namespace isthmus::data

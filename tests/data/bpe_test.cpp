@@ -196,7 +196,7 @@ TEST(BpeTokenizer, SeparatorIsTheFirstOfTheUsualNames) {
   EXPECT_EQ(make(document)->separator(), 262U);
   document["added_tokens"][0]["content"] = "<|start|>";
   EXPECT_EQ(make(document)->separator(), 264U);
-  EXPECT_THAT(refusal([](Json& d) { d["added_tokens"][0]["content"] = "<|start|>"; }),
+  EXPECT_THAT(refusal_after([](Json& d) { d["added_tokens"][0]["content"] = "<|start|>"; }),
               AllOf(HasSubstr("t.json: added_tokens"), HasSubstr("<|endoftext|>, <|end_of_text|>")));
 }
 
