@@ -64,7 +64,9 @@ def main():
         disable_tqdm=True,
     )
     data = Windows(text, 64, zlib.crc32(name.encode()) % 1000, 8 * 40)
-    Trainer(model=model, args=arguments, train_dataset=data, callbacks=[callback]).train(resume_from_checkpoint=resume)
+    trainer = Trainer(model=model, args=arguments, train_dataset=data, callbacks=[callback])
+    trainer.train(resume_from_checkpoint=resume)
+    trainer.save_model()  # the global parameters, in output_dir
     print(f"global hash {callback.loop.global_hash}", flush=True)
 
 

@@ -76,6 +76,23 @@ class ShardedStorage(Storage):
             for parameter, values in zip(self._parameters.values(), before):
                 local_tensor(parameter).copy_(values)
 
+    def own_values(self) -> dict[str, Tensor]:
+        reshard(self._model)
+        return super().own_values()
+
+    def whole_state(self, module: torch.nn.Module) -> dict[str, Tensor]:
+        reshard(self._model)
+        return super().whole_state(module)
+
+    def _whole(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Collective; empty on all ranks but the first."""
+        found = {}
+        for name, tensor in tensors.items():
+            full = self._gathered(tensor)
+            if self.whole:
+                found[name] = full.cpu()
+        return found
+
     def gather_gradients(self) -> Tensor:
         out = torch.zeros_like(self.values)
         for name, shape, begin in self._placement.tensors:

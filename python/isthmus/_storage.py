@@ -232,6 +232,17 @@ class Storage:
             for (_, piece), values in zip(self._pieces, before):
                 piece.copy_(values)
 
+    def own_values(self) -> dict[str, Tensor]:
+        """The model's current values by name, whole and in host memory, in the parameters' dtypes. May share memory."""
+        return self._whole({name: parameter.detach() for name, parameter in self._parameters.items()})
+
+    def whole_state(self, module: torch.nn.Module) -> dict[str, Tensor]:
+        """The module's state dict, whole and in host memory."""
+        return self._whole(module.state_dict())
+
+    def _whole(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.cpu() for name, tensor in tensors.items()}
+
     def gather_gradients(self) -> Tensor:
         """All gradients, fp32 in host memory, [elements of the buffer]; zero without a gradient."""
         out = torch.zeros_like(self.values)

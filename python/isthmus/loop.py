@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import weakref
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, TypeVar, Union
@@ -13,6 +14,7 @@ from . import _native
 from ._experiment import experiment_of, placement_of
 from ._native import ConfigError
 from ._placement import Placement
+from ._pretrained import ModelFolder, saver_of
 from ._signals import LeaveOnSigterm
 from ._storage import Storage, parameters_of
 
@@ -86,6 +88,7 @@ class OuterLoop:
         ranks = None if group is None else _ranks_of(group)
         together = ranks.agree if ranks else _alone
         parameters = together(lambda: parameters_of(model))
+        self._together = together
         self.placement = together(lambda: placement_of(self.experiment, parameters, fragments))
         self._storage: Storage = together(lambda: _storage_of(model, parameters, self.placement, ranks))
         together(lambda: _restore_master(self._storage, resume))
@@ -191,17 +194,52 @@ class OuterLoop:
 
         Needs memory for one copy of the parameters on the host, and for one where they are.
         """
+        own = self._lend()
+        try:
+            yield self._model
+        finally:
+            self._take_back(own)
+
+    def _lend(self) -> list[torch.Tensor]:
+        """Puts the global parameters into the model. Returns the model's own values, for `_take_back`."""
         self._check_own()
         values = self._storage.room()
         self._native.copy_global(values)
-        before = self._storage.keep()
+        own = self._storage.keep()
         self._borrowed = True
         try:
             self._storage.put(values)
-            yield self._model
-        finally:
-            self._storage.put_back(before)
-            self._borrowed = False
+        except BaseException:
+            self._take_back(own)
+            raise
+        return own
+
+    def _take_back(self, own: Optional[list[torch.Tensor]]) -> None:
+        """None: the model keeps the values that it has."""
+        if own is not None:
+            self._storage.put_back(own)
+        self._borrowed = False
+
+    def save_pretrained(self, folder: Union[str, os.PathLike[str]], *, replace: bool = False) -> None:
+        """Writes the global parameters to a folder by the module's own `save_pretrained` (Hugging Face).
+
+        The folder appears complete or not at all, also if the process is killed. On a site with several ranks all ranks
+        call it and the first one writes; each replica needs its own folder.
+
+        Args:
+            folder: new or empty.
+            replace: replace the model of an earlier call, if nothing was added to its folder.
+
+        Raises:
+            ConfigError: the model has no `save_pretrained`, or the folder has files.
+            DataError: the folder cannot be written; it is then unchanged.
+        """
+        saver = self._together(lambda: saver_of(self._model))
+        target = self._together(lambda: ModelFolder(folder, replace) if self.is_first else None)
+        with contextlib.nullcontext() if self._borrowed else self.global_parameters():
+            state = {"state_dict": self._storage.whole_state(saver)} if self._storage.sharded else {}
+            model = f"run {self.experiment.run}, step {self.step}, global parameters"
+            self._together(lambda: target and target.write(lambda to: saver.save_pretrained(to, **state), model))
 
     def global_values(self) -> dict[str, torch.Tensor]:
         """The global parameters by name: fp32 in host memory, in their shapes; whole on each rank of a site."""

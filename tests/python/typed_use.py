@@ -21,6 +21,7 @@ def train(model: torch.nn.Module, batches: Iterable[torch.Tensor], options: dict
             index, replicas = loop.rank
             values: dict[str, torch.Tensor] = loop.global_values()
             print(index + replicas, len(values), loop.step + 1)
+            loop.save_pretrained("model", replace=True)
             return loop.global_hash
     except isthmus.ConfigError as error:
         base: isthmus.Error = error

@@ -16,6 +16,11 @@ from torch.distributed.fsdp import fully_shard
 import isthmus
 
 
+class Model(toy.Model):
+    def save_pretrained(self, folder, state_dict=None):
+        torch.save(state_dict or self.state_dict(), folder / "model.pt")
+
+
 def whole(tensor):
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
@@ -27,7 +32,7 @@ def distributed(rank, more):
     )
     shape = (2, more.ranks // 2) if more.replicated else (more.ranks,)
     mesh = torch.distributed.init_device_mesh("cpu", shape, mesh_dim_names=("replicas", "shards")[-len(shape) :])
-    model = toy.Model()
+    model = Model()
     for layer in [] if more.root_alone else model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -66,7 +71,7 @@ def train(rank, more, options):
     torch.set_num_threads(1)  # again after a fork, before other threads exist
     group = None
     if more.plain:
-        model, rank = toy.Model(), None
+        model, rank = Model(), None
     else:
         model, group = distributed(rank, more), torch.distributed.group.WORLD
     optimizer = toy.optimizer_of(model)
@@ -95,6 +100,12 @@ def train(rank, more, options):
         with loop.global_parameters():
             for name, parameter in model.named_parameters():
                 assert torch.equal(whole(parameter.detach()), values[name]), name
+            own = loop._storage.own_values()
+            assert rank not in (0, None) or all(torch.equal(own[name], values[name]) for name in values)
+        loop.save_pretrained(f"{more.values}.folder", replace=True)
+        if rank in (0, None):
+            found = torch.load(f"{more.values}.folder/model.pt", weights_only=True)
+            assert found.keys() == values.keys() and all(torch.equal(found[name], values[name]) for name in values)
         assert loop.leaves or len(loop.global_hash) == 64  # on all ranks
         if rank in (0, None):
             print(f"left: {loop.leaves}" if loop.leaves else f"hash {loop.global_hash}", flush=True)
