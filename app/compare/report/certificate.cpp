@@ -6,6 +6,7 @@
 #include <set>
 #include <string_view>
 
+#include "compare/report/json_or_null.h"
 #include "compare/report/verdicts.h"
 #include "isthmus/outer_sync/protocol/messages/versions.h"
 #include "run/output/version.h"
@@ -15,15 +16,6 @@ namespace isthmus::app {
 using nlohmann::ordered_json;
 
 namespace {
-
-template <class T>
-ordered_json known_or_null(const std::optional<T>& value) {
-  return value ? ordered_json(*value) : ordered_json();
-}
-
-ordered_json known_or_null(const std::string& text) {
-  return text.empty() ? ordered_json() : ordered_json(text);
-}
 
 std::string_view name_of(GateVerdict::Outcome outcome) {
   switch (outcome) {
@@ -45,15 +37,15 @@ ordered_json gate_json(const Gate& gate, const Comparison& comparison, const Gat
           {"arm", comparison.arms[gate.arm].name},
           {"against", comparison.arms[gate.against].name},
           {"at_most", gate.at_most},
-          {"max_bits", known_or_null(gate.bits)},
+          {"max_bits", json_or_null(gate.bits)},
           {"seeds", figures.seeds},
           {"difference", difference ? ordered_json(difference->relative) : ordered_json()},
           {"low", has_interval ? ordered_json(difference->low()) : ordered_json()},
           {"high", has_interval ? ordered_json(difference->high()) : ordered_json()},
-          {"bits_per_parameter_per_step", known_or_null(figures.bits)},
+          {"bits_per_parameter_per_step", json_or_null(figures.bits)},
           {"ended", figures.ended},
           {"outcome", name_of(verdict.outcome)},
-          {"more_seeds", known_or_null(verdict.more_seeds)},
+          {"more_seeds", json_or_null(verdict.more_seeds)},
           {"verdict", to_string(verdict)}};
 }
 
@@ -75,8 +67,8 @@ ordered_json runs_json(const Comparison& comparison, const Records& records) {
       if (!run.seed) continue;  // a curve
       runs.push_back({{"arm", comparison.arms[i].name},
                       {"seed", *run.seed},
-                      {"commit", known_or_null(run.commit)},
-                      {"global_hash", known_or_null(run.global_hash)}});
+                      {"commit", json_or_null(run.commit)},
+                      {"global_hash", json_or_null(run.global_hash)}});
     }
   }
   return runs;

@@ -9,6 +9,7 @@
 
 #include "compare/report/certificate.h"
 #include "compare/report/columns.h"
+#include "compare/report/json_or_null.h"
 #include "compare/statistics/statistics.h"
 #include "compare/statistics/words.h"
 
@@ -20,10 +21,6 @@ namespace {
 
 constexpr std::size_t max_shown_points = 2000;  ///< of one curve
 constexpr double default_target = 1.05;         ///< times the baseline's final loss
-
-ordered_json json_or_null(std::optional<double> value) {
-  return value ? ordered_json(*value) : ordered_json();
-}
 
 /// The mean; nullopt if a value is missing.
 std::optional<double> mean_of_all(const std::vector<std::optional<double>>& values) {
@@ -205,7 +202,7 @@ class Reporter {
 
   ordered_json run_json(const RunRecord& run) const {
     ordered_json json;
-    json["seed"] = run.seed ? ordered_json(*run.seed) : ordered_json();
+    json["seed"] = json_or_null(run.seed);
     json["source"] = run.source.string();
     json["ended"] = run.ended.words;
     json["final_loss"] = json_or_null(final_loss(run));
@@ -239,12 +236,9 @@ class Reporter {
   }
 
   static ordered_json json_of(const Difference& d) {
-    return {{"relative", d.relative},
-            {"noise", json_or_null(d.noise)},
-            {"seeds", d.count},
-            {"paired", d.paired},
-            {"resolved", d.resolved()},
-            {"more_seeds", d.more_seeds ? ordered_json(*d.more_seeds) : ordered_json()}};
+    return {{"relative", d.relative},   {"noise", json_or_null(d.noise)},
+            {"seeds", d.count},         {"paired", d.paired},
+            {"resolved", d.resolved()}, {"more_seeds", json_or_null(d.more_seeds)}};
   }
 
   [[nodiscard]] std::optional<Difference> difference_of(std::size_t index) const {
