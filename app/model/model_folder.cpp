@@ -10,6 +10,7 @@
 #include <cstring>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
@@ -65,8 +66,8 @@ class WriterLock {
         mine.st_ino == there.st_ino)
       return;
     if (descriptor_ >= 0) close(descriptor_);
-    config_error(fmt::format("another process is writing {}; wait for it, or name another folder in --out",
-                             folder.string()));
+    config_error(
+        fmt::format("another process is writing {}; wait for it, or name another folder", folder.string()));
   }
   ~WriterLock() { close(descriptor_); }
   WriterLock(const WriterLock&) = delete;
@@ -114,6 +115,14 @@ void move_file(const fs::path& from, const fs::path& to) {
   if (error) fs::copy_file(from, to, fs::copy_options::overwrite_existing);
 }
 
+void sync_all(const fs::path& folder) {
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_symlink()) continue;
+    File(entry.path(), entry.is_directory() ? File::Mode::folder : File::Mode::read).sync();
+  }
+  File(folder, File::Mode::folder).sync();
+}
+
 /// Moves one file after the other, the note last: only with the note does a later call replace them.
 void move_files(const fs::path& fresh, const fs::path& folder, const std::set<std::string>& old_names) {
   remove_file(folder / note_name);
@@ -129,16 +138,17 @@ void move_files(const fs::path& fresh, const fs::path& folder, const std::set<st
 
 }  // namespace
 
-ModelFolder::ModelFolder(const fs::path& folder, bool may_replace)
-    : folder_(fs::weakly_canonical(fs::absolute(folder))) {
+ModelFolder::ModelFolder(const fs::path& folder, bool may_replace, ModelFolderOptions options)
+    : options_(std::move(options)), folder_(fs::weakly_canonical(fs::absolute(folder))) {
   if (!folder_.has_filename()) folder_ = folder_.parent_path();
   if (fs::exists(folder_) && !fs::is_directory(folder_))
-    config_error(fmt::format("--out is {}, which is a file; expected a folder", folder_.string()));
+    config_error(
+        fmt::format("{} is {}, which is a file; expected a folder", options_.folder, folder_.string()));
   if (!may_replace && !names_in(folder_).empty())
     config_error(fmt::format(
-        "--out is {}, which has files already; expected a new or empty folder, or --replace to replace the "
-        "model of an earlier export",
-        folder_.string()));
+        "{} is {}, which has files already; expected a new or empty folder, or {} to replace the model of an "
+        "earlier export",
+        options_.folder, folder_.string(), options_.replace));
   refuse_files_of_others();
 }
 
@@ -147,9 +157,10 @@ void ModelFolder::refuse_files_of_others() const {
   for (const auto& name : names_in(folder_)) {
     if (!own.contains(name))
       config_error(fmt::format(
-          "--out is {}, which holds {}; expected a new or empty folder, or a folder that `isthmus export` or "
-          "`isthmus observe --out` has written, with nothing added: it is replaced as a whole",
-          folder_.string(), name));
+          "{} is {}, which holds {}; expected a new or empty folder, or a folder that `isthmus export`, "
+          "`isthmus observe --out` or save_pretrained has written, with nothing added: it is replaced as a "
+          "whole",
+          options_.folder, folder_.string(), name));
   }
 }
 
@@ -165,17 +176,30 @@ fs::path ModelFolder::make_fresh() const {
   return inside;
 }
 
+void ModelFolder::fill_and_swap(const fs::path& fresh, const std::function<void(const fs::path&)>& write,
+                                nlohmann::ordered_json note) const {
+  for (const auto& left : fs::directory_iterator(fresh)) fs::remove_all(left);  // by a killed process
+  write(fresh);
+  note["files"] = names_in(fresh);
+  replace_file(fresh / note_name, note.dump(2) + "\n");
+  sync_all(fresh);
+  refuse_files_of_others();
+  const bool is_inside = fresh.parent_path() == folder_;
+  if (is_inside || !exchange_folders(fresh, folder_)) move_files(fresh, folder_, own_names(folder_));
+  File(is_inside ? folder_ : folder_.parent_path(), File::Mode::folder).sync();
+}
+
 void ModelFolder::replace(const std::function<void(const fs::path&)>& write, nlohmann::ordered_json note) {
   try {
     const auto fresh = make_fresh();
     const WriterLock lock(fresh, folder_);
-    for (const auto& left : fs::directory_iterator(fresh)) fs::remove_all(left);  // by a killed process
-    write(fresh);
-    note["files"] = names_in(fresh);
-    replace_file(fresh / note_name, note.dump(2) + "\n");
-    refuse_files_of_others();
-    const bool is_inside = fresh.parent_path() == folder_;
-    if (is_inside || !exchange_folders(fresh, folder_)) move_files(fresh, folder_, own_names(folder_));
+    try {
+      fill_and_swap(fresh, write, std::move(note));
+    } catch (...) {
+      std::error_code none;
+      fs::remove_all(fresh, none);  // a model may fill the disk
+      throw;
+    }
     fs::remove_all(fresh);
   } catch (const fs::filesystem_error& error) {
     data_error(fmt::format("cannot write {}: {}", folder_.string(), error.code().message()));

@@ -12,9 +12,9 @@ import torch
 
 from . import _native
 from ._experiment import experiment_of, placement_of
-from ._native import ConfigError
+from ._native import ConfigError, ModelFolder
 from ._placement import Placement
-from ._pretrained import ModelFolder, saver_of
+from ._pretrained import saver_of, write_folder
 from ._signals import LeaveOnSigterm
 from ._storage import Storage, parameters_of
 
@@ -239,7 +239,7 @@ class OuterLoop:
         with contextlib.nullcontext() if self._borrowed else self.global_parameters():
             state = {"state_dict": self._storage.whole_state(saver)} if self._storage.sharded else {}
             model = f"run {self.experiment.run}, step {self.step}, global parameters"
-            self._together(lambda: target and target.write(lambda to: saver.save_pretrained(to, **state), model))
+            self._together(lambda: write_folder(target, lambda to: saver.save_pretrained(to, **state), model))
 
     def global_values(self) -> dict[str, torch.Tensor]:
         """The global parameters by name: fp32 in host memory, in their shapes; whole on each rank of a site."""

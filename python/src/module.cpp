@@ -2,6 +2,8 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -11,6 +13,8 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +25,7 @@
 #include "codecs.h"
 #include "isthmus/base/error.h"
 #include "isthmus/trainer/parameter_table.h"
+#include "model/model_folder.h"
 #include "observer.h"
 #include "plan/choose.h"
 #include "replica.h"
@@ -318,6 +323,26 @@ void add_observer(nb::module_& m) {
       .def_prop_ro("has_state", &Observer::has_state);
 }
 
+// ---- a folder with a model ----
+
+void open_folder(app::ModelFolder* memory, const std::filesystem::path& folder, bool replace) {
+  new (memory)
+      app::ModelFolder(folder, replace, {.folder = "save_pretrained: the folder", .replace = "replace=True"});
+}
+
+void replace_folder(app::ModelFolder& folder, const std::function<void(std::filesystem::path)>& fill,
+                    const std::string& model) {
+  folder.replace(fill, {{"model", model}});
+}
+
+void add_model_folder(nb::module_& m) {
+  nb::class_<app::ModelFolder>(m, "ModelFolder",
+                               "A folder with a model that is replaced as a whole, as `isthmus export` does.")
+      .def("__init__", &open_folder, "folder"_a, "replace"_a)
+      .def("replace", &replace_folder, "fill"_a, "model"_a, Free())
+      .def_prop_ro("path", &app::ModelFolder::path);
+}
+
 }  // namespace
 }  // namespace isthmus::python
 
@@ -331,5 +356,6 @@ NB_MODULE(_native, m) {
   add_experiment(m);
   add_replica(m);
   add_observer(m);
+  add_model_folder(m);
   add_codecs(m);
 }

@@ -189,21 +189,22 @@ def test_a_module_without_save_pretrained_is_refused_with_what_to_do():
 
 
 def test_a_folder_is_written_as_a_whole(tmp_path):
-    from isthmus._pretrained import ModelFolder
+    from isthmus._native import ModelFolder
+    from isthmus._pretrained import write_folder
 
     folder, model = tmp_path / "of" / "model", Savable(2, 2)
-    ModelFolder(folder, False).write(model.save_pretrained, "first")
+    write_folder(ModelFolder(folder, False), model.save_pretrained, "first")
     assert {path.name for path in folder.iterdir()} == {"model.pt", "isthmus.json"}
-    with pytest.raises(isthmus.ConfigError, match="has files already; expected a new or empty folder, or replace=True"):
+    with pytest.raises(isthmus.ConfigError, match="folder is .*, which has files already; .* or replace=True"):
         ModelFolder(folder, False)
     before = (folder / "model.pt").read_bytes()
     with pytest.raises(isthmus.DataError, match="cannot write .*model: the disk is full"):
-        ModelFolder(folder, True).write(Savable(3, 2).save_pretrained, "second")
+        write_folder(ModelFolder(folder, True), Savable(3, 2).save_pretrained, "second")
     assert (folder / "model.pt").read_bytes() == before and "first" in (folder / "isthmus.json").read_text()
     killed = tmp_path / "of" / ".model.isthmus-partial"
     killed.mkdir()
     (killed / "half").write_text("left by a process that was killed")
-    ModelFolder(folder, True).write(model.save_pretrained, "third")
+    write_folder(ModelFolder(folder, True), model.save_pretrained, "third")
     assert {path.name for path in folder.iterdir()} == {"model.pt", "isthmus.json"}
     assert "third" in (folder / "isthmus.json").read_text()
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
@@ -213,14 +214,15 @@ def test_a_folder_is_written_as_a_whole(tmp_path):
 
 
 def test_a_folder_that_another_process_writes_is_left_alone(tmp_path):
-    from isthmus._pretrained import ModelFolder
+    from isthmus._native import ModelFolder
+    from isthmus._pretrained import write_folder
 
     folder, model = tmp_path / "model", Savable(2, 2)
 
     def write_twice(to):
         with pytest.raises(isthmus.ConfigError, match="another process is writing"):
-            ModelFolder(folder, False).write(model.save_pretrained, "other")
+            write_folder(ModelFolder(folder, False), model.save_pretrained, "other")
         model.save_pretrained(to)
 
-    ModelFolder(folder, False).write(write_twice, "first")
+    write_folder(ModelFolder(folder, False), write_twice, "first")
     assert "first" in (folder / "isthmus.json").read_text()
