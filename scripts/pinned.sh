@@ -13,11 +13,12 @@ torch_cpu=("$torch" nvidia-cuda-cupti==13.0.85 nvidia-cuda-runtime==13.0.96)
 # metrics; and wandb, which isthmus-wandb uses.
 test_python=(clang-format==14.0.6 tokenizers==0.23.3 transformers==5.23.0 kubernetes-validate==1.37.0
   prometheus-client==0.26.0 sentencepiece==0.2.3 wandb==0.31.0)
-# For the Python binding: packages that build it (as in python/pyproject.toml), test it and check its types, and the
-# needs of transformers' Trainer, each with its dependencies that transformers does not bring. pip installs these
+# For the Python binding: packages that build it (as in python/pyproject.toml), test it and check its types, Lightning,
+# and the needs of transformers' Trainer, each with its dependencies that transformers does not bring. pip installs these
 # without further dependencies: accelerate, for example, depends on torch, and torch on all of CUDA.
 binding=(nanobind==3.1.0 scikit-build-core==1.1.2 pathspec==1.1.1 pytest==9.2.0 iniconfig==2.3.1 pluggy==1.7.0
-  mypy==2.4.1 mypy_extensions==1.2.0 librt==0.16.0 ast-serialize==0.13.1 accelerate==1.15.0 psutil==7.2.2)
+  mypy==2.4.1 mypy_extensions==1.2.0 librt==0.16.0 ast-serialize==0.13.1 accelerate==1.15.0 psutil==7.2.2
+  pytorch-lightning==2.6.6 torchmetrics==1.9.0 lightning-utilities==0.15.3)
 # For scripts/docs_site.sh, and for its test, which compares with CommonMark; installed in the same way. pymdown-extensions
 # 13 needs a newer Python than Debian 12's 3.11.2. Material for MkDocs gets security updates until May 2027; its successor,
 # Zensical, reads the same mkdocs.yml.

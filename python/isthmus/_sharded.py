@@ -78,7 +78,7 @@ class ShardedStorage(Storage):
 
     def own_values(self) -> dict[str, Tensor]:
         reshard(self._model)
-        return super().own_values()
+        return self._whole({name: parameter.detach() for name, parameter in self._parameters.items()})
 
     def whole_state(self, module: torch.nn.Module) -> dict[str, Tensor]:
         reshard(self._model)

@@ -233,8 +233,8 @@ class Storage:
                 piece.copy_(values)
 
     def own_values(self) -> dict[str, Tensor]:
-        """The model's current values by name, whole and in host memory, in the parameters' dtypes. May share memory."""
-        return self._whole({name: parameter.detach() for name, parameter in self._parameters.items()})
+        """A copy of the model's current values by name, whole and in host memory, in the parameters' dtypes."""
+        return {name: parameter.detach().to("cpu", copy=True) for name, parameter in self._parameters.items()}
 
     def whole_state(self, module: torch.nn.Module) -> dict[str, Tensor]:
         """The module's state dict, whole and in host memory."""

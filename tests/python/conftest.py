@@ -63,9 +63,11 @@ class Run:
         assert port, f"the coordinator does not listen: {self.log('coordinator')}"
         self.address = f"127.0.0.1:{port}"
 
-    def start_worker(self, name, script, *arguments):
+    def start_worker(self, name, script, *arguments, modules=()):
         options = ["--config", self.config, "--coordinator", self.address or "127.0.0.1:1", "--name", name]
-        self.processes[name] = self.nursery.start([HERE / "workers" / script, *options, *arguments], self.folder, name)
+        self.processes[name] = self.nursery.start(
+            [HERE / "workers" / script, *options, *arguments], self.folder, name, modules
+        )
         return self.processes[name]
 
     def wait(self, name):

@@ -6,6 +6,7 @@ module reads a line of JSON for each worker and answers with the worker's proces
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import pathlib
@@ -49,12 +50,12 @@ class Nursery:
             [sys.executable, "-B", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def start(self, words, folder, name):
-        """Starts a worker in this folder, with its output in NAME.log."""
+    def start(self, words, folder, name, modules=()):
+        """Starts a worker in this folder, with its output in NAME.log. Imports the modules once for all workers."""
         log, status = folder / f"{name}.log", folder / f"{name}.status"
         log.write_text("")
         status.unlink(missing_ok=True)
-        job = {"words": words, "folder": folder, "log": log, "status": status}
+        job = {"words": words, "folder": folder, "log": log, "status": status, "modules": modules}
         print(json.dumps(job, default=str), file=self.process.stdin, flush=True)
         pid = self.process.stdout.readline()
         assert pid, "the process that forks workers has ended"
@@ -69,6 +70,9 @@ def serve(jobs):
     """Returns in each worker with its job, and in the parent with None after the last job."""
     for line in jobs:
         job = json.loads(line)
+        for module in job["modules"]:
+            importlib.import_module(module)
+        gc.freeze()  # so that the exit of a forked worker does not copy the pages of all imported modules
         if os.fork() != 0:
             continue
         worker = os.fork()
@@ -107,6 +111,5 @@ if __name__ == "__main__":
     import torch.distributed.checkpoint.state_dict
     import torch.distributed.fsdp
 
-    gc.freeze()  # so that the exit of a forked worker does not copy the pages of all imported modules
     if job := serve(sys.stdin):
         become(job)

@@ -14,7 +14,8 @@ NAMES = ("eu", "us")
 
 def start(run, name, *arguments):
     output = ["--values", run.folder / f"{name}.pt", "--output", run.folder / "output" / name]
-    run.start_worker(name, "trainer.py", *output, *arguments)
+    modules = ["transformers.trainer", "transformers.models.llama.modeling_llama", "accelerate"]
+    run.start_worker(name, "trainer.py", *output, *arguments, modules=modules)
 
 
 def write_config(run):
@@ -103,6 +104,7 @@ def test_the_best_checkpoint_stays_in_the_model(run):
 
 
 def warnings_of(caplog, *, max_steps=40, schedule=40, steps=40, batch=8, count="no", **options):
+    from isthmus import _trainers
     from isthmus.huggingface import OuterLoopCallback
 
     experiment = types.SimpleNamespace(batch=8, sequence_length=16)
@@ -114,10 +116,11 @@ def warnings_of(caplog, *, max_steps=40, schedule=40, steps=40, batch=8, count="
         world_size=1,
         include_num_input_tokens_seen=count,
     )
+    callback._warnings = _trainers.Warnings(loop)
     scheduler = scheduler_of(schedule)
     with caplog.at_level(logging.WARNING):
         callback._take_batch(arguments)
-        callback._compare_steps(types.SimpleNamespace(max_steps=max_steps, global_step=0), scheduler)
+        callback._warnings.compare_steps(max_steps, f"{max_steps} (max_steps or num_train_epochs)", scheduler)
     return [record.getMessage() for record in caplog.records], loop.tokens
 
 
@@ -150,19 +153,19 @@ def test_differences_between_the_trainer_and_the_config_are_named(caplog, settin
 def test_a_replicas_own_parameters_are_restored_in_place_and_into_shards(tmp_path):
     from torch.distributed.fsdp import fully_shard
 
-    from isthmus.huggingface import _restore
+    from isthmus._trainers import restore_own
 
     own = {"weight": torch.arange(6.0).view(3, 2), "bias": torch.ones(3)}
     model = torch.nn.Linear(2, 3)
     before = model.weight
-    _restore(model, own)
+    restore_own(model, own, "isthmus.pt")
     assert model.weight is before and torch.equal(model.weight, own["weight"])
     with pytest.raises(isthmus.DataError, match="isthmus.pt is of a model with other names or shapes"):
-        _restore(torch.nn.Linear(2, 4), own)
+        restore_own(torch.nn.Linear(2, 4), own, "isthmus.pt")
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         sharded = fully_shard(torch.nn.Linear(2, 3), mesh=torch.distributed.init_device_mesh("cpu", (1,)))
-        _restore(sharded, own)
+        restore_own(sharded, own, "isthmus.pt")
         assert torch.equal(sharded.weight.full_tensor(), own["weight"])
     finally:
         torch.distributed.destroy_process_group()

@@ -7,11 +7,14 @@ import sys
 import isthmus
 
 HERE = pathlib.Path(__file__).parent
-# mypy would spend most of its time in these packages. We use only one of their types, a base class of transformers.
-SETTINGS = """[mypy]
+# mypy would spend most of its time in these packages. The package uses only base classes of the first three.
+SKIPPED = ["transformers", "lightning", "pytorch_lightning", "sympy", "torch.ao", "torch.distributed", "torch.export"]
+SKIPPED += ["torch.fx", "torch.onnx", "torch._dynamo", "torch._export", "torch._functorch", "torch._higher_order_ops"]
+SKIPPED += ["torch._inductor", "torch._prims", "torch._refs", "torch._subclasses"]
+SETTINGS = f"""[mypy]
 check_untyped_defs = True
 follow_imports = silent
-[mypy-transformers.*,torch._*,torch.ao.*,torch.fx.*,torch.distributed.*,torch.onnx.*,torch.export.*,sympy.*]
+[mypy-{",".join(f"{name}.*" for name in SKIPPED)}]
 follow_imports = skip
 """
 
