@@ -8,10 +8,12 @@ from ._native import ConfigError, DataError, DivergenceError, Error, NetworkErro
 if TYPE_CHECKING:
     from . import codecs as codecs
     from ._experiment import initial_parameters, worker_arguments
+    from .batches import Batches
     from .loop import OuterLoop, synchronous_step
     from .observer import Observer
 
 __all__ = [
+    "Batches",
     "ConfigError",
     "DataError",
     "DivergenceError",
@@ -29,6 +31,7 @@ __all__ = [
 # Modules that need torch are imported on first use, because the programs in this package do not need torch. Type
 # checkers would accept any name from a module with __getattr__, so they do not see it.
 _LAZY = {
+    "Batches": "batches",
     "codecs": "codecs",
     "Observer": "observer",
     "OuterLoop": "loop",

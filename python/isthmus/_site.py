@@ -68,18 +68,18 @@ class Ranks:
     def say(self, kind: int, numbers: list[float], text: str = "") -> None:
         """Sends a message to the other ranks. Called by the first rank."""
         data = text.encode(errors="replace")[:_MOST_TEXT]
-        self._word(torch.tensor([kind, len(data), *numbers, *[0] * (_LENGTH - len(numbers))], dtype=torch.float64))
+        self.tell(torch.tensor([kind, len(data), *numbers, *[0] * (_LENGTH - len(numbers))], dtype=torch.float64))
         if data:
-            self._word(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+            self.tell(torch.frombuffer(bytearray(data), dtype=torch.uint8))
 
     def hear(self) -> tuple[int, list[float], str]:
         """Receives a message of the first rank. Raises NetworkError with the reason if that rank has failed."""
         heard = torch.zeros(2 + _LENGTH, dtype=torch.float64)
-        self._word(heard)
+        self.tell(heard)
         kind, length, *numbers = heard.tolist()
         text = torch.empty(int(length), dtype=torch.uint8)
         if length:
-            self._word(text)
+            self.tell(text)
         said = bytes(text.tolist()).decode(errors="replace")
         if kind == _FAILED:
             raise NetworkError(f"the first rank of this site has failed: {said}")
@@ -104,13 +104,19 @@ class Ranks:
                 raise NetworkError(f"rank {rank} of this site has failed: {reason}")
         return result
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """This rank and the number of ranks."""
+        return dist.get_rank(self.group), dist.get_world_size(self.group)
+
     def first_says(self, flag: bool) -> bool:
         """The first rank's `flag`."""
         there = torch.tensor([flag], dtype=torch.uint8)
-        self._word(there)
+        self.tell(there)
         return bool(there.item())
 
-    def _word(self, values: torch.Tensor) -> None:
+    def tell(self, values: torch.Tensor) -> None:
+        """Broadcasts the first rank's `values` in place, in host memory."""
         with _lost():
             dist.broadcast(values, self._first, group=self._words)
 
@@ -226,20 +232,25 @@ class FirstRank(_Rank):
     def check(self) -> None:
         self._serve(self._storage.check)
 
-    def after_step(self, loss: Optional[float], tokens: int) -> bool:
+    def after_step(self, loss: Optional[float], tokens: int, samples: Optional[int]) -> bool:
         if not self.running:
-            return self._native.after_step(loss, tokens)  # raises the reason
-        self._serve(lambda: self._step(loss, tokens))
+            return self._native.after_step(loss, tokens, samples)  # raises the reason
+        self._serve(lambda: self._step(loss, tokens, samples))
         return self.running
 
-    def _step(self, loss: Optional[float], tokens: int) -> None:
+    def _step(self, loss: Optional[float], tokens: int, samples: Optional[int]) -> None:
         if self._native.is_due:
             self._storage.check()
-        self._native.after_step(loss, tokens)
+        self._native.after_step(loss, tokens, samples)
 
-    def average_gradients(self, gradients: torch.Tensor, tokens: int) -> None:
-        self._serve(lambda: self._native.average_gradients(gradients, tokens))
+    def average_gradients(self, gradients: torch.Tensor, tokens: int, samples: Optional[int]) -> None:
+        self._serve(lambda: self._native.average_gradients(gradients, tokens, samples))
         self._replicate(gradients)
+
+    def next_samples(self, count: int, size: int) -> list[int]:
+        found = self._serve(lambda: self._native.next_samples(count, size))
+        self._ranks.tell(torch.tensor(found))
+        return found
 
     def copy_global(self, out: torch.Tensor) -> None:
         self._serve(lambda: self._native.copy_global(out))
@@ -302,13 +313,19 @@ class OtherRank(_Rank):
         self._storage.check()
         self._listen()
 
-    def after_step(self, loss: Optional[float], tokens: int) -> bool:
+    def after_step(self, loss: Optional[float], tokens: int, samples: Optional[int]) -> bool:
         if not self.running:
             raise ConfigError("after_step: the run is over for this replica; leave the loop when it returns False")
         self._listen()
         return self.running
 
-    def average_gradients(self, gradients: torch.Tensor, tokens: int) -> None:
+    def next_samples(self, count: int, size: int) -> list[int]:
+        self._listen()
+        there = torch.zeros(count, dtype=torch.int64)
+        self._ranks.tell(there)
+        return there.tolist()
+
+    def average_gradients(self, gradients: torch.Tensor, tokens: int, samples: Optional[int]) -> None:
         self._listen()
         self._replicate(gradients)
 

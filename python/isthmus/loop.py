@@ -16,9 +16,8 @@ from ._native import ConfigError, ModelFolder
 from ._placement import Placement
 from ._pretrained import saver_of, write_folder
 from ._signals import LeaveOnSigterm
+from ._state import STATE_VERSION, bytes_tensor, restore_master
 from ._storage import Storage, parameters_of
-
-STATE_VERSION = 2
 
 Result = TypeVar("Result")
 
@@ -83,15 +82,17 @@ class OuterLoop:
         self.experiment = experiment_of(config, name, site, settings, addresses, insecure)
         self.name = name
         self.tokens = tokens or self.experiment.batch * self.experiment.sequence_length
+        self.samples: Optional[int] = None
+        """samples of `next_samples` in a step, over all ranks of the site, oldest first; None: all that it returned"""
         self._model = model
         self._borrowed = False
-        ranks = None if group is None else _ranks_of(group)
+        ranks = self._ranks = None if group is None else _ranks_of(group)
         together = ranks.agree if ranks else _alone
         parameters = together(lambda: parameters_of(model))
         self._together = together
         self.placement = together(lambda: placement_of(self.experiment, parameters, fragments))
         self._storage: Storage = together(lambda: _storage_of(model, parameters, self.placement, ranks))
-        together(lambda: _restore_master(self._storage, resume))
+        together(lambda: restore_master(self._storage, resume))
         resumes = ranks.first_says(resume is not None) if ranks else resume is not None
         if resumes and not self._storage.direct and (self._storage.whole or self._storage.sharded):
             # If the master and the model differ, the model is right.
@@ -165,7 +166,7 @@ class OuterLoop:
             self._storage.check()
         if isinstance(loss, torch.Tensor):
             loss = loss.item() if self.is_first else None
-        return native.after_step(loss, self.tokens if tokens is None else tokens)
+        return native.after_step(loss, self.tokens if tokens is None else tokens, self.samples)
 
     @property
     def synchronous(self) -> bool:
@@ -183,8 +184,18 @@ class OuterLoop:
             return
         self._native.check() if hasattr(self._native, "check") else self._storage.check()
         gradients = self._storage.gather_gradients()
-        self._native.average_gradients(gradients, self.tokens if tokens is None else tokens)
+        self._native.average_gradients(gradients, self.tokens if tokens is None else tokens, self.samples)
         self._storage.scatter_gradients(gradients)
+
+    def next_samples(self, count: int, size: int) -> list[int]:
+        """Indices of the next `count` samples to train on, in a data set of `size` samples that all replicas have.
+
+        Over all replicas each epoch has each sample once, in an order of its own. If a replica is lost, the others get
+        the samples that it has not contributed, and a resumed run continues where it stopped. `isthmus data ledger`
+        shows which samples are in the global parameters. On a site with several ranks all ranks call it, and get the
+        same indices to divide among them. See `Batches`.
+        """
+        return self._native.next_samples(count, size)
 
     # ---- the global parameters ----
 
@@ -280,6 +291,11 @@ class OuterLoop:
         return self._native.rank
 
     @property
+    def site_rank(self) -> tuple[int, int]:
+        """Index of this process among the ranks of its site, and their number."""
+        return self._ranks.place if self._ranks else (0, 1)
+
+    @property
     def running(self) -> bool:
         """Whether another step is to be made."""
         return self._native.running
@@ -338,7 +354,7 @@ class OuterLoop:
         out: dict[str, Any] = {
             "version": STATE_VERSION,
             "step": self.step,
-            "replica": _bytes_tensor(self._native.save()),
+            "replica": bytes_tensor(self._native.save()),
         }
         if not self._storage.direct and self._storage.whole:
             out["values"] = self._storage.values.clone()
@@ -414,26 +430,6 @@ def _storage_of(model: torch.nn.Module, parameters: Mapping[str, Any], placement
     from ._sharded import ShardedStorage
 
     return ShardedStorage(model, parameters, placement, ranks.group)
-
-
-def _bytes_tensor(data: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.zeros(0, dtype=torch.uint8)
-
-
-def _restore_master(storage: Storage, state: Optional[Mapping[str, Any]]) -> None:
-    """Restores the fp32 values of parameters in another format."""
-    if state is None:
-        return
-    if state is True or not hasattr(state, "get") or not isinstance(state.get("replica"), torch.Tensor):
-        raise ConfigError("resume is not a result of OuterLoop.state_dict(); load the saved one and pass it")
-    if state.get("version") != STATE_VERSION:
-        raise _native.DataError(f"resume: the state dict has version {state.get('version')}; expected {STATE_VERSION}")
-    if storage.direct or not storage.whole:
-        return
-    values = state.get("values")
-    if not isinstance(values, torch.Tensor) or values.dtype != torch.float32 or values.numel() != storage.size:
-        raise _native.DataError("resume: the state dict is of a model with other names, shapes or fragments")
-    storage.values.copy_(values)
 
 
 def _close(native: Any, signals: Optional[LeaveOnSigterm], why: str) -> None:

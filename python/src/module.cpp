@@ -209,12 +209,13 @@ nb::bytes save(Replica& replica) {
   return nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-void average_gradients(Replica& replica, Values gradients, std::uint64_t tokens) {
+void average_gradients(Replica& replica, Values gradients, std::uint64_t tokens,
+                       std::optional<std::uint64_t> samples) {
   const nb::gil_scoped_release release;
   if (gradients.size() != replica.buffer_size())
     throw Error(ErrorKind::config, "gradients have " + std::to_string(gradients.size()) +
                                        " elements; expected " + std::to_string(replica.buffer_size()));
-  replica.average_gradients({gradients.data(), gradients.size()}, tokens);
+  replica.average_gradients({gradients.data(), gradients.size()}, tokens, samples);
 }
 
 template <class Source>
@@ -268,8 +269,9 @@ void add_replica(nb::module_& m) {
       .def_static("join", &make_replica, "experiment"_a, "name"_a, "tensors"_a, "fragments"_a, "values"_a,
                   "fetch"_a.none(), "store"_a.none(), "waiting"_a.none(), "resume"_a.none(), "torch"_a,
                   "precision"_a, "device"_a, "quiet"_a, nb::rv_policy::take_ownership)
-      .def("after_step", &Replica::after_step, "loss"_a.none(), "tokens"_a, Free())
-      .def("average_gradients", &average_gradients, "gradients"_a, "tokens"_a)
+      .def("after_step", &Replica::after_step, "loss"_a.none(), "tokens"_a, "samples"_a.none(), Free())
+      .def("average_gradients", &average_gradients, "gradients"_a, "tokens"_a, "samples"_a.none())
+      .def("next_samples", &Replica::next_samples, "count"_a, "size"_a, Free())
       .def("copy_global", &copy_global<Replica>, "out"_a)
       .def("global_hash", &Replica::global_hash, Free())
       .def("save", &save)

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "coordinator/ledger.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/say.h"
+#include "isthmus/data/sampler.h"
 #include "isthmus/data/tokenizer.h"
 #include "isthmus/outer_sync/log/fingerprint.h"
 #include "participant/replica_folder.h"
@@ -149,7 +152,8 @@ void Replica::check_training(const char* what) const {
                   what, step()));
 }
 
-bool Replica::after_step(std::optional<double> loss, std::uint64_t tokens) {
+bool Replica::after_step(std::optional<double> loss, std::uint64_t tokens,
+                         std::optional<std::uint64_t> samples) {
   check_training("after_step");
   if (synchronous() && !averaged_)
     throw Error(ErrorKind::config,
@@ -159,7 +163,12 @@ bool Replica::after_step(std::optional<double> loss, std::uint64_t tokens) {
                             step() + 1, config_.outer.warmup_steps));
   averaged_ = false;
   trace_.complete(Trace::Row::train, "train", began_, Clock::now());
-  participant_.made({.tokens = tokens, .loss = loss});
+  const auto trained = oldest(samples);
+  for (const auto& range : trained) {
+    given_.front().begin = range.end;
+    if (given_.front().size() == 0) given_.pop_front();
+  }
+  participant_.made({.tokens = tokens, .samples = trained, .loss = loss});
   return await_turn();
 }
 
@@ -169,11 +178,50 @@ bool Replica::await_turn() {
   return goes_on;
 }
 
-void Replica::average_gradients(std::span<float> gradients, std::uint64_t tokens) {
+void Replica::average_gradients(std::span<float> gradients, std::uint64_t tokens,
+                                std::optional<std::uint64_t> samples) {
   check_training("synchronous_step");
   if (!synchronous()) return;
-  participant_.average_gradients(gradients, tokens);
+  participant_.average_gradients(gradients, tokens, oldest(samples));
   averaged_ = true;
+}
+
+// ---- data ----
+
+std::vector<std::uint64_t> Replica::next_samples(std::uint64_t count, std::uint64_t size) {
+  check_training("next_samples");
+  if (count == 0 || size == 0)
+    throw Error(ErrorKind::config,
+                fmt::format("next_samples: {} of a data set of {} samples; expected at least one of each",
+                            count, size));
+  uses_ledger_ = true;
+  const data::WindowOrder order{.windows = size,
+                                .replicas = static_cast<std::uint64_t>(config_.replicas),
+                                .seed = static_cast<std::uint64_t>(config_.run.seed)};
+  std::vector<std::uint64_t> indices;
+  while (indices.size() < count) {
+    const auto range = node_.next_samples(count - indices.size());
+    const auto sampler = order.of_track(range.track);
+    for (auto i = range.begin; i < range.end; ++i) indices.push_back(sampler.at(i).window);
+    given_.push_back(range);
+  }
+  return indices;
+}
+
+std::vector<SampleRange> Replica::oldest(std::optional<std::uint64_t> count) const {
+  std::vector<SampleRange> out;
+  auto left = count.value_or(SampleRange::max_sequences);
+  for (auto range : given_) {
+    if (left == 0) break;
+    range.end = std::min(range.end, range.begin + left);
+    left -= range.size();
+    out.push_back(range);
+  }
+  return out;
+}
+
+void Replica::write_ledger() {
+  if (uses_ledger_) app::write_ledger(folder_ / "ledger.json", step(), node_.ledger());
 }
 
 // ---- the global parameters ----
@@ -205,6 +253,7 @@ Bytes Replica::save() {
     throw Error(ErrorKind::network, "state_dict: rounds do not commit at present; try again after a step");
   saved.agreed = std::move(outer->agreed);
   saved.own = std::move(outer->own);
+  write_ledger();
   return to_bytes(saved);
 }
 

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "isthmus/base/archive.h"
+#include "isthmus/base/samples.h"
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/engine/outer_loop.h"
 #include "isthmus/outer_sync/net/member/member_node.h"
@@ -83,13 +85,18 @@ class Replica final : private app::TrainingHooks {
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
-  /// Call it after an inner step of `tokens` tokens. Returns false after the last step: the run is over or
-  /// was stopped, or this replica is asked to leave.
-  bool after_step(std::optional<double> loss, std::uint64_t tokens);
+  /// Call it after an inner step of `tokens` tokens, and of the oldest `samples` that `next_samples` returned
+  /// (nullopt: all). Returns false after the last step: the run is over or was stopped, or this replica is
+  /// asked to leave.
+  bool after_step(std::optional<double> loss, std::uint64_t tokens, std::optional<std::uint64_t> samples);
   /// Whether `after_step` would send or apply anything; then the caller checks the parameters first.
   [[nodiscard]] bool is_due() const { return participant_.is_due(); }
   [[nodiscard]] bool synchronous() const { return participant_.outer().synchronous(); }
-  void average_gradients(std::span<float> gradients, std::uint64_t tokens);
+  void average_gradients(std::span<float> gradients, std::uint64_t tokens,
+                         std::optional<std::uint64_t> samples);
+  /// Indices of the next `count` samples in a data set of `size` samples, by the run's ledger. Steps are made
+  /// on them in this order.
+  [[nodiscard]] std::vector<std::uint64_t> next_samples(std::uint64_t count, std::uint64_t size);
 
   [[nodiscard]] std::span<const float> global_parameters() {
     return participant_.outer().global_parameters();
@@ -128,10 +135,14 @@ class Replica final : private app::TrainingHooks {
   void say(const std::string& text) override;
   [[nodiscard]] Restored restore(std::uint64_t step) override;
   void joined() override;
+  void before_the_end() override { write_ledger(); }
   [[nodiscard]] std::string summary(const app::MemberReport& known) override;
 
   [[nodiscard]] outer_sync::protocol::Hello hello(const std::optional<Bytes>& resume);
   bool await_turn();
+  /// The first `count` samples of `given_` (nullopt: all).
+  [[nodiscard]] std::vector<SampleRange> oldest(std::optional<std::uint64_t> count) const;
+  void write_ledger();
   void check_training(const char* what) const;
 
   app::Experiment config_;
@@ -154,7 +165,9 @@ class Replica final : private app::TrainingHooks {
   std::optional<SavedReplica> saved_;  ///< that it is resumed from, until it has joined
   std::uint64_t tokens_before_ = 0;    ///< trained on before it was resumed
   bool averaged_ = false;
-  Clock::time_point began_;  ///< start of the inner step
+  std::deque<SampleRange> given_;  ///< no step has been made on them yet
+  bool uses_ledger_ = false;       ///< `next_samples` was called
+  Clock::time_point began_;        ///< start of the inner step
 };
 
 }  // namespace isthmus::python

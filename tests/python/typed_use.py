@@ -18,6 +18,8 @@ def train(model: torch.nn.Module, batches: Iterable[torch.Tensor], options: dict
                 running: bool = loop.after_step(loss)
                 if not running:
                     break
+            sampler: Iterable[list[int]] = isthmus.Batches(loop, 1000, batch=8)
+            loop.samples = len(loop.next_samples(8, 1000)) + len(next(iter(sampler)))
             index, replicas = loop.rank
             values: dict[str, torch.Tensor] = loop.global_values()
             print(index + replicas, len(values), loop.step + 1)
