@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # scripts/tidy.sh [--all | --changed | FILE ...]: runs clang-tidy with the checks in .clang-tidy over our C++ sources,
-# file by file, as the debug preset compiles them (the preset is configured, not built). Files in trainer/ and app/ take
-# about half a minute each because of libtorch's headers, so they are checked only with --all, by name, or when changed.
+# file by file, as the debug preset compiles them (the preset is configured, not built). Files in trainer/, app/ and
+# python/ take about half a minute each because of the headers of libtorch and nanobind, so they are checked only with
+# --all, by name, or when changed.
 #
 # --changed checks the files that differ from the branch to merge into, uncommitted changes included, or, if none
 # differ, the files of the last commit. A header is checked through one source that includes it. Files that would take
@@ -11,7 +12,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 budget=32 slow_cost=6 # a source without libtorch costs 1
 quick_folders=(base quant data outer_sync)
-slow_folders=(trainer app)
+slow_folders=(trainer app python)
 
 die() { echo "scripts/tidy.sh: $*" >&2 && exit 1; }
 

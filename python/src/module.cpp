@@ -132,7 +132,7 @@ std::pair<std::vector<Tensor>, std::vector<Fragment>> model_table(const app::Exp
   return out;
 }
 
-void initial_parameters(const app::Experiment& experiment, std::int64_t vocabulary, Values out) {
+void initial_parameters(const app::Experiment& experiment, std::int64_t vocabulary, const Values& out) {
   const trainer::ParameterTable table({experiment.model, vocabulary}, experiment.outer.num_fragments,
                                       static_cast<std::uint64_t>(experiment.outer.chunk_elements));
   const auto values = trainer::initial_parameters(table, static_cast<std::uint64_t>(experiment.run.seed));
@@ -156,6 +156,7 @@ std::vector<outer_sync::log::LoggedTensor> logged(const std::vector<Tensor>& ten
 
 std::vector<Range> ranges(const std::vector<Fragment>& fragments) {
   std::vector<Range> out;
+  out.reserve(fragments.size());
   for (const auto& [begin, size] : fragments) out.push_back({begin, size});
   return out;
 }
@@ -209,7 +210,7 @@ nb::bytes save(Replica& replica) {
   return nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-void average_gradients(Replica& replica, Values gradients, std::uint64_t tokens,
+void average_gradients(Replica& replica, const Values& gradients, std::uint64_t tokens,
                        std::optional<std::uint64_t> samples) {
   const nb::gil_scoped_release release;
   if (gradients.size() != replica.buffer_size())
@@ -219,7 +220,7 @@ void average_gradients(Replica& replica, Values gradients, std::uint64_t tokens,
 }
 
 template <class Source>
-void copy_global(Source& source, Values out) {
+void copy_global(Source& source, const Values& out) {
   const nb::gil_scoped_release release;
   const auto global = source.global_parameters();
   if (global.size() != out.size())
