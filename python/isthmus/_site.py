@@ -10,12 +10,14 @@ import contextlib
 import datetime
 import json
 import time
-from typing import Any, Callable, Iterator, Optional, TypeVar
+from typing import Any, Callable, Iterator, Mapping, Optional, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from ._native import ConfigError, NetworkError
+from ._owned import Layout, OwnedStorage
+from ._placement import Placement
 from ._storage import Storage
 
 Result = TypeVar("Result")
@@ -44,6 +46,21 @@ class Ranks:
         # training's group, and no step may wait for a GPU.
         self._words = dist.new_group(ranks, timeout=_LONGEST_SILENCE, backend="gloo", use_local_synchronization=True)
         self._devices = {part.split(":")[0] for part in dist.get_backend_config(group).split(",")}
+
+    def layout(self, parameters: Mapping[str, Any]) -> Layout:
+        """The parameters of all ranks."""
+        with _lost():
+            return Layout(parameters, self._words)
+
+    def storage(self, model: torch.nn.Module, layout: Layout, placement: Placement) -> Storage:
+        """The storage of this rank; some kinds move values when they are made, so all ranks call it."""
+        if not layout.is_uniform:
+            return OwnedStorage(model, layout, placement, self.group)
+        if any(hasattr(parameter, "to_local") for parameter in layout.parameters.values()):
+            from ._sharded import ShardedStorage  # needs a torch with DTensor
+
+            return ShardedStorage(model, layout.parameters, placement, self.group)
+        return Storage(model, layout.parameters, placement, self.is_first)
 
     def broadcast(self, values: torch.Tensor) -> None:
         """Broadcasts the first rank's one-dimensional `values` in place, on any device."""

@@ -63,6 +63,17 @@ def whole_parameters_of(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]
     return found
 
 
+def alone(model: torch.nn.Module, parameters: Mapping[str, torch.nn.Parameter], placement: Placement) -> Storage:
+    """The storage of a process that is a site by itself."""
+    for name, parameter in parameters.items():
+        if hasattr(parameter, "to_local"):
+            raise ConfigError(
+                f"parameter {name} is sharded over several ranks; expected their process group as `group`, and the loop on "
+                "all of them"
+            )
+    return Storage(model, parameters, placement)
+
+
 def keep_known(now: Tensor, values: Tensor) -> None:
     """Copies elements of the model, `now`, to their fp32 `values` in host memory.
 

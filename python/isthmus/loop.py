@@ -17,7 +17,7 @@ from ._placement import Placement
 from ._pretrained import saver_of, write_folder
 from ._signals import LeaveOnSigterm
 from ._state import STATE_VERSION, bytes_tensor, restore_master
-from ._storage import Storage, parameters_of
+from ._storage import Storage, alone, parameters_of
 
 Result = TypeVar("Result")
 
@@ -90,8 +90,11 @@ class OuterLoop:
         together = ranks.agree if ranks else _alone
         parameters = together(lambda: parameters_of(model))
         self._together = together
-        self.placement = together(lambda: placement_of(self.experiment, parameters, fragments))
-        self._storage: Storage = together(lambda: _storage_of(model, parameters, self.placement, ranks))
+        layout = ranks.layout(parameters) if ranks else None
+        whole = layout.parameters if layout else parameters
+        self.placement = together(lambda: placement_of(self.experiment, whole, fragments))
+        storage = ranks.storage if ranks else alone
+        self._storage: Storage = together(lambda: storage(model, layout or parameters, self.placement))
         together(lambda: restore_master(self._storage, resume))
         resumes = ranks.first_says(resume is not None) if ranks else resume is not None
         if resumes and not self._storage.direct and (self._storage.whole or self._storage.sharded):
@@ -416,20 +419,6 @@ def _ranks_of(group: Any) -> Any:
     from . import _site  # torch.distributed is not part of every PyTorch
 
     return _site.Ranks(group)
-
-
-def _storage_of(model: torch.nn.Module, parameters: Mapping[str, Any], placement: Placement, ranks: Any) -> Storage:
-    sharded = [name for name, parameter in parameters.items() if hasattr(parameter, "to_local")]
-    if not sharded:
-        return Storage(model, parameters, placement, ranks is None or ranks.is_first)
-    if ranks is None:
-        raise ConfigError(
-            f"parameter {sharded[0]} is sharded over several ranks; expected their process group as `group`, and the "
-            "loop on all of them"
-        )
-    from ._sharded import ShardedStorage
-
-    return ShardedStorage(model, parameters, placement, ranks.group)
 
 
 def _close(native: Any, signals: Optional[LeaveOnSigterm], why: str) -> None:

@@ -128,3 +128,37 @@ def test_all_ranks_of_a_drained_site_leave(run):
     assert "left: " in run.log("eu")
     run.interrupt("coordinator")
     run.finish("us")
+
+
+# ---- experts that only one rank has ----
+
+
+def train_experts(run, *arguments, **outer):
+    """Two sites: `eu` with a rank for each expert or one `--plain` process, and a plain `us`. Returns eu's values."""
+    run.write_config(outer=outer)
+    run.start_coordinator()
+    for name in ("eu", "us"):
+        (run.folder / f"{name}.store").unlink(missing_ok=True)
+        words = ["--store", run.folder / f"{name}.store", "--values", run.folder / name]
+        run.start_worker(name, "experts.py", *words, *(arguments if name == "eu" else ["--plain"]))
+    hash_of_all(run)
+    return torch.load(run.folder / "eu", weights_only=True)
+
+
+@pytest.mark.parametrize("outer", [{"warmup_steps": 3, "warmup_codec": "fp32"}, {"num_fragments": 9}])
+def test_a_site_with_an_expert_on_each_rank_is_as_one_process(run, outer):
+    parallel, plain = train_experts(run, **outer), train_experts(run, "--plain", **outer)
+    assert parallel.keys() == plain.keys() and sum(name.startswith("experts.") for name in plain) == 12
+    for name, value in plain.items():
+        assert torch.allclose(parallel[name], value, rtol=0, atol=2e-5), name
+
+
+def test_the_order_of_parameters_does_not_depend_on_the_ranks():
+    from isthmus._owned import merged
+
+    first, second = ["in", "a.experts.1", "a.norm", "b.experts.1"], ["in", "a.experts.0", "a.norm", "b.experts.0"]
+    assert merged([second, first]) == ["in", "a.experts.0", "a.experts.1", "a.norm", "b.experts.0", "b.experts.1"]
+    assert merged([first, first]) == first
+    last = [["in", f"experts.{number}.up", f"experts.{number}.down"] for number in (10, 9, 2)]
+    assert merged(last) == ["in", *(f"experts.{number}.{part}" for number in (2, 9, 10) for part in ("up", "down"))]
+    assert merged([["a"], ["b", "a", "c"], ["a", "c", "d"]]) == ["b", "a", "c", "d"]
