@@ -153,6 +153,14 @@ def test_a_site_with_an_expert_on_each_rank_is_as_one_process(run, outer):
         assert torch.allclose(parallel[name], value, rtol=0, atol=2e-5), name
 
 
+def test_ranks_with_different_shapes_of_one_parameter_are_refused(run):
+    run.write_config()
+    run.start_coordinator()
+    run.start_worker("eu", "experts.py", "--store", run.folder / "store", "--values", run.folder / "eu", "--other-shape")
+    assert run.wait("eu") == 1
+    assert "scale has shape [4] and torch.float32 on rank 1 of the site, and [3]" in run.log("eu")
+
+
 def test_the_order_of_parameters_does_not_depend_on_the_ranks():
     from isthmus._owned import merged
 

@@ -14,17 +14,20 @@ EXPERTS = 2
 class Model(toy.Model):
     """Each batch goes through one expert."""
 
-    def __init__(self, experts):
+    def __init__(self, experts, scales=3):
         super().__init__(layers=2)
         whole = torch.nn.ModuleList(toy.Model(layers=1) for _ in range(EXPERTS))
         with torch.no_grad():
             for number, expert in enumerate(whole):
                 expert.head.bias.fill_(number)
         self.experts = torch.nn.ModuleDict({str(number): whole[number] for number in experts})
-        self.scale = torch.nn.Parameter(torch.ones(3))
+        self.scale = torch.nn.Parameter(torch.ones(scales))
 
     def forward(self, x, expert):
         return self.scale * (super().forward(x) + self.experts[str(expert)](x))
+
+    def save_pretrained(self, folder, state_dict=None):
+        torch.save(state_dict or self.state_dict(), folder / "model.pt")
 
 
 def loss_of(model, name, expert, step):
@@ -41,7 +44,7 @@ def train(rank, more, options):
         group = torch.distributed.group.WORLD
     # The first rank has the last expert, so that the order of the ranks is not that of the experts.
     mine = range(EXPERTS) if more.plain else [EXPERTS - 1 - rank]
-    model = Model(mine)
+    model = Model(mine, scales=4 if more.other_shape and rank == 1 else 3)
     optimizer = toy.optimizer_of(model)
     with isthmus.OuterLoop(model=model, group=group, **options) as loop:
         running = loop.running
@@ -59,9 +62,11 @@ def train(rank, more, options):
         with loop.global_parameters():
             for name, parameter in model.named_parameters():
                 assert torch.equal(parameter.detach(), values[name]), name
+        loop.save_pretrained(f"{more.values}.folder", replace=True)
         if rank == 0:
+            saved = torch.load(f"{more.values}.folder/model.pt", weights_only=True)
+            assert saved.keys() == values.keys() and all(torch.equal(saved[name], values[name]) for name in values)
             torch.save(values, more.values)
-            print("names", sorted(values), flush=True)
             print("hash", loop.global_hash, flush=True)
     if group is not None:
         torch.distributed.destroy_process_group()
@@ -73,6 +78,7 @@ if __name__ == "__main__":
     parser.add_argument("--store", required=True)
     parser.add_argument("--values", required=True)
     parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--other-shape", action="store_true", help="a parameter of rank 1 has another shape")
     more = parser.parse_args(rest)
     if more.plain:
         train(0, more, options)
