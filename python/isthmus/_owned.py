@@ -108,7 +108,9 @@ class OwnedStorage(Storage):
         super().__init__(model, here, placement, self._rank == 0)
 
     def _lay_out(self) -> None:
-        pass
+        """For `keep` and `put_back`, which need no flat tensors."""
+        here = [(begin, self._mine(name)) for name, _, begin in self._placement.tensors]
+        self._pieces = [(begin, mine) for begin, mine in here if mine is not None]
 
     def fetch(self, begin: int, end: int) -> None:
         for name, low, high, part in self._touched(begin, end):
@@ -130,19 +132,11 @@ class OwnedStorage(Storage):
             self._from_first(name, full, self._mine(name))
         self._wait()
 
-    def keep(self) -> list[Tensor]:
-        return [parameter.detach().clone() for parameter in self._parameters.values()]
-
     def put(self, values: Tensor) -> None:
         """Puts the first rank's `values` into the model; on the other ranks `values` is empty."""
         for name, shape, begin in self._placement.tensors:
             full = values[begin : begin + math.prod(shape)].view(shape) if self.whole else None
             self._from_first(name, full, self._mine(name))
-
-    def put_back(self, before: list[Tensor]) -> None:
-        with torch.no_grad():
-            for parameter, values in zip(self._parameters.values(), before):
-                parameter.copy_(values)
 
     def own_values(self) -> dict[str, Tensor]:
         """Collective; empty on all ranks but the first."""
@@ -178,15 +172,6 @@ class OwnedStorage(Storage):
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         return parameter.grad
-
-    def _touched(self, begin: int, end: int) -> list[tuple[str, int, int, slice]]:
-        """Tensors with elements in [begin, end): these elements in the buffer, and in the flattened tensor."""
-        found = []
-        for name, shape, first in self._placement.tensors:
-            low, high = max(begin, first), min(end, first + math.prod(shape))
-            if low < high:
-                found.append((name, low, high, slice(low - first, high - first)))
-        return found
 
     # ---- between ranks ----
 

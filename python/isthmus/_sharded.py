@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Iterator, Mapping, Optional
+from typing import Any, Mapping, Optional
 
 import torch
 import torch.distributed as dist
@@ -39,15 +39,16 @@ class ShardedStorage(Storage):
 
     def fetch(self, begin: int, end: int) -> None:
         reshard(self._model)
-        for parameter, low, high, part in self._touched(begin, end):
-            full = self._gathered(parameter.detach())
+        for name, low, high, part in self._touched(begin, end):
+            full = self._gathered(self._parameters[name].detach())
             if self.whole:
                 keep_known(full.reshape(-1)[part], self.values[low:high])
         self._wait()
 
     def store(self, begin: int, end: int) -> None:
         reshard(self._model)
-        for parameter, low, high, part in self._touched(begin, end):
+        for name, low, high, part in self._touched(begin, end):
+            parameter = self._parameters[name]
             partly = high - low < parameter.numel()
             full = self._gathered(parameter.detach()) if partly else None
             if self.whole:
@@ -110,13 +111,6 @@ class ShardedStorage(Storage):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             self._scatter(values[begin : begin + math.prod(shape)].view(shape) if self.whole else None, parameter.grad)
-
-    def _touched(self, begin: int, end: int) -> Iterator[tuple[torch.nn.Parameter, int, int, slice]]:
-        """Parameters with elements in [begin, end): these elements in the buffer, and in the flattened tensor."""
-        for name, shape, first in self._placement.tensors:
-            low, high = max(begin, first), min(end, first + math.prod(shape))
-            if low < high:
-                yield self._parameters[name], low, high, slice(low - first, high - first)
 
     @staticmethod
     def _gathered(tensor: Any) -> Tensor:

@@ -181,6 +181,13 @@ class Storage:
             if low < high:
                 yield piece[low - first : high - first], slice(low, high)
 
+    def _touched(self, begin: int, end: int) -> Iterator[tuple[str, int, int, slice]]:
+        """Tensors with elements in [begin, end): these elements in the buffer, and in the flattened tensor."""
+        for name, shape, first in self._placement.tensors:
+            low, high = max(begin, first), min(end, first + math.prod(shape))
+            if low < high:
+                yield name, low, high, slice(low - first, high - first)
+
     def fetch(self, begin: int, end: int) -> None:
         """Copies elements [begin, end) of the model to `values`."""
         with torch.no_grad():
