@@ -5,38 +5,21 @@ import types
 
 import pytest
 import torch
+import trainers
+from trainers import NAMES, assert_same, results_of, write_config
 
 import isthmus
 
-NAMES = ("eu", "us")
-
 
 def start(run, name, *arguments):
-    output = ["--values", run.folder / f"{name}.pt", "--output", run.folder / "output" / name]
-    modules = ["pytorch_lightning"]
-    run.start_worker(name, "lightning_worker.py", *output, *arguments, modules=modules)
-
-
-def write_config(run):
-    run.write_config(run={"checkpoint_every": 13}, inner={"batch": 8}, data={"seq_len": 16})
+    trainers.start(run, name, "lightning_worker.py", ["pytorch_lightning"], *arguments)
 
 
 def train(run, *coordinator, arguments=None):
     run.start_coordinator(*coordinator)
     for name in NAMES:
         start(run, name, *(arguments[name] if arguments else []))
-    run.finish()
-    hashes = {run.log(name).split("\nhash ")[-1].split()[0] for name in NAMES}
-    assert len(hashes) == 1
-    found = [torch.load(run.folder / f"{name}.pt", weights_only=True) for name in NAMES]
-    run.processes.clear()
-    return hashes.pop(), found
-
-
-def assert_same(one, other):
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        assert torch.equal(value, other[name]), name
+    return results_of(run)
 
 
 def test_the_global_parameters_are_validated_saved_and_left_and_a_resumed_run_ends_the_same(run):

@@ -5,36 +5,16 @@ import types
 
 import pytest
 import torch
+import trainers
 from safetensors.torch import load_file
+from trainers import NAMES, assert_same, results_of, write_config
 
 import isthmus
 
-NAMES = ("eu", "us")
-
 
 def start(run, name, *arguments):
-    output = ["--values", run.folder / f"{name}.pt", "--output", run.folder / "output" / name]
     modules = ["transformers.trainer", "transformers.models.llama.modeling_llama", "accelerate"]
-    run.start_worker(name, "trainer.py", *output, *arguments, modules=modules)
-
-
-def write_config(run):
-    run.write_config(run={"checkpoint_every": 13}, inner={"batch": 8}, data={"seq_len": 16})
-
-
-def results_of(run, names=NAMES):
-    run.finish()
-    hashes = {run.log(name).split("\nhash ")[-1].split()[0] for name in names}
-    assert len(hashes) == 1
-    found = [torch.load(run.folder / f"{name}.pt", weights_only=True) for name in names]
-    run.processes.clear()
-    return hashes.pop(), found
-
-
-def assert_same(one, other):
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        assert torch.equal(value, other[name]), name
+    trainers.start(run, name, "trainer.py", modules, *arguments)
 
 
 def train(run, *coordinator, checkpoints=None):

@@ -12,6 +12,7 @@ import pytorch_lightning
 import torch
 import torch.multiprocessing
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from toy import copy_of, equal
 
 import isthmus
 from isthmus.lightning import OuterLoopCallback
@@ -41,14 +42,6 @@ def data_of(name, batch):
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     rows = torch.utils.data.TensorDataset(*(torch.randn(batch, 8, generator=generator).repeat(48, 1) for _ in range(2)))
     return torch.utils.data.DataLoader(rows, batch_size=batch)
-
-
-def copy_of(module):
-    return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
-
-
-def equal(one, other):
-    return all(torch.equal(one[name], value) for name, value in other.items())
 
 
 class Probe(Callback):

@@ -39,3 +39,12 @@ def loss_of(model, name, step):
 
 def optimizer_of(model):
     return torch.optim.AdamW(model.parameters(), lr=5e-3)
+
+
+def copy_of(model):
+    """The parameters' values by name."""
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def equal(one, other):
+    return all(torch.equal(one[name], value) for name, value in other.items())

@@ -11,6 +11,7 @@ import zlib
 import safetensors.torch
 import torch
 import torch.multiprocessing
+from toy import copy_of, equal
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 import isthmus
@@ -31,14 +32,6 @@ class Rows(torch.utils.data.Dataset):
     def __getitem__(self, i):
         ids = (torch.arange(LENGTH) * (1 + self.start % 5) + self.start + 7 * i) % VOCABULARY
         return {"input_ids": ids, "labels": ids}
-
-
-def copy_of(model):
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-
-
-def equal(one, other):
-    return all(torch.equal(one[name], value) for name, value in other.items())
 
 
 class Probe(TrainerCallback):
