@@ -23,9 +23,10 @@ target_link_options(isthmus_torch INTERFACE "LINKER:--allow-shlib-undefined"
   $<$<NOT:$<STREQUAL:$<TARGET_PROPERTY:TYPE>,MODULE_LIBRARY>>:LINKER:-rpath,${ISTHMUS_TORCH_DIR}/lib>)
 if(ISTHMUS_WITH_CUDA)
   # libtorch registers its CUDA backend when it is loaded. By default the linker would drop it, since no symbol of
-  # it is used.
+  # it is used. The trainer's library does not name these two: `isthmus` loads them where they can be used.
+  set(_cuda_libraries "-Wl,--no-as-needed" torch_cuda c10_cuda "-Wl,--as-needed")
   target_link_libraries(isthmus_torch INTERFACE
-    "-Wl,--no-as-needed" torch_cuda c10_cuda "-Wl,--as-needed" torch_cpu c10 CUDA::cudart)
+    "$<$<NOT:$<STREQUAL:$<TARGET_PROPERTY:TYPE>,MODULE_LIBRARY>>:${_cuda_libraries}>" torch_cpu c10 CUDA::cudart)
   target_include_directories(isthmus_torch SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
   # The ranks of a GPU replica communicate through NCCL. c10d includes NCCL's header, which comes with libtorch, as
   # does the library.

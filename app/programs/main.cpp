@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -63,6 +62,10 @@ void* load(const fs::path& file, int flags) {
   return library;
 }
 
+/// Whether NVIDIA's driver is installed. Without it, libtorch's CUDA libraries can do nothing, and they take
+/// half as long to load as the rest of libtorch.
+bool has_cuda_driver() { return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr; }
+
 class Trainer {
  public:
   Trainer(std::string given, int argc, char** argv)
@@ -91,13 +94,13 @@ class Trainer {
     const auto torch = need_torch(search(), need);
     // Load by full path. The trainer then finds these libraries by name, already loaded. Torch's own OpenMP
     // must come first.
-    for (const auto* name :
-         {"libgomp.so.1", "libc10.so", "libtorch_cpu.so", "libc10_cuda.so", "libtorch_cuda.so"}) {
-      const auto file = torch.path / "lib" / name;
-      if (!need.cuda && std::strstr(name, "cuda") != nullptr) continue;
-      if (std::strstr(name, "gomp") != nullptr && !fs::exists(file)) continue;
-      load(file, RTLD_LAZY | RTLD_LOCAL);
-    }
+    const auto libraries = torch.path / "lib";
+    if (const auto file = libraries / "libgomp.so.1"; fs::exists(file)) load(file, RTLD_LAZY | RTLD_LOCAL);
+    for (const auto* name : {"libc10.so", "libtorch_cpu.so"}) load(libraries / name, RTLD_LAZY | RTLD_LOCAL);
+    if (need.cuda && has_cuda_driver())
+      // Global, because the trainer does not name them as its dependencies.
+      for (const auto* name : {"libc10_cuda.so", "libtorch_cuda.so"})
+        load(libraries / name, RTLD_LAZY | RTLD_GLOBAL);
     auto file = program_.parent_path() / "libisthmus_trainer.so";
     if (!fs::exists(file)) file = program_.parent_path().parent_path() / "lib/libisthmus_trainer.so";
     void* library = load(file, RTLD_LAZY | RTLD_LOCAL);

@@ -65,6 +65,16 @@ class Installed(unittest.TestCase):
         built_for_gpus = "CPU only" not in run("--version")[1]
         self.assertIn("for CUDA 12.6; expected CUDA 13.*" if built_for_gpus else "cannot load", output)
 
+    def test_functions_of_the_cuda_libraries_are_found_when_they_are_loaded(self):
+        if "CPU only" in run("--version")[1]:
+            self.skipTest("the build has no CUDA")
+        driver = root / "driver"
+        driver.mkdir()
+        subprocess.run(["cc", "-shared", "-o", driver / "libcuda.so.1", "-xc", "/dev/null"], check=True)
+        # With LD_BIND_NOW the loader looks up every function at once. No GPU is found, since the driver has no functions.
+        status, output = run("--torch", str(torch), "selftest", env={"LD_LIBRARY_PATH": str(driver), "LD_BIND_NOW": "1"})
+        self.assertEqual(status, 0, output)
+
     def test_programs_and_libraries_look_in_the_tree_alone(self):
         binaries = [path for path in tree.rglob("*") if path.is_file() and path.read_bytes()[:4] == b"\x7fELF"]
         self.assertGreater(len(binaries), 10)

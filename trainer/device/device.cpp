@@ -1,6 +1,7 @@
 #include "isthmus/trainer/device.h"
 
 #include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
 #include <torch/cuda.h>
@@ -12,7 +13,6 @@
 #endif
 
 #ifdef ISTHMUS_WITH_CUDA
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime_api.h>
 #endif
 
@@ -77,7 +77,8 @@ std::uint64_t peak_gpu_bytes() {
 #ifdef ISTHMUS_WITH_CUDA
   if (torch::cuda::is_available()) {
     using c10::CachingAllocator::StatType;
-    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
+    // Not by c10::cuda: this library must have no variable of the CUDA libraries, which may not be loaded.
+    const auto stats = at::accelerator::getDeviceStats(0);
     return static_cast<std::uint64_t>(
         stats.allocated_bytes[static_cast<std::size_t>(StatType::AGGREGATE)].peak);
   }
