@@ -29,9 +29,12 @@ void check(const std::vector<Range>& fragments, std::uint64_t chunk_elements) {
 
 }  // namespace
 
-FragmentLayout::FragmentLayout(std::vector<Range> fragments, std::uint64_t chunk_elements)
-    : fragments_(std::move(fragments)), chunk_elements_(chunk_elements) {
+FragmentLayout::FragmentLayout(std::vector<Range> fragments, std::uint64_t chunk_elements,
+                               FragmentId averaged)
+    : fragments_(std::move(fragments)), chunk_elements_(chunk_elements), averaged_(averaged) {
   check(fragments_, chunk_elements);
+  if (averaged >= fragments_.size())
+    throw Error(ErrorKind::config, "no fragment has parameters: all are averaged");
   for (FragmentId p = 0; p < fragments_.size(); ++p) {
     first_chunk_.push_back(static_cast<ChunkId>(chunks_.size()));
     const auto& fragment = fragments_[p];

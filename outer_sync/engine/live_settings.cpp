@@ -14,16 +14,19 @@ Schedule schedule_of(FragmentId fragments, const OuterConfig& config, const Sett
 
 }  // namespace
 
-LiveSettings::LiveSettings(const OuterConfig& config, FragmentId fragments, RoundExchange& exchange)
-    : exchange_(exchange),
+LiveSettings::LiveSettings(const OuterConfig& config, const FragmentLayout& layout, RoundExchange& exchange)
+    : layout_(layout),
+      exchange_(exchange),
       config_(config),
       timeline_(config),
-      schedule_(schedule_of(fragments, config, timeline_)),
-      ruled_(fragments, 0) {}
+      schedule_(schedule_of(layout.fragment_count(), config, timeline_)),
+      ruled_(layout.fragment_count(), 0) {}
 
 quant::OuterStep LiveSettings::rule_of(FragmentId p, protocol::Round round) const {
   const auto step = schedule_.send_step(p, round);
-  return rule_at(timeline_.at(step), step);
+  auto rule = rule_at(timeline_.at(step), step);
+  if (layout_.averages(p)) rule.lr = 1, rule.momentum = 0;
+  return rule;
 }
 
 /// The part of the last outer gradient that was not sent is also still in the local parameters, as far as its
@@ -69,7 +72,7 @@ void LiveSettings::restore(const protocol::Settings& settings) {
 void LiveSettings::plan(const protocol::Settings& settings) {
   if (settings.changes != settings_.changes) {
     timeline_ = SettingsTimeline(config_, settings);
-    schedule_ = schedule_of(static_cast<FragmentId>(ruled_.size()), config_, timeline_);
+    schedule_ = schedule_of(layout_.fragment_count(), config_, timeline_);
   }
   settings_ = settings;
 }

@@ -11,6 +11,8 @@ Digest fingerprint_of(std::span<const log::LoggedTensor> tensors, const Fragment
     hasher.update(tensor.range.begin).update(tensor.range.size);
   }
   for (const auto& fragment : layout.fragments()) hasher.update(fragment.begin).update(fragment.size);
+  // Only then, so that it stays the same for layouts of parameters alone.
+  if (layout.averaged_fragments() > 0) hasher.update(std::uint64_t{layout.averaged_fragments()});
   return hasher.finish();
 }
 

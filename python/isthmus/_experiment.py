@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, Mapping, Optional, Sequence, Union
+from typing import Any, Collection, Mapping, Optional, Sequence, Union
 
 import torch
 
 from . import _native
 from ._native import ConfigError
-from ._placement import Placement, place
+from ._placement import Placement, place, with_buffers
 from ._storage import whole_parameters_of
 
 
@@ -93,7 +93,15 @@ def initial_parameters(config: Any, model: torch.nn.Module, settings: Sequence[s
     raise ConfigError("names or shapes of the model's parameters differ from those of the config's section model")
 
 
-def placement_of(experiment: Any, parameters: Mapping[str, torch.Tensor], fragments: Any = None) -> Placement:
-    """The placement of these parameters in a run of that experiment."""
-    shapes = {name: tuple(p.shape) for name, p in parameters.items()}  # of the whole parameter, also if it is sharded
-    return place(shapes, experiment.num_fragments, fragments, lambda size: _native.model_table(experiment, size))
+def placement_of(
+    experiment: Any, tensors: Mapping[str, torch.Tensor], buffers: Collection[str], fragments: Any = None
+) -> Placement:
+    """The placement of these tensors in a run of that experiment; `buffers`: names of those to average."""
+    shapes = {name: tuple(t.shape) for name, t in tensors.items()}  # of the whole tensor, also if it is sharded
+    parameters = place(
+        {name: shape for name, shape in shapes.items() if name not in buffers},
+        experiment.num_fragments,
+        fragments,
+        lambda size: _native.model_table(experiment, size),
+    )
+    return with_buffers(parameters, {name: shape for name, shape in shapes.items() if name in buffers})

@@ -30,8 +30,11 @@ class Layout:
         ConfigError: ranks have different parameters of one name, or shards of DTensor besides parameters of one rank.
     """
 
-    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], group: Any) -> None:
-        here = {name: (tuple(p.shape), p.dtype, hasattr(p, "to_local")) for name, p in parameters.items()}
+    def __init__(self, parameters: Mapping[str, Tensor], group: Any) -> None:
+        here = {
+            name: (tuple(p.shape), p.dtype, hasattr(p, "to_local"), not isinstance(p, torch.nn.Parameter))
+            for name, p in parameters.items()
+        }
         found: list[Any] = [None] * dist.get_world_size(group)
         dist.all_gather_object(found, here, group=group)
         self.holders: dict[str, list[int]] = {}
@@ -56,6 +59,8 @@ class Layout:
                 f"parameter {alone} is on ranks {self.holders[alone]} of the site only, and {sharded[0]} is sharded over "
                 "several ranks; expected either kind alone"
             )
+        self.buffers = {name for names in found for name, what in names.items() if what[3]}
+        """names that are no parameters but averaged buffers"""
         self.parameters: dict[str, Any] = {
             name: parameters[name] if name in parameters else Elsewhere(*found[self.holders[name][0]][name][:2])
             for name in merged([list(names) for names in found])
@@ -113,34 +118,34 @@ class OwnedStorage(Storage):
         self._pieces = [(begin, mine) for begin, mine in here if mine is not None]
 
     def fetch(self, begin: int, end: int) -> None:
-        for name, low, high, part in self._touched(begin, end):
-            full = self._to_first(name, self._mine(name))
+        for name, low, high, part in self.touched(begin, end):
+            full = self.to_first(name, self._mine(name))
             if full is not None:
                 keep_known(full.reshape(-1)[part], self.values[low:high])
         self._wait()
 
     def store(self, begin: int, end: int) -> None:
-        for name, low, high, part in self._touched(begin, end):
+        for name, low, high, part in self.touched(begin, end):
             full: Optional[Tensor] = None
             if high - low < math.prod(self._all[name].shape):
-                full = self._to_first(name, self._mine(name))
+                full = self.to_first(name, self._mine(name))
             if self.whole:
                 if full is None:
                     full = torch.empty(self._all[name].shape, dtype=self._all[name].dtype)
                 full = full.contiguous()
                 full.view(-1)[part] = self.values[low:high].to(full)
-            self._from_first(name, full, self._mine(name))
+            self.from_first(name, full, self._mine(name))
         self._wait()
 
     def put(self, values: Tensor) -> None:
         """Puts the first rank's `values` into the model; on the other ranks `values` is empty."""
         for name, shape, begin in self._placement.tensors:
             full = values[begin : begin + math.prod(shape)].view(shape) if self.whole else None
-            self._from_first(name, full, self._mine(name))
+            self.from_first(name, full, self._mine(name))
 
     def own_values(self) -> dict[str, Tensor]:
         """Collective; empty on all ranks but the first."""
-        found = {name: self._to_first(name, self._mine(name)) for name in self._all}
+        found = {name: self.to_first(name, self._mine(name)) for name in self._all}
         return {name: full.to("cpu", copy=True) for name, full in found.items() if full is not None}
 
     def whole_state(self, module: torch.nn.Module) -> dict[str, Tensor]:
@@ -151,7 +156,7 @@ class OwnedStorage(Storage):
     def gather_gradients(self) -> Tensor:
         out = torch.zeros_like(self.values)
         for name, shape, begin in self._placement.tensors:
-            full = self._to_first(name, self._gradient(name))
+            full = self.to_first(name, self._gradient(name))
             if full is not None:
                 out[begin : begin + math.prod(shape)] = full.reshape(-1)
         return out
@@ -159,45 +164,44 @@ class OwnedStorage(Storage):
     def scatter_gradients(self, values: Tensor) -> None:
         for name, shape, begin in self._placement.tensors:
             full = values[begin : begin + math.prod(shape)].view(shape) if self.whole else None
-            self._from_first(name, full, self._gradient(name))
+            gradient = self._gradient(name)
+            self.from_first(name, full, gradient)
+            if gradient is not None:
+                self._set_gradient(name, gradient)
 
     def _mine(self, name: str) -> Optional[Tensor]:
         return self._parameters[name].detach() if name in self._parameters else None
 
     def _gradient(self, name: str) -> Optional[Tensor]:
-        """Zero for an expert that no token has reached."""
+        """Zero for an expert that no token has reached; None for a tensor of other ranks."""
         if name not in self._parameters:
             return None
-        parameter = self._parameters[name]
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        return parameter.grad
+        gradient = super()._gradient(name)
+        return torch.zeros_like(self._parameters[name]) if gradient is None else gradient
 
     # ---- between ranks ----
 
-    def _to_first(self, name: str, mine: Optional[Tensor]) -> Optional[Tensor]:
-        """On the first rank the tensor, which may be its own; None on the others."""
+    def to_first(self, name: str, mine: Optional[Tensor]) -> Optional[Tensor]:
         source = self._holders[name][0]
         if source == 0:
             return mine if self.whole else None
         if self._rank == source:
             assert mine is not None
-            dist.send(mine.contiguous(), self._global(0), group=self._group)
+            dist.send(mine.to(self._all[name].dtype).contiguous(), self._global(0), group=self._group)
         if not self.whole:
             return None
         there = torch.empty(self._all[name].shape, dtype=self._all[name].dtype, device=self.device)
         dist.recv(there, self._global(source), group=self._group)
         return there
 
-    def _from_first(self, name: str, full: Optional[Tensor], into: Optional[Tensor]) -> None:
-        """Sends the first rank's `full` to all ranks that have the tensor. The others pass None."""
+    def from_first(self, name: str, full: Optional[Tensor], into: Optional[Tensor]) -> None:
         for rank in self._holders[name]:
             if rank == 0 and full is not None and into is not None:
                 into.copy_(full)
             elif rank != 0 and full is not None:
                 dist.send(full.to(self.device, self._all[name].dtype).contiguous(), self._global(rank), group=self._group)
             elif rank != 0 and rank == self._rank and into is not None:
-                there = torch.empty_like(into, memory_format=torch.contiguous_format)
+                there = torch.empty(into.shape, dtype=self._all[name].dtype, device=into.device)
                 dist.recv(there, self._global(0), group=self._group)
                 into.copy_(there)
 

@@ -21,6 +21,8 @@ class Placement:
 
     tensors: list[tuple[str, Shape, int]]
     fragments: list[tuple[int, int]]
+    averaged: int = 0
+    """the last fragments, which hold averaged buffers of the module"""
 
     @property
     def size(self) -> int:
@@ -115,6 +117,20 @@ def _by_patterns(names: list[str], groups: Sequence[Sequence[str]]) -> list[list
         if not fragment:
             raise ConfigError(f"no parameter matches the patterns of fragment {i}: {list(groups[i])}")
     return fragments
+
+
+def with_buffers(parameters: Placement, shapes: Mapping[str, Shape]) -> Placement:
+    """Adds a fragment for buffers of the module, which the outer step only averages."""
+    if not shapes:
+        return parameters
+    begin = end = -(-parameters.size // ALIGNMENT) * ALIGNMENT
+    tensors = list(parameters.tensors)
+    for name, shape in shapes.items():
+        # Apart, so that no block of a codec has values of two buffers: their magnitudes differ.
+        end = -(-end // ALIGNMENT) * ALIGNMENT
+        tensors.append((name, shape, end))
+        end += math.prod(shape)
+    return Placement(tensors, [*parameters.fragments, (begin, end - begin)], averaged=1)
 
 
 def _matrices_first(shapes: Mapping[str, Shape], names: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ class ShardedStorage(Storage):
     sharded = True
 
     def __init__(
-        self, model: torch.nn.Module, parameters: Mapping[str, torch.nn.Parameter], placement: Placement, group: Any
+        self, model: torch.nn.Module, parameters: Mapping[str, Tensor], placement: Placement, group: Any
     ) -> None:
         for name, parameter in parameters.items():
             _check_mesh(name, parameter, group)
@@ -37,17 +37,24 @@ class ShardedStorage(Storage):
     def _lay_out(self) -> None:
         pass
 
+    def to_first(self, name: str, mine: Optional[Tensor]) -> Optional[Tensor]:
+        full = self._gathered(mine)
+        return full if self.whole else None
+
+    def from_first(self, name: str, full: Optional[Tensor], into: Optional[Tensor]) -> None:
+        self._scatter(full, into)
+
     def fetch(self, begin: int, end: int) -> None:
         reshard(self._model)
-        for name, low, high, part in self._touched(begin, end):
-            full = self._gathered(self._parameters[name].detach())
-            if self.whole:
+        for name, low, high, part in self.touched(begin, end):
+            full = self.to_first(name, self._parameters[name].detach())
+            if full is not None:
                 keep_known(full.reshape(-1)[part], self.values[low:high])
         self._wait()
 
     def store(self, begin: int, end: int) -> None:
         reshard(self._model)
-        for name, low, high, part in self._touched(begin, end):
+        for name, low, high, part in self.touched(begin, end):
             parameter = self._parameters[name]
             partly = high - low < parameter.numel()
             full = self._gathered(parameter.detach()) if partly else None
@@ -97,7 +104,7 @@ class ShardedStorage(Storage):
     def gather_gradients(self) -> Tensor:
         out = torch.zeros_like(self.values)
         for name, shape, begin in self._placement.tensors:
-            gradient = self._parameters[name].grad
+            gradient = self._gradient(name)
             if gradient is None:
                 continue
             full = self._gathered(gradient)
@@ -107,10 +114,11 @@ class ShardedStorage(Storage):
 
     def scatter_gradients(self, values: Tensor) -> None:
         for name, shape, begin in self._placement.tensors:
-            parameter = self._parameters[name]
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            self._scatter(values[begin : begin + math.prod(shape)].view(shape) if self.whole else None, parameter.grad)
+            gradient = self._gradient(name)
+            if gradient is None:
+                gradient = torch.zeros_like(self._parameters[name])
+            self._scatter(values[begin : begin + math.prod(shape)].view(shape) if self.whole else None, gradient)
+            self._set_gradient(name, gradient)
 
     @staticmethod
     def _gathered(tensor: Any) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from ._native import ConfigError, NetworkError
+from ._moments import Moments
 from ._owned import Layout, OwnedStorage
 from ._placement import Placement
 from ._storage import Storage
@@ -23,7 +24,7 @@ from ._storage import Storage
 Result = TypeVar("Result")
 
 # Kinds of messages from the first rank. A transfer carries its range, _DONE the state of the run.
-_DONE, _FETCH, _STORE, _WAITING, _FAILED = range(5)
+_DONE, _FETCH, _STORE, _GIVE, _TAKE, _STEPS, _WAITING, _FAILED = range(8)
 _FLAGS = ("running", "stopped", "synchronous", "frozen", "wants_evaluation", "wants_checkpoint")
 _STATS: tuple[str, ...] = ("rounds", "warmup_rounds", "left_out", "rejected", "uncommitted_steps", "states_taken")
 _STATS += ("stall_seconds", "warmup_wait_seconds", "payload_bytes", "total_bytes")
@@ -79,6 +80,21 @@ class Ranks:
             return
         for piece, _ in storage.pieces(begin, end):
             self.broadcast(piece)
+
+    def take_moments(
+        self,
+        storage: Storage,
+        moments: Moments,
+        begin: int,
+        end: int,
+        values: tuple[Optional[torch.Tensor], Optional[torch.Tensor]] = (None, None),
+    ) -> None:
+        """Sets the moments of elements [begin, end) to the first rank's values, on all ranks."""
+        moments.take(begin, end, *values)
+        for tensor in [] if storage.sharded else moments.tensors(begin, end):
+            flat = tensor.contiguous().view(-1)
+            self.broadcast(flat)
+            tensor.copy_(flat.view(tensor.shape))
 
     # ---- messages ----
 
@@ -173,23 +189,49 @@ class Moves:
             self._said = time.monotonic()
 
     def _fetch(self, begin: int, end: int) -> None:
-        with self._others(_FETCH, begin, end):
+        with self.others(_FETCH, begin, end):
             self._storage.fetch(begin, end)
 
     def _store(self, begin: int, end: int) -> None:
         if not self._storage.direct and not self._storage.sharded:
             self._storage.store(begin, end)
-        with self._others(_STORE, begin, end):
+        with self.others(_STORE, begin, end):
             self._ranks.spread(self._storage, begin, end)
 
     @contextlib.contextmanager
-    def _others(self, kind: int, begin: int, end: int) -> Iterator[None]:
+    def others(self, kind: int, *numbers: int) -> Iterator[None]:
         if not self.served:
             raise ConfigError("the parameters are on all ranks of the site: call this after the warm-up or at the end")
-        self._ranks.say(kind, [begin, end])
+        self._ranks.say(kind, list(numbers))
         self.moving = True
         yield
         self.moving = False
+
+
+class FirstMoments:
+    """The moments of all ranks of a site, as its first rank's replica gives and takes them."""
+
+    def __init__(self, ranks: Ranks, storage: Storage, moves: Moves, moments: Moments) -> None:
+        self._ranks, self._storage, self._moves, self._moments = ranks, storage, moves, moments
+
+    @property
+    def steps(self) -> int:
+        return self._moments.steps
+
+    def give(self, begin: int, end: int, which: int) -> torch.Tensor:
+        if not self._storage.sharded:
+            return self._moments.give(begin, end, which)
+        with self._moves.others(_GIVE, begin, end, which):
+            return self._moments.give(begin, end, which)
+
+    def take(self, begin: int, end: int, first: torch.Tensor, second: torch.Tensor) -> None:
+        with self._moves.others(_TAKE, begin, end):
+            self._ranks.take_moments(self._storage, self._moments, begin, end, (first, second))
+
+    def set_steps(self, steps: int) -> None:
+        self._moments.set_steps(steps)
+        with self._moves.others(_STEPS, steps):
+            pass
 
 
 class _Rank:
@@ -231,16 +273,17 @@ class _Rank:
 class FirstRank(_Rank):
     """Takes the place of a `Replica` on the rank that has one."""
 
-    def __init__(self, ranks: Ranks, storage: Storage) -> None:
+    def __init__(self, ranks: Ranks, storage: Storage, moments: Optional[Moments]) -> None:
         super().__init__(ranks, storage)
         self._moves = Moves(ranks, storage)
+        self._moments = FirstMoments(ranks, storage, self._moves, moments) if moments else None
         self._native: Any = None
 
-    def join(self, make: Callable[[Moves], Any]) -> None:
+    def join(self, make: Callable[[Moves, Optional[FirstMoments]], Any]) -> None:
         """Joins the run; `make` creates the replica."""
 
         def begin() -> None:
-            self._native = make(self._moves)
+            self._native = make(self._moves, self._moments)
             if not self._storage.sharded:  # ranks may have different initial values
                 self._moves.both[1](0, self._storage.size)
 
@@ -322,8 +365,9 @@ class FirstRank(_Rank):
 class OtherRank(_Rank):
     """Takes the place of a `Replica` on a rank that follows the first one."""
 
-    def __init__(self, ranks: Ranks, storage: Storage) -> None:
+    def __init__(self, ranks: Ranks, storage: Storage, moments: Optional[Moments]) -> None:
         super().__init__(ranks, storage)
+        self._moments = moments
         self._listen()
 
     def check(self) -> None:
@@ -381,3 +425,9 @@ class OtherRank(_Rank):
                 self._storage.fetch(int(numbers[0]), int(numbers[1]))
             elif kind == _STORE:
                 self._ranks.spread(self._storage, int(numbers[0]), int(numbers[1]))
+            elif self._moments and kind == _GIVE:
+                self._moments.give(int(numbers[0]), int(numbers[1]), int(numbers[2]))
+            elif self._moments and kind == _TAKE:
+                self._ranks.take_moments(self._storage, self._moments, int(numbers[0]), int(numbers[1]))
+            elif self._moments and kind == _STEPS:
+                self._moments.set_steps(int(numbers[0]))

@@ -1,9 +1,10 @@
-"""The parameters of a module in one flat buffer, transparent to the module and its optimizer."""
+"""The parameters of a module, and buffers that are averaged, in one flat memory; transparent to module and optimizer."""
 
 from __future__ import annotations
 
+import fnmatch
 import math
-from typing import Callable, Iterator, Mapping, Optional
+from typing import Callable, Iterator, Mapping, Optional, Sequence
 
 import torch
 
@@ -63,7 +64,26 @@ def whole_parameters_of(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]
     return found
 
 
-def alone(model: torch.nn.Module, parameters: Mapping[str, torch.nn.Parameter], placement: Placement) -> Storage:
+def is_buffer(tensor: object) -> bool:
+    return not isinstance(tensor, torch.nn.Parameter)
+
+
+def buffers_of(model: torch.nn.Module, patterns: Sequence[str]) -> dict[str, Tensor]:
+    """Buffers with plain names that match a pattern. Raises ConfigError for patterns without a buffer, or for integers."""
+    if isinstance(patterns, str):
+        raise ConfigError(f"buffers is the text {patterns!r}; expected a list of patterns")
+    here = {plain_name(name): buffer for name, buffer in model.named_buffers()}
+    found = {n: buffer for n, buffer in here.items() if any(fnmatch.fnmatchcase(n, p) for p in patterns)}
+    for pattern in patterns:
+        if not fnmatch.filter(found, pattern):
+            raise ConfigError(f"buffers: no buffer of the model matches {pattern}; it has {', '.join(here) or 'none'}")
+    for name, buffer in found.items():
+        if buffer.dtype not in (torch.float32, torch.bfloat16):
+            raise ConfigError(f"buffer {name} has dtype {buffer.dtype}; expected torch.float32 or torch.bfloat16")
+    return found
+
+
+def alone(model: torch.nn.Module, parameters: Mapping[str, Tensor], placement: Placement) -> Storage:
     """The storage of a process that is a site by itself."""
     for name, parameter in parameters.items():
         if hasattr(parameter, "to_local"):
@@ -90,7 +110,7 @@ def keep_known(now: Tensor, values: Tensor) -> None:
 class Storage:
     """Parameters as views into flat memory, and the fp32 values in host memory that the outer loop works on.
 
-    On a CPU in fp32 they are the same memory. Otherwise `fetch` and `store` copy ranges: to and from another device on
+    `parameters` include the averaged buffers. On a CPU in fp32 they are the same memory. Otherwise `fetch` and `store` copy ranges: to and from another device on
     its current stream, and only that stream is waited for; for bf16, to and from a master in fp32.
     """
 
@@ -99,7 +119,7 @@ class Storage:
     def __init__(
         self,
         model: torch.nn.Module,
-        parameters: Mapping[str, torch.nn.Parameter],
+        parameters: Mapping[str, Tensor],
         placement: Placement,
         first: bool = True,
     ):
@@ -124,6 +144,13 @@ class Storage:
         if not self.direct and (self.whole or self.sharded):
             self.fetch(0, self._placement.size)
         self._addresses = {name: local_tensor(p).data_ptr() for name, p in self._parameters.items()}
+        self._agreed: dict[str, Tensor] = {}
+        """fp32 values of the averaged buffers that all replicas share, during the warm-up"""
+
+    @property
+    def here(self) -> Mapping[str, Tensor]:
+        """The parameters and averaged buffers that this rank has, by name."""
+        return self._parameters
 
     @property
     def size(self) -> int:
@@ -155,7 +182,7 @@ class Storage:
                 self._retie(parameter, view)
         self._pieces = [(0, flat)]
 
-    def _retie(self, parameter: torch.nn.Parameter, view: Tensor) -> None:
+    def _retie(self, parameter: Tensor, view: Tensor) -> None:
         """Points a parameter, and others that share its memory, to `view`. Keeps the objects, for the optimizer."""
         storage, shape = parameter.untyped_storage().data_ptr(), parameter.shape
         for other in self._model.parameters():
@@ -181,12 +208,21 @@ class Storage:
             if low < high:
                 yield piece[low - first : high - first], slice(low, high)
 
-    def _touched(self, begin: int, end: int) -> Iterator[tuple[str, int, int, slice]]:
+    def touched(self, begin: int, end: int) -> Iterator[tuple[str, int, int, slice]]:
         """Tensors with elements in [begin, end): these elements in the buffer, and in the flattened tensor."""
         for name, shape, first in self._placement.tensors:
             low, high = max(begin, first), min(end, first + math.prod(shape))
             if low < high:
                 yield name, low, high, slice(low - first, high - first)
+
+    def to_first(self, name: str, mine: Optional[Tensor]) -> Optional[Tensor]:
+        """The whole of a tensor that is divided as the parameter is, on the first rank; None on the others."""
+        return mine if self.whole else None
+
+    def from_first(self, name: str, full: Optional[Tensor], into: Optional[Tensor]) -> None:
+        """Copies the first rank's `full` into a tensor that is divided as the parameter is. The others pass None."""
+        if full is not None and into is not None:
+            into.copy_(full)
 
     def fetch(self, begin: int, end: int) -> None:
         """Copies elements [begin, end) of the model to `values`."""
@@ -210,15 +246,17 @@ class Storage:
 
     def check(self) -> None:
         """Raises ConfigError unless the parameters are still those with which the loop was made."""
-        here = {plain_name(name): p for name, p in self._model.named_parameters()}
+        here: dict[str, Tensor] = {plain_name(name): p for name, p in self._model.named_parameters()}
+        buffers = {plain_name(name): buffer for name, buffer in self._model.named_buffers()}
         for name, parameter in self._parameters.items():
-            if not parameter.requires_grad:
+            what = "buffer" if is_buffer(parameter) else "parameter"
+            if not is_buffer(parameter) and not parameter.requires_grad:
                 raise ConfigError(f"parameter {name} was frozen after the loop was made; freeze it before")
-            if here.get(name) is not parameter:
-                raise ConfigError(f"parameter {name} was replaced or removed after the loop was made")
+            if (buffers if is_buffer(parameter) else here).get(name) is not parameter:
+                raise ConfigError(f"{what} {name} was replaced or removed after the loop was made")
             if local_tensor(parameter).data_ptr() != self._addresses[name]:
                 raise ConfigError(
-                    f"parameter {name} no longer lies in the loop's memory: model.to(), .half() or load_state_dict("
+                    f"{what} {name} no longer lies in the loop's memory: model.to(), .half() or load_state_dict("
                     "assign=True) after the loop was made; do that before, or copy values in place"
                 )
         for name, parameter in here.items():
@@ -261,19 +299,39 @@ class Storage:
     def _whole(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor.cpu() for name, tensor in tensors.items()}
 
+    # ---- the synchronous warm-up ----
+
+    def agree_on_buffers(self) -> None:
+        """Call before the first warm-up step: all replicas have the same values now."""
+        self._agreed = {n: b.detach().float().clone() for n, b in self._parameters.items() if is_buffer(b)}
+
     def gather_gradients(self) -> Tensor:
-        """All gradients, fp32 in host memory, [elements of the buffer]; zero without a gradient."""
+        """All gradients, fp32 in host memory, [elements of the buffer]; zero without a gradient.
+
+        For averaged buffers, their changes since the last call of `scatter_gradients`.
+        """
         out = torch.zeros_like(self.values)
         for name, shape, begin in self._placement.tensors:
-            gradient = self._parameters[name].grad
+            gradient = self._gradient(name)
             if gradient is not None:
                 out[begin : begin + math.prod(shape)].copy_(gradient.reshape(-1))
         return out
 
     def scatter_gradients(self, values: Tensor) -> None:
-        """Replaces all gradients with these values."""
+        """Replaces all gradients with these values, and the changes of averaged buffers."""
         for name, shape, begin in self._placement.tensors:
-            parameter = self._parameters[name]
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            parameter.grad.copy_(values[begin : begin + math.prod(shape)].view(shape))
+            self._set_gradient(name, values[begin : begin + math.prod(shape)].view(shape))
+
+    def _gradient(self, name: str) -> Optional[Tensor]:
+        parameter = self._parameters[name]
+        return parameter.detach() - self._agreed[name] if is_buffer(parameter) else parameter.grad
+
+    def _set_gradient(self, name: str, values: Tensor) -> None:
+        parameter = self._parameters[name]
+        if is_buffer(parameter):
+            self._agreed[name] += values.to(self._agreed[name])
+            parameter.copy_(self._agreed[name])
+            return
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        parameter.grad.copy_(values)

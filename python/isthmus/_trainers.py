@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Mapping, Optional
+from typing import Any, Iterable, Mapping, Optional, Sequence
 
 import torch
 
+from ._moments import keys_of
 from ._native import DataError
-from ._storage import local_tensor, parameters_of
+from ._storage import buffers_of, local_tensor, parameters_of
 from .loop import OuterLoop
 
 logger = logging.getLogger("isthmus")
@@ -105,9 +106,16 @@ class Warnings:
             )
 
 
-def restore_own(model: torch.nn.Module, own: Mapping[str, torch.Tensor], file: str) -> None:
+def with_moments(options: dict[str, Any], optimizers: Iterable[Any]) -> None:
+    """Gives the loop the trainer's optimizers, unless the user has or moments of one are not known."""
+    plain = [getattr(optimizer, "optimizer", optimizer) for optimizer in optimizers]  # below accelerate's
+    if "optimizer" not in options and plain and all(keys_of(optimizer) for optimizer in plain):
+        options["optimizer"] = plain
+
+
+def restore_own(model: torch.nn.Module, own: Mapping[str, torch.Tensor], buffers: Sequence[str], file: str) -> None:
     """Gives the model the parameters that its replica had; the trainer has loaded the global ones."""
-    parameters = parameters_of(model)
+    parameters: dict[str, torch.Tensor] = {**parameters_of(model), **buffers_of(model, buffers)}
     if {n: tuple(p.shape) for n, p in parameters.items()} != {n: tuple(v.shape) for n, v in own.items()}:
         raise DataError(f"resume: {file} is of a model with other names or shapes of parameters")
     with torch.no_grad():

@@ -14,7 +14,7 @@ import torch
 from transformers import TrainerCallback
 
 from ._native import ConfigError
-from ._trainers import Lender, Warnings, restore_own
+from ._trainers import Lender, Warnings, restore_own, with_moments
 from .loop import OuterLoop
 
 STATE_FILE = "isthmus.pt"
@@ -48,7 +48,14 @@ class OuterLoopCallback(TrainerCallback):
     # ---- the trainer's events ----
 
     def on_train_begin(
-        self, args: Any, state: Any, control: Any, model: Any = None, lr_scheduler: Any = None, **_: Any
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        model: Any = None,
+        lr_scheduler: Any = None,
+        optimizer: Any = None,
+        **_: Any,
     ) -> None:
         options = dict(self._options)
         if args.world_size > 1 and options.get("group") is None:
@@ -59,7 +66,8 @@ class OuterLoopCallback(TrainerCallback):
         if state.global_step > 0 and not options.get("resume"):
             options["resume"] = self._saved(args, state)
         if isinstance(options.get("resume"), Mapping) and "own" in options["resume"]:
-            restore_own(model, options["resume"]["own"], STATE_FILE)
+            restore_own(model, options["resume"]["own"], options.get("buffers", ()), STATE_FILE)
+        with_moments(options, [] if optimizer is None else [optimizer])
         self.loop = OuterLoop(self._config, model, **options)
         self._lender, self._warnings = Lender(self.loop), Warnings(self.loop)
         self._over, self._tokens_seen = False, state.num_input_tokens_seen

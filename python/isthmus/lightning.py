@@ -20,7 +20,7 @@ else:
         from pytorch_lightning import Callback  # type: ignore[no-redef]
 
 from ._native import ConfigError
-from ._trainers import Lender, Warnings, restore_own
+from ._trainers import Lender, Warnings, restore_own, with_moments
 from .loop import OuterLoop
 
 
@@ -56,7 +56,8 @@ class OuterLoopCallback(Callback):
             options["group"] = torch.distributed.group.WORLD
         if trainer.global_step > 0 and not options.get("resume"):
             options["resume"] = self._saved(trainer)
-            restore_own(pl_module, options["resume"]["own"], "the checkpoint")
+            restore_own(pl_module, options["resume"]["own"], options.get("buffers", ()), "the checkpoint")
+        with_moments(options, trainer.optimizers)
         self.loop = loop = OuterLoop(self._config, pl_module, **options)
         self._lender, self._warnings = Lender(loop), Warnings(loop)
         self._over, self._steps, self._tokens, self._loss = False, trainer.global_step, 0, None

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import weakref
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, TypeVar, Union
 
 import torch
 
 from . import _native
+from ._end import close, close_forgotten
 from ._experiment import experiment_of, placement_of
+from ._moments import Keys, Optimizers, moments_of
 from ._native import ConfigError, ModelFolder
 from ._placement import Placement
 from ._pretrained import saver_of, write_folder
 from ._signals import LeaveOnSigterm
 from ._state import STATE_VERSION, bytes_tensor, restore_master
-from ._storage import Storage, alone, parameters_of
+from ._storage import Storage, alone, buffers_of, parameters_of
 
 Result = TypeVar("Result")
 
@@ -28,7 +29,7 @@ class OuterLoop:
     The constructor joins the run, waits for the other replicas, and returns when the first step may begin. It moves the
     trained parameters of `model` into one flat memory and keeps the `torch.nn.Parameter` objects. So create the loop
     after `model.to()` and after parameters are tied, frozen or loaded; the optimizer may be created before or after it.
-    Buffers and frozen parameters are not shared between replicas.
+    Frozen parameters and buffers, other than those that `buffers` names, are not shared between replicas.
 
     Args:
         config: the experiment in YAML, the same for all (sections `outer`, `network`, `run`).
@@ -40,6 +41,14 @@ class OuterLoop:
         settings: override the config's, for example {"outer.sync_every": 60}.
         fragments: `outer.num_fragments` lists of patterns (`model.layers.0.*`), with each parameter in exactly one. By
             default the numbered layers are strided over all fragments but the last, which gets the rest.
+        buffers: patterns of the module's buffers (`*.running_mean`, `*.running_var`) that change in training and that all
+            replicas are to share: statistics, or the bias of a router of experts. Their outer step is the mean over the
+            replicas. They are of fp32 or bf16.
+        optimizer: the inner optimizer, or several, for replicas that join later: they copy the moments of one that is in the
+            run, and of this replica if it is asked (`join.inner_state: donor`). Give it on all replicas or on none. None:
+            the optimizer of a replica that joins later begins without moments.
+        moment_keys: names of the first and the second moment in the optimizer's state (the second may be None), unless it
+            is an Adam, AdamW, RAdam, Muon or SGD.
         resume: the result of `state_dict` in the earlier run. All replicas resume, from the same step.
         tokens: tokens per inner step, over all ranks of the site: the weight of this replica's contributions. Default:
             `inner.batch` * `data.seq_len` of the config.
@@ -72,6 +81,9 @@ class OuterLoop:
         insecure: bool = False,
         settings: Union[Mapping[str, Any], Sequence[str]] = (),
         fragments: Optional[Sequence[Sequence[str]]] = None,
+        buffers: Sequence[str] = (),
+        optimizer: Optional[Optimizers] = None,
+        moment_keys: Optional[Keys] = None,
         resume: Optional[Mapping[str, Any]] = None,
         tokens: Optional[int] = None,
         quiet: bool = False,
@@ -88,14 +100,19 @@ class OuterLoop:
         self._borrowed = False
         ranks = self._ranks = None if group is None else _ranks_of(group)
         together = ranks.agree if ranks else _alone
-        parameters = together(lambda: parameters_of(model))
+        averaged = together(lambda: buffers_of(model, buffers))
+        parameters = together(lambda: {**parameters_of(model), **averaged})
         self._together = together
         layout = ranks.layout(parameters) if ranks else None
         whole = layout.parameters if layout else parameters
-        self.placement = together(lambda: placement_of(self.experiment, whole, fragments))
+        names = layout.buffers if layout else averaged
+        self.placement = together(lambda: placement_of(self.experiment, whole, names, fragments))
         storage = ranks.storage if ranks else alone
         self._storage: Storage = together(lambda: storage(model, layout or parameters, self.placement))
         together(lambda: restore_master(self._storage, resume))
+        self._moments = together(
+            lambda: moments_of(optimizer, moment_keys, self._storage, self.experiment.joins_with_moments)
+        )
         resumes = ranks.first_says(resume is not None) if ranks else resume is not None
         if resumes and not self._storage.direct and (self._storage.whole or self._storage.sharded):
             # If the master and the model differ, the model is right.
@@ -111,18 +128,22 @@ class OuterLoop:
             raise
         if self._signals:
             self._signals.in_run(self._native.request_leave)
-        self._end = weakref.finalize(self, _leave, self._native, self._signals)
+        if self.synchronous:
+            self._storage.agree_on_buffers()
+        self._end = weakref.finalize(self, close_forgotten, self._native, self._signals)
 
-    def _join(self, resume: Optional[Mapping[str, Any]], quiet: bool, moves: Any = None) -> Any:
+    def _join(self, resume: Optional[Mapping[str, Any]], quiet: bool, moves: Any = None, moments: Any = None) -> Any:
         fetch, store = moves.both if moves else self._storage.moves
         return _native.Replica.join(
             experiment=self.experiment,
             name=self.name,
             tensors=[(n, list(shape), begin) for n, shape, begin in self.placement.tensors],
             fragments=self.placement.fragments,
+            averaged=self.placement.averaged,
             values=self._storage.values,
             fetch=fetch,
             store=store,
+            moments=moments if moves else self._moments,
             waiting=moves.waiting if moves else None,
             resume=None if resume is None else resume["replica"].cpu().numpy().tobytes(),
             torch=torch.__version__,
@@ -135,9 +156,9 @@ class OuterLoop:
         from . import _site
 
         if not ranks.is_first:
-            return _site.OtherRank(ranks, self._storage)
-        first = _site.FirstRank(ranks, self._storage)
-        first.join(lambda moves: self._join(resume, quiet, moves))
+            return _site.OtherRank(ranks, self._storage, self._moments)
+        first = _site.FirstRank(ranks, self._storage, self._moments)
+        first.join(lambda moves, moments: self._join(resume, quiet, moves, moments))
         return first
 
     # ---- training ----
@@ -395,7 +416,7 @@ class OuterLoop:
 
     def _leave_as(self, why: str) -> None:
         self._end.detach()
-        _close(self._native, self._signals, why)
+        close(self._native, self._signals, why)
 
     def _check_own(self) -> None:
         if self._borrowed:
@@ -419,17 +440,3 @@ def _ranks_of(group: Any) -> Any:
     from . import _site  # torch.distributed is not part of every PyTorch
 
     return _site.Ranks(group)
-
-
-def _close(native: Any, signals: Optional[LeaveOnSigterm], why: str) -> None:
-    try:
-        native.close(why)
-    finally:
-        if signals:
-            signals.restore()
-
-
-def _leave(native: Any, signals: Optional[LeaveOnSigterm]) -> None:
-    """Closes a loop that was not closed, at the end of the program or when the loop is deleted."""
-    error = getattr(sys, "last_value", None)
-    _close(native, signals, "" if error is None else f"{type(error).__name__}: {error}")

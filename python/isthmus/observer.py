@@ -9,7 +9,7 @@ import torch
 
 from . import _native
 from ._experiment import experiment_of, placement_of
-from ._storage import whole_parameters_of
+from ._storage import buffers_of, whole_parameters_of
 
 
 class Observer:
@@ -24,8 +24,8 @@ class Observer:
     until the run has begun. It works like `isthmus observe`, but with any model.
 
     Args:
-        config, name, coordinator, site, certs, insecure, settings, fragments: as for `OuterLoop`; config and fragments
-            must be those of the run.
+        config, name, coordinator, site, certs, insecure, settings, fragments, buffers: as for `OuterLoop`; config,
+            fragments and buffers must be those of the run.
         model: has the same names and shapes of parameters as the replicas'. Its values are replaced in place.
 
     Raises:
@@ -45,16 +45,19 @@ class Observer:
         insecure: bool = False,
         settings: Union[Mapping[str, Any], Sequence[str]] = (),
         fragments: Optional[Sequence[Sequence[str]]] = None,
+        buffers: Sequence[str] = (),
     ) -> None:
         addresses = {"coordinator": coordinator, "certs": certs}
         self.experiment = experiment_of(config, name, site, settings, addresses, insecure)
-        self._parameters = whole_parameters_of(model)
-        self.placement = placement_of(self.experiment, self._parameters, fragments)
+        averaged = buffers_of(model, buffers)
+        self._parameters = {**whole_parameters_of(model), **averaged}
+        self.placement = placement_of(self.experiment, self._parameters, averaged, fragments)
         self._native = _native.Observer.join(
             experiment=self.experiment,
             name=name,
             tensors=[(n, list(shape), begin) for n, shape, begin in self.placement.tensors],
             fragments=self.placement.fragments,
+            averaged=self.placement.averaged,
             torch=torch.__version__,
         )
         self._end = weakref.finalize(self, self._native.close)

@@ -97,6 +97,43 @@ Memory::Move move_of(std::optional<nb::callable> callable) {
   };
 }
 
+/// Moments that Python's `Moments` gives and takes (python/isthmus/_moments.py).
+class PythonMoments final : public outer_sync::InnerMoments {
+ public:
+  explicit PythonMoments(nb::object moments) : moments_(shared(std::move(moments))) {}
+
+  [[nodiscard]] std::uint64_t steps() const override {
+    const nb::gil_scoped_acquire acquire;
+    return nb::cast<std::uint64_t>(moments_->attr("steps"));
+  }
+  std::span<const float> first_moment(Range range) override { return given(range, 0); }
+  std::span<const float> second_moment(Range range) override { return given(range, 1); }
+  void set_moments(Range range, std::span<const float> first, std::span<const float> second) override {
+    const nb::gil_scoped_acquire acquire;
+    moments_->attr("take")(range.begin, range.end(), tensor(first), tensor(second));
+  }
+  void set_steps(std::uint64_t steps) override {
+    const nb::gil_scoped_acquire acquire;
+    moments_->attr("set_steps")(steps);
+  }
+
+ private:
+  std::span<const float> given(Range range, int which) {
+    const nb::gil_scoped_acquire acquire;
+    given_ = shared(moments_->attr("give")(range.begin, range.end(), which));
+    const auto values = nb::cast<Values>(*given_);
+    return {values.data(), values.size()};
+  }
+  static nb::object tensor(std::span<const float> values) {
+    const std::size_t size = values.size();
+    return nb::cast(
+        nb::ndarray<nb::pytorch, const float, nb::device::cpu>(values.data(), 1, &size, nb::handle()));
+  }
+
+  std::shared_ptr<nb::object> moments_;
+  std::shared_ptr<nb::object> given_;  ///< keeps the memory of the last span
+};
+
 std::function<void()> call_of(std::optional<nb::callable> callable) {
   if (!callable) return nullptr;
   return [call = shared(*callable)] {
@@ -168,7 +205,8 @@ std::string build_with(const std::string& torch) {
 /// The interpreter owns the result.
 Replica* make_replica(const app::Experiment& experiment, const std::string& name,
                       const std::vector<Tensor>& tensors, const std::vector<Fragment>& fragments,
-                      Values values, std::optional<nb::callable> fetch, std::optional<nb::callable> store,
+                      outer_sync::FragmentId averaged, Values values, std::optional<nb::callable> fetch,
+                      std::optional<nb::callable> store, const nb::object& moments,
                       std::optional<nb::callable> waiting, const std::optional<nb::bytes>& resume,
                       const std::string& torch, const std::string& precision, const std::string& device,
                       bool quiet) {
@@ -182,7 +220,9 @@ Replica* make_replica(const app::Experiment& experiment, const std::string& name
                          .quiet = quiet,
                          .tensors = logged(tensors),
                          .fragments = ranges(fragments),
+                         .averaged = averaged,
                          .memory = Memory(memory, std::move(fetches), move_of(std::move(store))),
+                         .moments = moments.is_none() ? nullptr : std::make_unique<PythonMoments>(moments),
                          .while_waiting =
                              [keep, also = call_of(std::move(waiting))] {
                                run_signal_handlers();
@@ -259,6 +299,7 @@ void add_experiment(nb::module_& m) {
       .def_prop_ro("batch", [](const app::Experiment& e) { return e.inner.batch; })
       .def_prop_ro("sequence_length", [](const app::Experiment& e) { return e.data.seq_len; })
       .def_prop_ro("data_path", [](const app::Experiment& e) { return e.data.path; })
+      .def_prop_ro("joins_with_moments", [](const app::Experiment& e) { return e.join.moments(); })
       .def_prop_ro("folder", [](const app::Experiment& e) { return e.folder().string(); });
   m.def("load", &load, "file"_a, "assignments"_a, "name"_a, "site"_a);
   m.def("model_table", &model_table, "experiment"_a, "vocabulary"_a);
@@ -267,9 +308,10 @@ void add_experiment(nb::module_& m) {
 
 void add_replica(nb::module_& m) {
   nb::class_<Replica>(m, "Replica", "A member of a run, wrapped by isthmus.OuterLoop.")
-      .def_static("join", &make_replica, "experiment"_a, "name"_a, "tensors"_a, "fragments"_a, "values"_a,
-                  "fetch"_a.none(), "store"_a.none(), "waiting"_a.none(), "resume"_a.none(), "torch"_a,
-                  "precision"_a, "device"_a, "quiet"_a, nb::rv_policy::take_ownership)
+      .def_static("join", &make_replica, "experiment"_a, "name"_a, "tensors"_a, "fragments"_a, "averaged"_a,
+                  "values"_a, "fetch"_a.none(), "store"_a.none(), "moments"_a.none(), "waiting"_a.none(),
+                  "resume"_a.none(), "torch"_a, "precision"_a, "device"_a, "quiet"_a,
+                  nb::rv_policy::take_ownership)
       .def("after_step", &Replica::after_step, "loss"_a.none(), "tokens"_a, "samples"_a.none(), Free())
       .def("average_gradients", &average_gradients, "gradients"_a, "tokens"_a, "samples"_a.none())
       .def("next_samples", &Replica::next_samples, "count"_a, "size"_a, Free())
@@ -300,12 +342,13 @@ void add_replica(nb::module_& m) {
 
 Observer* make_observer(const app::Experiment& experiment, const std::string& name,
                         const std::vector<Tensor>& tensors, const std::vector<Fragment>& fragments,
-                        const std::string& torch) {
+                        outer_sync::FragmentId averaged, const std::string& torch) {
   ObserverRequest request{.experiment = experiment,
                           .name = name,
                           .build = build_with(torch),
                           .tensors = logged(tensors),
                           .fragments = ranges(fragments),
+                          .averaged = averaged,
                           .while_waiting = run_signal_handlers};
   const nb::gil_scoped_release release;
   return std::make_unique<Observer>(std::move(request)).release();
@@ -313,8 +356,8 @@ Observer* make_observer(const app::Experiment& experiment, const std::string& na
 
 void add_observer(nb::module_& m) {
   nb::class_<Observer>(m, "Observer", "Follows a run; wrapped by isthmus.Observer.")
-      .def_static("join", &make_observer, "experiment"_a, "name"_a, "tensors"_a, "fragments"_a, "torch"_a,
-                  nb::rv_policy::take_ownership)
+      .def_static("join", &make_observer, "experiment"_a, "name"_a, "tensors"_a, "fragments"_a, "averaged"_a,
+                  "torch"_a, nb::rv_policy::take_ownership)
       .def("next", &Observer::next, Free())
       .def("catch_up", &Observer::catch_up, Free())
       .def("copy_global", &copy_global<Observer>, "out"_a)

@@ -23,7 +23,8 @@ app::Experiment named(app::Experiment experiment, const std::string& name) {
 Observer::Observer(ObserverRequest request)
     : config_(named(std::move(request.experiment), request.name)),
       process_(getpid()),
-      layout_(std::move(request.fragments), static_cast<std::uint64_t>(config_.outer.chunk_elements)),
+      layout_(std::move(request.fragments), static_cast<std::uint64_t>(config_.outer.chunk_elements),
+              request.averaged),
       // The temporary exists until the follower and its threads are created.
       follower_((WithoutSignals(), config_), layout_, std::move(request.while_waiting)) {
   auto hello = app::hello_of(config_, request.name, request.build);

@@ -21,6 +21,7 @@ struct ObserverRequest {
   std::string build;  ///< of the observing program, for messages about different builds
   std::vector<outer_sync::log::LoggedTensor> tensors;  ///< in buffer order
   std::vector<outer_sync::Range> fragments;
+  outer_sync::FragmentId averaged = 0;  ///< the last fragments, which hold buffers
   std::function<void()> while_waiting;
 };
 

@@ -59,7 +59,8 @@ Replica::Replica(ReplicaRequest request)
       quiet_(request.quiet),
       process_(getpid()),
       tensors_(std::move(request.tensors)),
-      layout_(std::move(request.fragments), static_cast<std::uint64_t>(config_.outer.chunk_elements)),
+      layout_(std::move(request.fragments), static_cast<std::uint64_t>(config_.outer.chunk_elements),
+              request.averaged),
       model_(outer_sync::fingerprint_of(tensors_, layout_)),
       folder_(app::replica_folder(config_, name_, request.resume.has_value())),
       lock_(folder_, app::patience_with_the_killed),
@@ -67,11 +68,13 @@ Replica::Replica(ReplicaRequest request)
       records_(config_, folder_, trace_, gathered_, app::TrainingRecords::Pace::when_due,
                [this](const std::string& text) { say(text); }),
       memory_(std::move(request.memory)),
+      moments_(std::move(request.moments)),
       // The temporary exists until the node and its threads are created.
       member_((WithoutSignals(),
                std::make_unique<app::NodeMembership>(
                    config_, layout_, trace_,
-                   outer_sync::MemberOptions{.records = gathered_,
+                   outer_sync::MemberOptions{.moments = moments_ != nullptr,
+                                             .records = gathered_,
                                              .while_waiting =
                                                  [this, also = std::move(request.while_waiting)] {
                                                    if (also) also();
@@ -89,6 +92,7 @@ Replica::Replica(ReplicaRequest request)
                     .folder = folder_,
                     .records = gathered_},
                    *this) {
+  if (moments_) participant_.outer().share_moments(*moments_);
   records_.serve(node_, name_, [this](const std::string& text) { say(text); });
   for (const auto& note : config_.outer.notes()) say(note);
   if (!config_.outer.log.empty())

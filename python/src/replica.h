@@ -16,6 +16,7 @@
 #include "isthmus/base/archive.h"
 #include "isthmus/base/samples.h"
 #include "isthmus/base/trace.h"
+#include "isthmus/outer_sync/engine/inner_moments.h"
 #include "isthmus/outer_sync/engine/outer_loop.h"
 #include "isthmus/outer_sync/net/member/member_node.h"
 #include "participant/participant.h"
@@ -54,7 +55,9 @@ struct ReplicaRequest {
   bool quiet = false;
   std::vector<outer_sync::log::LoggedTensor> tensors;  ///< in buffer order
   std::vector<outer_sync::Range> fragments;
-  Memory memory;  ///< as long as the layout's buffer; padding is zero
+  outer_sync::FragmentId averaged = 0;                ///< the last fragments, which hold buffers
+  Memory memory;                                      ///< as long as the layout's buffer; padding is zero
+  std::unique_ptr<outer_sync::InnerMoments> moments;  ///< null: not shared with replicas that join
   std::function<void()> while_waiting;
   std::optional<Bytes> resume;  ///< result of `save`
   std::string precision, device;
@@ -158,6 +161,7 @@ class Replica final : private app::TrainingHooks {
   Trace trace_;
   app::TrainingRecords records_;
   Memory memory_;
+  std::unique_ptr<outer_sync::InnerMoments> moments_;
   std::unique_ptr<app::NodeMembership> member_;  ///< moved into the participant
   outer_sync::MemberNode& node_;
   app::Participant participant_;

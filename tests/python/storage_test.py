@@ -193,7 +193,7 @@ def test_a_model_of_the_config_lies_as_the_cpp_worker_has_it(tmp_path, settings,
     tensors, ranges = _native.model_table(experiment, 96)
     # In another order than the buffer, like the norms of Hugging Face's modules.
     mine = module_of(sorted((name, shape) for name, shape, _ in tensors))
-    placement = placement_of_experiment(experiment, parameters_of(mine))
+    placement = placement_of_experiment(experiment, parameters_of(mine), ())
     assert placement.tensors == [(name, tuple(shape), begin) for name, shape, begin in tensors]
     assert placement.fragments == ranges
     isthmus.initial_parameters(config, mine)

@@ -138,14 +138,14 @@ def test_a_replicas_own_parameters_are_restored_in_place_and_into_shards(tmp_pat
     own = {"weight": torch.arange(6.0).view(3, 2), "bias": torch.ones(3)}
     model = torch.nn.Linear(2, 3)
     before = model.weight
-    restore_own(model, own, "isthmus.pt")
+    restore_own(model, own, (), "isthmus.pt")
     assert model.weight is before and torch.equal(model.weight, own["weight"])
     with pytest.raises(isthmus.DataError, match="isthmus.pt is of a model with other names or shapes"):
-        restore_own(torch.nn.Linear(2, 4), own, "isthmus.pt")
+        restore_own(torch.nn.Linear(2, 4), own, (), "isthmus.pt")
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         sharded = fully_shard(torch.nn.Linear(2, 3), mesh=torch.distributed.init_device_mesh("cpu", (1,)))
-        restore_own(sharded, own, "isthmus.pt")
+        restore_own(sharded, own, (), "isthmus.pt")
         assert torch.equal(sharded.weight.full_tensor(), own["weight"])
     finally:
         torch.distributed.destroy_process_group()

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/log/fingerprint.h"
 
 namespace isthmus::outer_sync {
 namespace {
@@ -41,6 +42,18 @@ TEST(FragmentLayout, RefusesWhatIsNoLayout) {
   EXPECT_THAT(layout_refusal({{0, 4}, {4, 0}}, 4), HasSubstr("fragment 1 is empty"));
   EXPECT_THAT(layout_refusal({{0, 4}, {3, 4}}, 4), HasSubstr("fragment 1 is overlapping"));
   EXPECT_THAT(layout_refusal({{8, 4}, {0, 4}}, 4), HasSubstr("fragment 1 is overlapping"));
+}
+
+TEST(FragmentLayout, TheLastFragmentsMayOnlyBeAveraged) {
+  const FragmentLayout layout({{0, 4}, {4, 4}, {8, 4}}, 4, 1);
+  EXPECT_FALSE(layout.averages(0) || layout.averages(1));
+  EXPECT_TRUE(layout.averages(2));
+  EXPECT_FALSE(FragmentLayout({{0, 4}}, 4).averages(0));
+  EXPECT_THROW(FragmentLayout({{0, 4}}, 4, 1), Error);
+  const auto digest = [](FragmentId averaged) {
+    return fingerprint_of({}, FragmentLayout({{0, 4}, {4, 4}}, 4, averaged));
+  };
+  EXPECT_NE(digest(0), digest(1)) << "replicas that disagree about it must not train together";
 }
 
 TEST(FragmentLayout, ChunksLargerThanAnyFragmentGiveOneEach) {

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <optional>
 #include <set>
 
 #include "algorithm2.h"
@@ -347,6 +348,31 @@ TEST(OuterLoop, ErrorFeedbackLosesNothingInTheLongRun) {
     } else {
       EXPECT_EQ(moved, 0) << "this case no longer shows what error feedback is for";
     }
+  }
+}
+
+// ---- fragments that are only averaged ----
+
+TEST(OuterLoop, TheLastFragmentIsOnlyAveragedIfTheLayoutSaysSo) {
+  for (const auto alpha : {std::optional<double>(0.5), std::optional<double>()}) {
+    const auto config = config_of(3, 6, 2, alpha);
+    auto averaging = config;
+    averaging.optimizer = {.lr = 1, .momentum = 0, .nesterov = config.optimizer.nesterov};
+    const auto parameters = layout_of(3);
+    const auto ranges = parameters.fragments();
+    const FragmentLayout layout({ranges.begin(), ranges.end()}, 16, 1);
+    Replicas mixed(config, layout, 3, random_step), plain(averaging, parameters, 3, random_step);
+    mixed.train(20);
+    plain.train(20);
+    const auto values = [](Replicas& replicas, FragmentId p) {
+      const auto& range = replicas.layout().fragment(p);
+      const auto& all = replicas.at(0).globals.back();
+      return std::vector<float>(all.begin() + static_cast<std::ptrdiff_t>(range.begin),
+                                all.begin() + static_cast<std::ptrdiff_t>(range.end()));
+    };
+    EXPECT_EQ(values(mixed, 2), values(plain, 2));
+    EXPECT_NE(values(mixed, 1), values(plain, 1)) << "the others have momentum";
+    EXPECT_EQ(mixed.at(0).loop.global_hash(), mixed.at(2).loop.global_hash());
   }
 }
 

@@ -96,6 +96,7 @@ def train(rank, more, options):
         use_distributed_sampler=False,
     )
     trainer.fit(module, data_of(name, 4 // more.ranks), data_of("held-out", 4), ckpt_path=more.load)
+    assert callback.loop._moments is not None  # a replica that joins late gets them
     left, final = copy_of(module), callback.loop.global_values()
     if rank == 0:
         files = {file.name: torch.load(file, weights_only=True) for file in folder.iterdir()}

@@ -111,6 +111,7 @@ def train(rank, more, options):
         callbacks=[callback, probe],
     )
     trainer.train(resume_from_checkpoint=more.load)
+    assert callback.loop._moments is not None  # a replica that joins late gets them
     left, final = copy_of(model), callback.loop.global_values()
     evaluated = list(probe.evaluated)
     loss = trainer.evaluate()["eval_loss"]

@@ -29,15 +29,18 @@ class FragmentLayout {
  public:
   FragmentLayout() = default;
   /// `chunk_elements` must be a multiple of the codec's block size, so that no chunk boundary splits a block;
-  /// it is not rounded here. Throws Error(config) for an empty fragment, overlapping fragments or a zero
-  /// `chunk_elements`.
-  FragmentLayout(std::vector<Range> fragments, std::uint64_t chunk_elements);
+  /// it is not rounded here. The last `averaged` fragments hold values that no optimizer trains. Throws
+  /// Error(config) for an empty fragment, overlapping fragments or a zero `chunk_elements`.
+  FragmentLayout(std::vector<Range> fragments, std::uint64_t chunk_elements, FragmentId averaged = 0);
 
   [[nodiscard]] std::span<const Range> fragments() const { return fragments_; }
   [[nodiscard]] FragmentId fragment_count() const { return static_cast<FragmentId>(fragments_.size()); }
   [[nodiscard]] ChunkId chunk_count() const { return static_cast<ChunkId>(chunks_.size()); }
   [[nodiscard]] const Range& fragment(FragmentId p) const { return fragments_.at(p); }
   [[nodiscard]] const Range& chunk(ChunkId k) const { return chunks_.at(k); }
+  /// Whether the outer step only averages this fragment: learning rate 1 and no momentum.
+  [[nodiscard]] bool averages(FragmentId p) const { return p + averaged_ >= fragment_count(); }
+  [[nodiscard]] FragmentId averaged_fragments() const { return averaged_; }
   /// Chunks [first, last) of a fragment.
   struct ChunkSpan {
     ChunkId first, last;
@@ -61,6 +64,7 @@ class FragmentLayout {
  private:
   std::vector<Range> fragments_;
   std::uint64_t chunk_elements_ = 0;
+  FragmentId averaged_ = 0;
   std::vector<Range> chunks_;
   std::vector<ChunkId> first_chunk_;
   std::vector<FragmentId> fragment_of_;

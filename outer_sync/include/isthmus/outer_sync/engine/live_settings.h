@@ -16,8 +16,8 @@ namespace isthmus::outer_sync {
 
 class LiveSettings {
  public:
-  /// `config` must be resolved. The exchange must outlive this object.
-  LiveSettings(const OuterConfig& config, FragmentId fragments, RoundExchange& exchange);
+  /// `config` must be resolved. The layout and the exchange must outlive this object.
+  LiveSettings(const OuterConfig& config, const FragmentLayout& layout, RoundExchange& exchange);
 
   [[nodiscard]] const OuterConfig& base() const { return config_; }
   [[nodiscard]] const OuterConfig& at(std::uint64_t step) const { return timeline_.at(step); }
@@ -45,6 +45,7 @@ class LiveSettings {
  private:
   void plan(const protocol::Settings& settings);
 
+  const FragmentLayout& layout_;
   RoundExchange& exchange_;
   OuterConfig config_;
   protocol::Settings settings_;
