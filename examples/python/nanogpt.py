@@ -5,6 +5,9 @@ isthmus launch examples/python/nanogpt.yaml        # a coordinator and two of th
 or by hand `isthmus coordinator examples/python/nanogpt.yaml --listen 127.0.0.1:7000`, and for each replica
 
 python examples/python/nanogpt.py --config examples/python/nanogpt.yaml --coordinator 127.0.0.1:7000 --name replica-0
+
+Each replica writes its checkpoints to runs/nanogpt/NAME, and the global parameters of the end to model.pt there.
+`isthmus launch --resume runs/nanogpt` continues from the newest checkpoints.
 """
 
 import argparse
@@ -63,6 +66,12 @@ def read(folder, limit=8_000_000):
     return torch.frombuffer(text[:limit], dtype=torch.uint8)
 
 
+def batch_at(loop, text, rank=0):
+    """The batch of the next step. Each replica, and each rank of one, draws its own."""
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{loop.name} {rank} {loop.step}".encode()))
+    return batch_of(text, generator, loop.experiment.batch, loop.experiment.sequence_length)
+
+
 def batch_of(text, generator, batch, length):
     at = torch.randint(len(text) - length - 1, (batch,), generator=generator).tolist()
     rows = torch.stack([text[i : i + length + 1] for i in at]).long()
@@ -86,23 +95,35 @@ def evaluate(loop, heldout):
     return (sum(losses) / tokens).item()
 
 
+def newest_checkpoint(folder):
+    """The checkpoint of the last step."""
+    return max(folder.glob("checkpoint-*"), key=lambda path: int(path.stem.split("-")[1]))
+
+
 def main():
     options, rest = isthmus.worker_arguments()
-    options.pop("resume")
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=1)
-    torch.set_num_threads(parser.parse_args(rest).threads)
+    parser.add_argument("--output", default="runs/nanogpt", help="folder of checkpoints and models")
+    more = parser.parse_args(rest)
+    torch.set_num_threads(more.threads)
 
     torch.manual_seed(1)  # all replicas start with the same parameters
     model = GPT()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
-    with isthmus.OuterLoop(model=model, **options) as loop:
+    folder = pathlib.Path(more.output) / options["name"]
+    folder.mkdir(parents=True, exist_ok=True)
+    if options["resume"]:
+        state = torch.load(newest_checkpoint(folder), weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        options["resume"] = state["loop"]
+    with isthmus.OuterLoop(model=model, optimizer=optimizer, **options) as loop:
         text = read(loop.experiment.data_path)
         train, heldout = text[: -len(text) // 20], text[-len(text) // 20 :]
-        generator = torch.Generator().manual_seed(zlib.crc32(loop.name.encode()))  # each replica draws its own batches
         running = loop.running
         while running:
-            ids, targets = batch_of(train, generator, loop.experiment.batch, loop.experiment.sequence_length)
+            ids, targets = batch_at(loop, train)
             loss = loss_of(model, ids, targets)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -111,6 +132,11 @@ def main():
             running = loop.after_step(loss)
             if loop.wants_evaluation:
                 print(f"step {loop.step}: {evaluate(loop, heldout):.4f} nats per byte", flush=True)
+            if loop.wants_checkpoint:
+                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loop": loop.state_dict()}
+                torch.save(state, folder / f"checkpoint-{loop.step}.pt")
+        with loop.global_parameters():
+            torch.save(model.state_dict(), folder / "model.pt")
 
 
 if __name__ == "__main__":

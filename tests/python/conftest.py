@@ -30,7 +30,8 @@ class Run:
     """A run in a folder: config, coordinator and workers."""
 
     def __init__(self, folder, build, cpp, nursery):
-        self.folder, self.build, self.cpp, self.nursery = folder, pathlib.Path(build), pathlib.Path(cpp), nursery
+        self.folder, self.nursery = folder, nursery
+        self.build, self.cpp = pathlib.Path(build).resolve(), pathlib.Path(cpp).resolve()
         self.processes = {}
         self.config = folder / "experiment.yaml"
         self.address = None
