@@ -7,11 +7,15 @@ from typing import Any, Mapping, Optional
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import distribute_tensor
 
 from ._native import ConfigError
 from ._placement import Placement
 from ._storage import Storage, keep_known, local_tensor, reshard
+
+try:
+    from torch.distributed.tensor import distribute_tensor
+except ImportError:  # before torch 2.5
+    from torch.distributed._tensor import distribute_tensor
 
 Tensor = torch.Tensor
 

@@ -39,7 +39,7 @@ def parameters_of(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
         name = plain_name(name)
         if not parameter.requires_grad:
             continue
-        if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
+        if torch.nn.parameter.is_lazy(parameter):
             raise ConfigError(f"parameter {name} has no shape yet: run the model once before the loop is made")
         if not parameter.is_floating_point() or parameter.dtype not in (torch.float32, torch.bfloat16):
             raise ConfigError(f"parameter {name} has dtype {parameter.dtype}; expected torch.float32 or torch.bfloat16")

@@ -122,7 +122,7 @@ def restore_own(model: torch.nn.Module, own: Mapping[str, torch.Tensor], buffers
         for name, parameter in parameters.items():
             value, mesh = own[name], getattr(parameter, "device_mesh", None)
             if mesh is not None:
-                from torch.distributed.tensor import distribute_tensor
+                from ._sharded import distribute_tensor
 
                 value = value.to(device=mesh.device_type, dtype=parameter.dtype)
                 value = local_tensor(distribute_tensor(value, mesh, parameter.placements))  # type: ignore[attr-defined]

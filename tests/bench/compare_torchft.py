@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Compares training over a wide-area link with torchft's DiLoCo (0.2, Gloo, fp32), side by side.
+"""Compares training over a wide-area link with torchft's DiLoCo (0.2, Gloo, fp32), and with data parallelism.
 
-tests/bench/compare_torchft.py --out DIR [--rate 100Mbps] [--rtt 80ms] [--steps 600] [--sync-every 20] [--kill STEP]
+tests/bench/compare_torchft.py --out DIR [--systems data_parallel torchft isthmus] [--rate 100Mbps] [--rtt 80ms]
+    [--steps 600] [--sync-every 20] [--kill STEP]
 
 Needs root, the release build with the Python binding, and torchft: `pip install torchft==0.2.0` into .venv. Two sites of
 a lab (tests/wan_lab) train the GPT of examples/python/nanogpt.py on one core each, with the same batches and inner
 optimizer. torchft runs DiLoCo with its usual outer optimizer (Nesterov, learning rate 0.7, momentum 0.9), since it
-quantises on GPUs only; isthmus runs its defaults with the same interval. --kill ends site-2 with SIGKILL at that step
+quantises on GPUs only; isthmus runs its defaults with the same interval; data_parallel is DistributedDataParallel over
+Gloo, which averages the gradients of each step. --kill ends site-2 with SIGKILL at that step
 and starts it again at once. Prints a table in Markdown: the loss of the global parameters, the seconds until site-1 has
 reached the loss that all reach, its share of time spent computing, and what a site has sent.
 """
@@ -28,6 +30,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 LAB, PROGRAM = ROOT / "tests/wan_lab/lab", ROOT / "build/release/isthmus-coordinator"
 PYTHON = ROOT / ".venv/bin/python"
 SITES = ("site-1", "site-2")
+SYSTEMS = ("data_parallel", "torchft", "isthmus")
 LIGHTHOUSE = "from torchft._torchft import lighthouse_main; lighthouse_main()"
 
 
@@ -89,6 +92,8 @@ def run_system(system, lab, options):
         serve = ["--bind", "0.0.0.0:29510", "--min_replicas", "1", "--join_timeout_ms", "10000"]
         (out / "lighthouse.py").write_text(LIGHTHOUSE)
         lab.start("site-1", "lighthouse", PYTHON, out / "lighthouse.py", *serve)
+    elif system == "data_parallel":
+        coordinator = f"{addresses['site-1']}:29511"
     else:
         coordinator = f"{addresses['site-1']}:7000"
         config = out / "experiment.yaml"
@@ -161,6 +166,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="a new folder")
     parser.add_argument("--data", default=str(ROOT / ".venv/corpus"), help="folder of *.h files")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=["torchft", "isthmus"])
     parser.add_argument("--rate", default="100Mbps")
     parser.add_argument("--rtt", default="80ms")
     parser.add_argument("--steps", type=int, default=600)
@@ -178,7 +184,7 @@ def main():
             lab.end()
         (lab.out / "sent.json").write_text(json.dumps(sent))
         return
-    results = [measure(system, options) for system in ("torchft", "isthmus")]
+    results = [measure(system, options) for system in options.systems]
     target = max(result["curve"][-1][2] for result in results)
     print(f"| system | loss | seconds | to a loss of {target:.3f} | computing | sent per site |")
     print("| --- | --- | --- | --- | --- | --- |")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One site of compare_torchft.py: trains examples/python/nanogpt.py's GPT with torchft's DiLoCo or with isthmus.
+"""One site of compare_torchft.py: trains examples/python/nanogpt.py's GPT with one of three systems.
 
 Writes to --out/NAME.jsonl a line for each step, with the seconds that the site has computed, and the global parameters
 of every --every steps to --out/NAME-STEP.pt.
@@ -59,11 +59,15 @@ class Site:
         return time.monotonic() - begin
 
     def record(self, number):
-        line = {"step": number, "time": time.time(), "computed": self.computed}
-        print(json.dumps(line), file=self.records, flush=True)
+        self.line = {"step": number, "time": time.time(), "computed": self.computed}
+        print(json.dumps(self.line), file=self.records, flush=True)
 
-    def save(self, number):
-        values = {name: parameter.detach().clone() for name, parameter in self.model.named_parameters()}
+    def amend(self):
+        """Writes the last record once more, with `computed` as it is now."""
+        print(json.dumps({**self.line, "computed": self.computed}), file=self.records, flush=True)
+
+    def save(self, number, model=None):
+        values = {name: parameter.detach().clone() for name, parameter in (model or self.model).named_parameters()}
         torch.save(values, self.options.out / f"{self.options.name}-{number}.pt")
 
 
@@ -141,9 +145,34 @@ def train_torchft(site):
     manager.shutdown(wait=False)
 
 
+def train_data_parallel(site):
+    """PyTorch's DistributedDataParallel over Gloo, which sums fp32 gradients while the backward pass runs."""
+    options, first = site.options, site.options.name == "site-1"
+    host, port = options.coordinator.rsplit(":", 1)
+    store = torch.distributed.TCPStore(host, int(port), 2, is_master=first)
+    torch.distributed.init_process_group("gloo", store=store, rank=0 if first else 1, world_size=2)
+    plain = site.model
+    site.model = torch.nn.parallel.DistributedDataParallel(plain)
+    site.record(0)
+    took = []
+    for number in range(1, options.steps + 1):
+        site.step(number)
+        took.append(site.update())
+        site.record(number)
+        if number % options.every == 0:
+            site.save(number, plain)
+    # Computing cannot be told from waiting in those steps: measure steps that send nothing, after the last one.
+    site.computed = 0.0
+    with site.model.no_sync():
+        for number in range(options.steps + 1, options.steps + 11):
+            site.step(number)
+    site.computed = site.computed / 10 * options.steps + sum(took)
+    site.amend()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("system", choices=["isthmus", "torchft"])
+    parser.add_argument("system", choices=["isthmus", "torchft", "data_parallel"])
     parser.add_argument("--name", required=True)
     parser.add_argument("--address", required=True, help="of this site")
     parser.add_argument("--coordinator", required=True, help="HOST:PORT of the coordinator or the lighthouse")
@@ -155,7 +184,8 @@ def main():
     parser.add_argument("--config", help="experiment of isthmus")
     parser.add_argument("--certs", help="certificates of isthmus")
     options = parser.parse_args()
-    {"isthmus": train_isthmus, "torchft": train_torchft}[options.system](Site(options))
+    systems = {"isthmus": train_isthmus, "torchft": train_torchft, "data_parallel": train_data_parallel}
+    systems[options.system](Site(options))
 
 
 if __name__ == "__main__":

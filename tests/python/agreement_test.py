@@ -34,8 +34,8 @@ def test_global_parameters_are_those_of_plain_pytorch_over_twenty_rounds(run, al
     for name in NAMES:
         run.start_worker(name, "train.py", "--record", f"{name}.pt")
     run.finish()
-    recorded = torch.load(run.folder / "eu.pt")
-    for mine, others in zip(recorded, torch.load(run.folder / "us.pt")):
+    recorded = torch.load(run.folder / "eu.pt", weights_only=True)
+    for mine, others in zip(recorded, torch.load(run.folder / "us.pt", weights_only=True)):
         assert all(torch.equal(mine[name], others[name]) for name in mine)
 
     models = [toy.Model() for _ in NAMES]

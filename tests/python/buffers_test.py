@@ -3,6 +3,7 @@
 import subprocess
 
 import pytest
+import shards_on_cpu
 import torch
 
 import isthmus
@@ -52,6 +53,8 @@ def test_its_rounds_are_logged_and_replayed(run, pytestconfig):
 
 @pytest.mark.parametrize("ranks", ["ddp", "fsdp"])
 def test_a_site_of_two_ranks_has_the_buffers_of_its_first_one(run, ranks):
+    if ranks == "fsdp":
+        shards_on_cpu.need()
     site = ("--ranks", ranks, "--store", run.folder / "store")
     values, steps = grow(run, {"warmup_steps": 4, "warmup_codec": "fp32"}, us=site)
     assert torch.equal(values["grown"], torch.full((70,), 2.0 * steps))
@@ -60,6 +63,19 @@ def test_a_site_of_two_ranks_has_the_buffers_of_its_first_one(run, ranks):
 def test_a_model_in_another_format_keeps_its_buffers_in_fp32(run):
     values, steps = grow(run, {}, us=("--dtype", "bfloat16"), eu=("--dtype", "bfloat16"))
     assert torch.equal(values["grown"], torch.full((70,), 2.0 * steps))
+
+
+def test_an_observer_has_them_too(run):
+    run.write_config(run={"steps": 24})
+    run.start_coordinator()
+    run.start_worker("watch", "watch.py", "--buffers", "gro*")
+    run.wait_for("coordinator", "watch observes the run")
+    for name, growth in (("eu", 1), ("us", 3)):
+        run.start_worker(name, "buffers.py", "--growth", growth)
+    run.finish()
+    step, hash_of_all, values = torch.load(run.folder / "seen.pt", weights_only=True)[-1]
+    assert step == "end" and hash_of_all == run.report("eu")["global_hash"]
+    assert torch.equal(values["grown"], torch.full((70,), 48.0)) and not values["own"].any()
 
 
 class Normed(torch.nn.Module):

@@ -4,6 +4,7 @@ import subprocess
 import time
 
 import pytest
+import shards_on_cpu
 import torch
 
 
@@ -34,6 +35,7 @@ def test_no_rank_waits_for_a_first_one_that_has_failed(run):
 
 
 def start_site(run, name, *arguments):
+    shards_on_cpu.need()
     run.start_worker(name, "fsdp.py", "--store", run.folder / f"{name}.store", "--values", run.folder / name, *arguments)
 
 

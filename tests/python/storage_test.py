@@ -204,7 +204,8 @@ def test_a_model_of_the_config_lies_as_the_cpp_worker_has_it(tmp_path, settings,
 
 
 def test_what_hides_or_splits_parameters_is_refused(tmp_path):
-    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    from shards import fully_shard
+    from torch.distributed.fsdp import FullyShardedDataParallel
 
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:

@@ -139,8 +139,9 @@ void GatheredFolders::append_metrics(Place& place, const std::string& member, co
   if (parsed.is_discarded()) return;
   const auto size = place.metrics->size() + place.curves->size();
   if (size + line.size() + Curves::max_bytes_of_line < limit_ / 4 * 3) {
-    append_to(*place.metrics, line);
-    return add_to_curves(place, parsed);
+    // The curves first: the member sends a line again that the file lacks after a kill between the two.
+    add_to_curves(place, parsed);
+    return append_to(*place.metrics, line);
   }
   if (!std::exchange(place.metrics_are_full, true))
     say_(

@@ -8,7 +8,6 @@ import argparse
 import torch
 import torch.multiprocessing
 import toy
-from torch.distributed.fsdp import fully_shard
 
 import isthmus
 
@@ -37,6 +36,8 @@ def train(rank, options, more):
         torch.distributed.init_process_group("gloo", init_method=f"file://{more.store}", rank=rank, world_size=2)
         group = torch.distributed.group.WORLD
         if more.ranks == "fsdp":
+            from shards import fully_shard
+
             fully_shard(model)
         else:
             model = torch.nn.parallel.DistributedDataParallel(model)

@@ -10,8 +10,8 @@ import toy
 import torch
 import torch.distributed.checkpoint
 import torch.multiprocessing
+from shards import fully_shard
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.fsdp import fully_shard
 
 import isthmus
 

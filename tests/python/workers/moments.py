@@ -11,7 +11,6 @@ import time
 import torch
 import torch.multiprocessing
 import toy
-from torch.distributed.fsdp import fully_shard
 
 import isthmus
 
@@ -61,6 +60,8 @@ def train(rank, options, more):
         torch.distributed.init_process_group("gloo", init_method=f"file://{more.store}", rank=rank, world_size=2)
         group = torch.distributed.group.WORLD
         if more.ranks == "fsdp":
+            from shards import fully_shard
+
             for layer in model.layers:
                 fully_shard(layer)
             fully_shard(model)

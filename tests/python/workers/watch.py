@@ -2,6 +2,7 @@
 
 import argparse
 
+import buffers
 import toy
 import torch
 
@@ -15,16 +16,23 @@ parser.add_argument("--certs")
 parser.add_argument("--seen", default="seen.pt")
 parser.add_argument("--width", type=int, default=24)
 parser.add_argument("--newest", action="store_true", help="take the newest parameters and leave")
+parser.add_argument("--buffers", nargs="*", default=[], help="patterns: follows the model of buffers.py")
 options = parser.parse_args()
 
-model = toy.Model(width=options.width)
+model = buffers.Model(0, torch.float32) if options.buffers else toy.Model(width=options.width)
 with isthmus.Observer(
-    options.config, model, name=options.name, coordinator=options.coordinator, certs=options.certs
+    options.config,
+    model,
+    name=options.name,
+    coordinator=options.coordinator,
+    certs=options.certs,
+    buffers=options.buffers,
 ) as watch:
     seen = []
 
     def look(step):
-        values = {name: value.detach().clone() for name, value in model.named_parameters()}
+        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        values = {name: value.detach().clone() for name, value in tensors.items()}
         seen.append((step, watch.global_hash, values))
 
     if options.newest:
