@@ -161,7 +161,7 @@ def train_data_parallel(site):
         site.record(number)
         if number % options.every == 0:
             site.save(number, plain)
-    # Computing cannot be told from waiting in those steps: measure steps that send nothing, after the last one.
+    # Those steps compute while they wait: measure steps that send nothing, after the last one.
     site.computed = 0.0
     with site.model.no_sync():
         for number in range(options.steps + 1, options.steps + 11):

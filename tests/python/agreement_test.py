@@ -19,10 +19,6 @@ import isthmus._placement as placement  # noqa: E402
 NAMES = ("eu", "us")
 
 
-def hash_said(run, name):
-    return run.log(name).split()[-1]
-
-
 @pytest.mark.parametrize("alpha", [0.5, None], ids=["alpha", "carry"])
 def test_global_parameters_are_those_of_plain_pytorch_over_twenty_rounds(run, alpha):
     every, delay, steps = 6, 2, 42
@@ -88,7 +84,7 @@ def hash_of(run, kinds, steps):
         else:
             run.start(name, [run.cpp / "table_worker", run.config, run.address, name, job])
     run.finish()
-    hashes = {hash_said(run, name) for name in NAMES}
+    hashes = {run.hash_of(name) for name in NAMES}
     assert len(hashes) == 1 and run.report("eu")["global_hash"] in hashes
     run.processes.clear()
     return hashes.pop()

@@ -3,7 +3,6 @@
 import subprocess
 
 import pytest
-import shards_on_cpu
 import torch
 
 import isthmus
@@ -53,8 +52,6 @@ def test_its_rounds_are_logged_and_replayed(run, pytestconfig):
 
 @pytest.mark.parametrize("ranks", ["ddp", "fsdp"])
 def test_a_site_of_two_ranks_has_the_buffers_of_its_first_one(run, ranks):
-    if ranks == "fsdp":
-        shards_on_cpu.need()
     site = ("--ranks", ranks, "--store", run.folder / "store")
     values, steps = grow(run, {"warmup_steps": 4, "warmup_codec": "fp32"}, us=site)
     assert torch.equal(values["grown"], torch.full((70,), 2.0 * steps))

@@ -104,6 +104,11 @@ class Run:
     def log(self, name):
         return (self.folder / f"{name}.log").read_text()
 
+    def hash_of(self, name):
+        """The global hash that a worker has printed."""
+        (found,) = [line.split()[1] for line in self.log(name).splitlines() if line.startswith("hash ")]
+        return found
+
     def wait_for(self, name, text):
         """Waits until the output of a process contains `text`."""
         for _ in range(LIMIT * 20):

@@ -1,7 +1,6 @@
 """A replica that joins a run copies the moments of the inner optimizer from another."""
 
 import pytest
-import shards_on_cpu
 import torch
 
 import isthmus
@@ -50,8 +49,6 @@ def test_if_fragments_cut_tensors(run):
 @pytest.mark.parametrize("ranks", ["ddp", "fsdp"])
 @pytest.mark.parametrize("way", ["joins", "gives"])
 def test_of_a_site_of_two_ranks(run, ranks, way):
-    if ranks == "fsdp":
-        shards_on_cpu.need()
     name = {"joins": "us", "gives": "eu"}[way]
     check(*join_late(run, **{way: ("--ranks", ranks, "--store", run.folder / f"{name}.store")}))
 

@@ -4,7 +4,6 @@ import subprocess
 import time
 
 import pytest
-import shards_on_cpu
 import torch
 
 
@@ -18,7 +17,7 @@ def start(run, *arguments, **outer):
 def test_all_ranks_of_all_sites_end_with_the_same_parameters(run):
     start(run, warmup_steps=3, warmup_codec="fp32")
     run.finish()
-    hashes = {run.log(name).split("hash ")[-1].split()[0] for name in ("eu", "us")}
+    hashes = {run.hash_of(name) for name in ("eu", "us")}
     assert len(hashes) == 1
     assert run.report("eu")["rounds"] > 0
 
@@ -35,7 +34,6 @@ def test_no_rank_waits_for_a_first_one_that_has_failed(run):
 
 
 def start_site(run, name, *arguments):
-    shards_on_cpu.need()
     run.start_worker(name, "fsdp.py", "--store", run.folder / f"{name}.store", "--values", run.folder / name, *arguments)
 
 
@@ -51,7 +49,7 @@ def start_sharded(run, *arguments, steps=24, **outer):
 
 def hash_of_all(run):
     run.finish()
-    hashes = {run.log(name).split("\nhash ")[-1].split()[0] for name in ("eu", "us")}
+    hashes = {run.hash_of(name) for name in ("eu", "us")}
     run.processes.clear()
     assert len(hashes) == 1
     return hashes.pop()

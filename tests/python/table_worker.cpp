@@ -99,7 +99,7 @@ int run(const std::string& config, const std::string& coordinator, const std::st
     participant.made({.tokens = job.at("tokens")});
   }
   participant.close();
-  fmt::print("{}\n", participant.final_hash().value().hex());
+  fmt::print("hash {}\n", participant.final_hash().value().hex());
   return 0;
 }
 

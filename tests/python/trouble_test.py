@@ -125,7 +125,7 @@ def test_a_newcomer_takes_the_state_and_ends_with_the_same_hash(run):
     run.wait_for("ap", "\nstep ")
     run.interrupt("coordinator")
     run.finish("eu", "us", "ap")
-    hashes = {run.log(name).split()[-1] for name in ("eu", "us", "ap")}
+    hashes = {run.hash_of(name) for name in ("eu", "us", "ap")}
     assert len(hashes) == 1 and len(hashes.pop()) == 64
 
 
@@ -135,7 +135,7 @@ def test_a_resumed_run_ends_with_the_hash_of_one_that_never_stopped(run):
         for name in names:
             run.start_worker(name, "train.py", *[word.replace("NAME", name) for word in arguments])
         run.finish()
-        said = {run.log(name).split()[-1] for name in names}
+        said = {run.hash_of(name) for name in names}
         run.processes.clear()
         assert len(said) == 1
         return said.pop()
@@ -155,6 +155,6 @@ def test_a_run_with_a_synchronous_warm_up_ends_in_agreement(run, options):
     for name in ("eu", "us"):
         run.start_worker(name, "train.py", *options)
     run.finish()
-    assert run.log("eu").split()[-1] == run.log("us").split()[-1]
+    assert run.hash_of("eu") == run.hash_of("us")
     assert run.report("eu")["warmup_rounds"] == 12
     assert run.report("eu")["precision"] == ("bfloat16" if options else "float32")
