@@ -41,7 +41,7 @@ REASONS = {
 # Programs and scripts that only get checked: the first pattern that fits decides.
 PROGRAM_REASONS = [
     (r"build/.*/tests/.*|tests/.*_test\.py", "a test"),
-    (r"build/.*bench/.*|tests/bench/.*|tests/chaos/.*|tests/python/overhead\.py", "takes minutes"),
+    (r"build/.*bench/.*|tests/bench/.*|tests/chaos/.*|tests/python/(overhead|versions)\.py", "takes minutes"),
     (r"(gpu-kit/)?gpu_check\.sh|scripts/gpu_(kit|check)\.sh", "needs a GPU"),
     (r"examples/two_sites/.*|tests/wan_lab/.*", "needs root"),
     (r"examples/.*|tests/run\.sh|scripts/(setup|package|release|compilers|pinned|tidy)\.sh", "builds or trains"),
