@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from ._native import ConfigError
 from ._placement import Placement
-from ._storage import Storage, keep_known
+from ._storage import Storage, is_buffer, keep_known
 
 Tensor = torch.Tensor
 
@@ -32,7 +32,7 @@ class Layout:
 
     def __init__(self, parameters: Mapping[str, Tensor], group: Any) -> None:
         here = {
-            name: (tuple(p.shape), p.dtype, hasattr(p, "to_local"), not isinstance(p, torch.nn.Parameter))
+            name: (tuple(p.shape), p.dtype, hasattr(p, "to_local"), is_buffer(p))
             for name, p in parameters.items()
         }
         found: list[Any] = [None] * dist.get_world_size(group)

@@ -110,8 +110,9 @@ def keep_known(now: Tensor, values: Tensor) -> None:
 class Storage:
     """Parameters as views into flat memory, and the fp32 values in host memory that the outer loop works on.
 
-    `parameters` include the averaged buffers. On a CPU in fp32 they are the same memory. Otherwise `fetch` and `store` copy ranges: to and from another device on
-    its current stream, and only that stream is waited for; for bf16, to and from a master in fp32.
+    On a CPU in fp32 they are the same memory. Otherwise `fetch` and `store` copy ranges: to and from another device on
+    its current stream, and only that stream is waited for; for bf16, to and from a master in fp32. `parameters` include
+    the averaged buffers.
     """
 
     sharded = False
