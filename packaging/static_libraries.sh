@@ -13,6 +13,7 @@ prefix=$(cd "$1" && pwd)
 # Source package, version, and the function that builds it. The versions are Debian 12's, as in all other builds, so the
 # headers match.
 libraries=(
+  "cpp-httplib    0.11.4+ds-1+deb12u1     httplib"
   "fmtlib         9.1.0+ds1-2             with_cmake -DFMT_TEST=OFF -DFMT_DOC=OFF"
   "highway        1.0.3-3+deb12u1         with_cmake -DBUILD_TESTING=OFF -DHWY_ENABLE_CONTRIB=OFF -DHWY_ENABLE_EXAMPLES=OFF"
   "sentencepiece  0.1.97-3                sentencepiece"
@@ -36,6 +37,9 @@ sentencepiece() {
   install -D -m 644 -t "$prefix/lib" made/src/libsentencepiece.a
   install -D -m 644 -t "$prefix/include" src/sentencepiece_processor.h
 }
+
+# Without the library the header has all of the code.
+httplib() { install -D -m 644 -t "$prefix/include" httplib.h; }
 
 libisal() {
   make -f Makefile.unx -j "$(nproc)" lib

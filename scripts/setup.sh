@@ -248,6 +248,7 @@ wanted_python() {
     echo "tests|2 GB|${test_python[*]}"
     echo "binding|500 MB|--no-deps ${binding[*]}"
     echo "site|100 MB|--no-deps ${site[*]}"
+    echo "object_store|100 MB|--no-deps ${object_store[*]}"
   fi
   [ $package = no ] || echo "packaging|100 MB|--no-deps ${packaging[*]}"
 }

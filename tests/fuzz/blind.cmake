@@ -16,7 +16,7 @@ endfunction()
 # Code outside the layers that fuzzers use: two observers of the coordinator without libtorch and sockets.
 add_library(isthmus_fuzzed STATIC ${CMAKE_SOURCE_DIR}/app/coordinator/replan/replan_readings.cpp
   ${CMAKE_SOURCE_DIR}/app/coordinator/records/round_timeline.cpp)
-target_link_libraries(isthmus_fuzzed PUBLIC isthmus_outer_sync isthmus_data isthmus_quant isthmus_base
+target_link_libraries(isthmus_fuzzed PUBLIC isthmus_outer_sync isthmus_data isthmus_quant isthmus_base isthmus_base_objects
   PRIVATE isthmus_options)
 target_include_directories(isthmus_fuzzed PUBLIC ${CMAKE_SOURCE_DIR}/app ${CMAKE_SOURCE_DIR}/base
   ${CMAKE_SOURCE_DIR}/quant ${CMAKE_SOURCE_DIR}/data ${CMAKE_SOURCE_DIR}/outer_sync)

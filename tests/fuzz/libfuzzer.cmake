@@ -40,7 +40,7 @@ function(fuzz_object source)
 endfunction()
 
 # One archive with all code that fuzzers use; each links what it needs. New sources in these folders are included.
-file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/base/*.cpp ${CMAKE_SOURCE_DIR}/quant/*.cpp ${CMAKE_SOURCE_DIR}/data/*/*.cpp
+file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/base/*.cpp ${CMAKE_SOURCE_DIR}/base/objects/s3_answers.cpp ${CMAKE_SOURCE_DIR}/quant/*.cpp ${CMAKE_SOURCE_DIR}/data/*/*.cpp
   ${CMAKE_SOURCE_DIR}/outer_sync/core/*.cpp
   ${CMAKE_SOURCE_DIR}/outer_sync/protocol/*.cpp ${CMAKE_SOURCE_DIR}/outer_sync/protocol/coordinator/*.cpp
   ${CMAKE_SOURCE_DIR}/outer_sync/protocol/coordinator/*/*.cpp

@@ -1,0 +1,57 @@
+#pragma once
+// An object store in a bucket of an S3-compatible server, over HTTP or HTTPS. Each call takes an idle
+// connection or opens one, so calls from several threads run at once.
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "isthmus/base/object_store.h"
+#include "objects/s3_signature.h"
+
+namespace httplib {
+class Client;
+}
+
+namespace isthmus {
+
+/// Where a bucket is.
+struct S3Place {
+  std::string endpoint;  ///< http(s)://HOST[:PORT]
+  std::string path;      ///< "/BUCKET/" or "/", encoded: before the key
+  std::string prefix;    ///< of all keys: empty, or ends in '/'
+  std::string shown;     ///< "s3://BUCKET/PREFIX/", for messages
+  std::string region;
+};
+
+class S3Store final : public ObjectStore {
+ public:
+  S3Store(S3Place place, S3Credentials credentials, std::string ca, std::uint64_t rate);
+  ~S3Store() override;
+  S3Store(const S3Store&) = delete;
+  S3Store& operator=(const S3Store&) = delete;
+  void put(const std::string& key, std::span<const std::byte> bytes) override;
+  bool put_file(const std::string& key, const std::filesystem::path& file, const Stopped& stopped) override;
+  std::optional<Bytes> get(const std::string& key, std::uint64_t offset, std::uint64_t most) override;
+  std::vector<ObjectEntry> list(const std::string& prefix) override;
+  void remove(const std::string& key) override;
+  std::string name(const std::string& key) const override;
+
+ private:
+  struct Call;
+  struct Answer;
+  class Upload;
+  [[nodiscard]] Answer send(const Call& call);
+  [[nodiscard]] Answer accepted(const Call& call);
+  [[nodiscard]] std::optional<Answer> try_once(const Call& call, std::string& problem);
+  [[nodiscard]] std::unique_ptr<httplib::Client> take_client();
+
+  S3Place place_;
+  S3Credentials credentials_;
+  std::string ca_;
+  std::uint64_t rate_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<httplib::Client>> idle_;
+};
+
+}  // namespace isthmus
