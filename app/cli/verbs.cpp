@@ -6,6 +6,7 @@
 #include "cli/files/certs_command.h"
 #include "cli/files/config_command.h"
 #include "cli/files/data_command.h"
+#include "cli/files/fetch_command.h"
 #include "cli/files/init_command.h"
 #include "cli/files/replay.h"
 #include "cli/files/trace_summary.h"
@@ -48,6 +49,7 @@ int run_verbs(CommandLine& commands, const TrainerVerbs* trainer, int argc, char
   }
   add_trace(commands);
   add_replay(commands);
+  add_fetch(commands);
   end_group("Look at a run and its model");
   add_config(commands);
   add_plan(commands, verbs.measure_step);

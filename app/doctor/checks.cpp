@@ -19,6 +19,7 @@
 #include <map>
 
 #include "doctor/corpus_size.h"
+#include "doctor/object_store_check.h"
 #include "isthmus/data/corpus.h"
 #include "isthmus/data/tokenizer.h"
 #include "isthmus/outer_sync/core/address.h"
@@ -269,6 +270,11 @@ void check_disk(const DoctorPlace& place, MachineReport& report) {
   }
 }
 
+void check_object_store(const DoctorPlace& place, MachineReport& report) {
+  if (place.experiment.object_store.is_used())
+    check_object_store_of(place, parameters_of(place.experiment) * checkpoint_bytes, report);
+}
+
 // ---- the machine ----
 
 void check_device(const DoctorPlace& place, MachineReport& report) {
@@ -315,12 +321,13 @@ struct Check {
   const char* todo;
 };
 
-constexpr std::array<Check, 9> checks = {{
+constexpr std::array<Check, 10> checks = {{
     {"names", check_names, 20s, true, "check the name server (/etc/resolv.conf)"},
     {"ports", check_ports, 10s, true, "stop the process that uses the port, or choose another port"},
     {"certificates", check_certificates, 10s, true,
      "isthmus certs issue RUN NAME, and copy the folder here; or `isthmus join`"},
     {"disk", check_disk, 10s, true, "check that the disk is mounted and responds"},
+    {"object store", check_object_store, 60s, false, "check the network, and the keys of object_store"},
     {"data", check_data, 120s, false,
      "correct data.path for this site (under sites:, or with --set data.path=...)"},
     {"memory", check_memory, 20s, false, ""},

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string_view>
 
@@ -15,6 +16,7 @@
 #include "isthmus/trainer/pretrained.h"
 #include "model/bytes_tokenizer.h"
 #include "model/launched_run.h"
+#include "run/objects/stored_run.h"
 
 namespace isthmus::app {
 
@@ -137,6 +139,14 @@ TrainedModel of_pretrained(const fs::path& folder, const std::vector<std::string
           .origin = folder.string()};
 }
 
+/// Fetches the newest checkpoint of a run in an object store. Returns the replica's folder with it.
+fs::path fetch_run(const std::string& url, const std::vector<std::string>& assignments) {
+  std::vector<std::string> of_store;
+  std::ranges::copy_if(assignments, std::back_inserter(of_store),
+                       [](const auto& text) { return text.starts_with("object_store."); });
+  return fetch_checkpoint(stored_run_place(url, of_store), {}).parent_path().parent_path();
+}
+
 }  // namespace
 
 std::int64_t TrainedModel::mask_separator() const {
@@ -147,6 +157,7 @@ std::int64_t TrainedModel::mask_separator() const {
 
 TrainedModel load_trained_model(const fs::path& folder, const std::vector<std::string>& assignments,
                                 const std::string& build) {
+  if (is_bucket_url(folder.string())) return of_run(fetch_run(folder.string(), assignments), assignments);
   if (fs::exists(folder / "config.json")) return of_pretrained(folder, assignments);
   if (saved_checkpoints(folder).empty() && is_launched_run(folder))
     return model_of_launched_run(folder, assignments, build);

@@ -24,10 +24,11 @@ struct TrainedModel {
   [[nodiscard]] std::int64_t mask_separator() const;
 };
 
-/// `folder` is a run's folder, a replica's folder in it, or a folder with a config.json. For a run, loads the
-/// newest sound checkpoint of any replica and reports damaged ones on standard error; if the folder has none,
-/// the model comes from the live run or from a site (launched_run.h). `assignments` override the run's
-/// settings; `build` is this binary's. Throws Error(config) or Error(data).
+/// `folder` is a run's folder, a replica's folder in it, a folder with a config.json, or the URL of a run in
+/// a bucket: its newest checkpoint is then fetched. For a run, loads the newest sound checkpoint of any
+/// replica and reports damaged ones on standard error; if the folder has none, the model comes from the live
+/// run or from a site (launched_run.h). `assignments` override the run's settings; `build` is this binary's.
+/// Throws Error(config) or Error(data).
 [[nodiscard]] TrainedModel load_trained_model(const std::filesystem::path& folder,
                                               const std::vector<std::string>& assignments,
                                               const std::string& build);

@@ -180,6 +180,17 @@ void check_fit(std::vector<std::string>& out, const char* what, const std::strin
                             format_bytes(static_cast<double>(need)), mend));
 }
 
+/// Bytes that a replica copies to the object store with each checkpoint, and the mean rate of that.
+ordered_json object_store_json(const PlanInput& input, const PlanMemory& memory) {
+  const auto& run = input.experiment.run;
+  const double every = static_cast<double>(run.checkpoint_every) * input.step_seconds;
+  const double interval = run.checkpoint_interval.seconds;
+  const double apart = every > 0 && interval > 0 ? std::min(every, interval) : std::max(every, interval);
+  const auto bytes = static_cast<double>(memory.checkpoint);
+  return {{"checkpoint_bytes", memory.checkpoint},
+          {"mean_bits_per_second", apart > 0 ? 8 * bytes / apart : 0}};
+}
+
 std::vector<std::string> memory_limits(const PlanRequest& request, const PlanMemory& memory) {
   std::vector<std::string> out;
   check_fit(out, "--device-memory", request.device_memory, memory.device,
@@ -292,6 +303,7 @@ ordered_json plan_json(const PlanRequest& request, const PlanInput& input) {
   json["codecs"] = codecs_json(request, input);
   json["timetable"] = timetable_json(outer, prediction);
   json["memory"] = to_json(memory);
+  if (input.experiment.object_store.is_used()) json["object_store"] = object_store_json(input, memory);
   json["recommended"] = recommendation_json(request, input);
   auto limits = limits_of(input, prediction, request.utilization);
   for (auto& limit : memory_limits(request, memory)) limits.push_back(std::move(limit));

@@ -117,6 +117,14 @@ std::string traffic(const ordered_json& j) {
   if (figure_at(j, "price_per_gigabyte") > 0)
     text += fmt::format("  of all replicas at {} a GB: {:.2f}\n", figure_at(j, "price_per_gigabyte"),
                         figure_at(c, "traffic_cost"));
+  if (j.contains("object_store")) {
+    const auto& store = j["object_store"];
+    text += in_lines(fmt::format("  not included: copies to the object store, {} with each checkpoint, {} on "
+                                 "average, and the round log",
+                                 format_bytes(figure_at(store, "checkpoint_bytes")),
+                                 rate(figure_at(store, "mean_bits_per_second"))),
+                     2);
+  }
   if (const auto warmup = j["warmup_steps"].get<std::int64_t>(); warmup > 0)
     text += in_lines(
         fmt::format("  not included: the {} steps of the synchronous warm-up, which exchange all gradients "

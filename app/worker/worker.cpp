@@ -26,6 +26,7 @@
 #include "worker/training/evaluations.h"
 #include "worker/training/outer_gradient_recorder.h"
 #include "worker/training/training.h"
+#include "worker/training/uploads.h"
 
 namespace isthmus::app {
 
@@ -41,6 +42,7 @@ class Worker final : public TrainingHooks {
         folder_(replica_folder(request_.experiment, request_.name, request_.resume)),
         lock_(folder_, patience_with_the_killed),
         console_(request_.name, request_.quiet),
+        uploads_(make_uploads()),
         setup_(config_, stream()),
         trace_(trace_file(folder_), request_.name),
         timeline_(*setup_.hardware.memory, trace_),
@@ -71,7 +73,8 @@ class Worker final : public TrainingHooks {
                       .corpus = setup_.corpus,
                       .trace = trace_,
                       .folder = checkpoints_in(folder_),
-                      .say = saying()}),
+                      .say = saying(),
+                      .uploads = uploads_.get()}),
         training_({.experiment = config_,
                    .setup = setup_,
                    .replica = *replica_,
@@ -106,10 +109,12 @@ class Worker final : public TrainingHooks {
   int run() {
     say(setup_.table.description());
     participant_.run(hello());
+    const bool copied = !uploads_ || uploads_->finish(upload_patience());
     if (participant_.drained()) return 0;
     if (!participant_.leaves().empty()) return stopper_.exit_status();
     say(participant_.last_line());
     if (!saved_) throw Error(ErrorKind::data, "the run has ended, but its last checkpoint is not on disk");
+    if (!copied) throw Error(ErrorKind::data, "the run has ended, but not all is in the object store");
     return 0;
   }
 
@@ -192,6 +197,29 @@ class Worker final : public TrainingHooks {
     return [this](const std::string& text) { say(text); };
   }
 
+  /// Null if the run has no object store.
+  std::unique_ptr<Uploads> make_uploads() {
+    if (!config_.object_store.is_used()) return nullptr;
+    return std::make_unique<Uploads>(Uploads::Options{
+        .store = config_.object_store.options(),
+        .run = config_.run.name,
+        .worker = request_.name,
+        .checkpoints = checkpoints_in(folder_),
+        .log = config_.outer.log.empty() ? std::filesystem::path()
+                                         : std::filesystem::path(config_.outer.log) / request_.name,
+        .keep = keep_rule(config_.run),
+        .resumed = request_.resume,
+        .say = saying()});
+  }
+
+  /// How long to wait, after the last copy that succeeded, for what is left. A worker that was asked to leave
+  /// is killed after run.stop_grace.
+  [[nodiscard]] std::chrono::milliseconds upload_patience() const {
+    using Seconds = std::chrono::duration<double>;
+    const Seconds patience = stopper_.leaving() ? Seconds(config_.run.stop_grace.seconds / 2) : Seconds(300);
+    return std::chrono::duration_cast<std::chrono::milliseconds>(patience);
+  }
+
   std::optional<data::StreamOptions> stream() {
     auto options = stream_options(config_, request_.name);
     if (options) options->say = saying();
@@ -239,6 +267,7 @@ class Worker final : public TrainingHooks {
   std::filesystem::path folder_;
   FolderLock lock_;
   Console console_;
+  std::unique_ptr<Uploads> uploads_;  ///< null: there is no object store
   ModelSetup setup_;
   Trace trace_;
   data::DeviceTimeline timeline_;

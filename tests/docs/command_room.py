@@ -18,13 +18,15 @@ STANDS_FOR = [
     (r"KEY|X", "outer.sync_every"),
     (r"my\.model", "bytes"),
     (r"runs/my/log/eu-1", "log/replica-0"),
+    (r"s3://my-bucket/experiments/NAME", "bucket/NAME"),
+    (r"fetched/NAME/log/eu-1", "fetched/NAME/log/replica-0"),
     (r"replicas=1000", "replicas=2"),  # the prediction for 1,000 takes half a minute
     (r"/data/(.*)|/dev/shm/(.*)", r"data/\1\2"),
     (r"v/lib/.*/configs/quickstart\.yaml", "configs/quickstart.yaml"),
 ]
 RUNS = ("my", "NAME", "two-sites", "gpt2", "overlap", "single")
 TINY = ["run.name=tiny", "run.steps=12", "inner.batch=2", "model.layers=1", "model.dim=32", "run.eval_sequences=4",
-        "run.sample_tokens=0", "outer.log=log", "device=cpu", "network.emulate.rtt=1ms", "trainer.threads=1"]
+        "run.sample_tokens=0", "outer.log=log", "device=cpu", "network.emulate.rtt=1ms", "trainer.threads=1", "object_store.url=bucket"]
 LINKS = "sites:\n  eu: {up: 100Mbps, step_time: 500ms}\n  us: {up: 100Mbps}\nother_rtt: 90ms\n"
 MINE = """run: {name: my, steps: 400}
 replicas: 2
@@ -80,6 +82,7 @@ class Room:
             raise SystemExit(f"the tiny run, from which the docs' commands run, failed:\n{done.stdout}{done.stderr}")
         for name in RUNS:
             shutil.copytree(self.folder / "runs" / "tiny", self.folder / "runs" / name)
+        shutil.copytree(self.folder / "bucket" / "tiny", self.folder / "bucket" / "NAME")
 
     def diagnose(self):
         """Makes doctors.json, which `plan` reads, by doctors for the two workers of two_sites.yaml on loopback."""

@@ -27,7 +27,7 @@ from command_spec import PLACEHOLDER  # noqa: E402
 LIMIT = 540  # seconds
 GENERATED = {"docs/cli.md", "docs/config.md", "docs/metrics.md"}
 RUN = {"", "certs init", "certs invite", "certs issue", "certs revoke", "completion", "config", "data ledger",
-       "data show", "data tokenize", "data tune", "eval", "export", "help", "plan", "replay", "sample", "trace",
+       "data show", "data tokenize", "data tune", "eval", "export", "fetch", "help", "plan", "replay", "sample", "trace",
        "bench loader"}
 # Verbs that only get checked, and why.
 REASONS = {
@@ -55,7 +55,7 @@ PROGRAM_REASONS = [
 WIDE = re.compile(r"config|completion|sample|--(json|markdown|metrics|render)(=.*)?")
 # Added so that a measurement or a text is short.
 SHORTER = {"bench loader": ["--seconds", "0.1"], "data tune": ["--sample", "1"], "sample": ["--tokens", "4"]}
-SECTION = re.compile(r"(run|model|data|inner|trainer|replica|outer|join|network|metrics|dashboard|worker|launch|sites)"
+SECTION = re.compile(r"(run|model|data|inner|trainer|replica|outer|join|network|object_store|metrics|dashboard|worker|launch|sites)"
                      r"\.")
 
 

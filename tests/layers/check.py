@@ -78,12 +78,13 @@ TRAINER = {
     "checkpoint": ["replica"],
 }
 # The same for app/.
-RUN = ["run/process", "run/output", "run/experiment", "run/metrics"]
+RUN = ["run/process", "run/output", "run/experiment", "run/metrics", "run/objects"]
 APP = {
     "run/process": [],
     "run/output": [],
     "run/experiment": ["run/process"],
     "run/metrics": ["run/output", "run/experiment"],
+    "run/objects": ["run/process", "run/experiment"],
     "participant": [*RUN],
     "command_line": ["run/process", "run/output"],
     "plan": [*RUN, "command_line"],

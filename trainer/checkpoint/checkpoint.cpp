@@ -43,16 +43,18 @@ Bytes to_bytes(const Header& header) {
   return bytes;
 }
 
-/// Reads a file from its start, and never more bytes than it has.
+/// Reads a file, or its first bytes, from the start, and never more bytes than there are.
 class FileReader {
  public:
   explicit FileReader(const std::filesystem::path& file)
-      : file_(file), open_(file, File::Mode::read), left_(open_.size()) {}
+      : shown_(file.string()), open_(std::in_place, file, File::Mode::read), left_(open_->size()) {}
+  FileReader(std::span<const std::byte> beginning, std::string shown)
+      : shown_(std::move(shown)), beginning_(beginning), left_(beginning.size()) {}
   [[noreturn]] void refuse(const std::string& reason) const {
-    data_error("checkpoint " + file_.string() + " cannot be used: " + reason);
+    data_error("checkpoint " + shown_ + " cannot be used: " + reason);
   }
   void take(std::span<std::byte> out, const std::string& what) {
-    if (out.size() > left_ || !open_.read(out)) refuse("it ends inside " + what);
+    if (out.size() > left_ || !read(out)) refuse("it ends inside " + what);
     left_ -= out.size();
   }
   template <class T>
@@ -62,16 +64,23 @@ class FileReader {
     hasher.update(std::as_bytes(std::span(&value, 1)));
     return value;
   }
-  /// At most as many as are left.
+  /// At most as many as are left; only in a file.
   void skip(std::uint64_t bytes) {
-    open_.skip(bytes);
+    open_->skip(bytes);
     left_ -= bytes;
   }
   [[nodiscard]] std::uint64_t left() const { return left_; }
 
  private:
-  std::filesystem::path file_;
-  File open_;
+  [[nodiscard]] bool read(std::span<std::byte> out) {
+    if (open_) return open_->read(out);
+    std::ranges::copy(beginning_.last(left_).first(out.size()), out.begin());
+    return true;
+  }
+
+  std::string shown_;
+  std::optional<File> open_;
+  std::span<const std::byte> beginning_;  ///< if there is no file
   std::uint64_t left_;
 };
 
@@ -220,12 +229,26 @@ void check_checkpoint_header(const std::filesystem::path& file, const Digest& mo
   refuse_other_length(in, header);
 }
 
+namespace {
+
+std::optional<Digest> digest_of(const Header& header, const std::string& name) {
+  const auto found = std::ranges::find(header.sections, name, &SectionEntry::name);
+  return found == header.sections.end() ? std::nullopt : std::optional(found->digest);
+}
+
+}  // namespace
+
 std::optional<Digest> section_digest(const std::filesystem::path& file, const std::string& name) {
   FileReader in(file);
   const auto header = read_header(in);
   refuse_other_length(in, header);
-  const auto found = std::ranges::find(header.sections, name, &SectionEntry::name);
-  return found == header.sections.end() ? std::nullopt : std::optional(found->digest);
+  return digest_of(header, name);
+}
+
+std::optional<Digest> section_digest(std::span<const std::byte> beginning, const std::string& shown,
+                                     const std::string& name) {
+  FileReader in(beginning, shown);
+  return digest_of(read_header(in), name);
 }
 
 void copy_sections(const std::filesystem::path& file, std::span<const std::string> names,

@@ -40,11 +40,15 @@ fs::path checkpoint_file(const fs::path& folder, std::uint64_t step, std::uint64
   return folder / (std::string(step_prefix) + digits + file_suffix(replica));
 }
 
+std::optional<std::uint64_t> step_of_checkpoint(const std::string& name, std::uint64_t replica) {
+  return step_of(name, file_suffix(replica));
+}
+
 std::vector<std::uint64_t> checkpoint_steps(const fs::path& folder, std::uint64_t replica) {
   std::vector<std::uint64_t> steps;
   std::error_code no_folder;
   for (const auto& entry : fs::directory_iterator(folder, no_folder)) {
-    if (const auto step = step_of(entry.path().filename().string(), file_suffix(replica)))
+    if (const auto step = step_of_checkpoint(entry.path().filename().string(), replica))
       steps.push_back(*step);
   }
   std::sort(steps.begin(), steps.end());

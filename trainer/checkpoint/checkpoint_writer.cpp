@@ -16,17 +16,6 @@
 namespace isthmus::trainer {
 namespace {
 
-/// Lowers this thread's priority: hashing and writing take whole seconds of a core that training could use.
-/// It yields to compute threads (nice 10, a tenth of their share, also in the disk's queue) and does not
-/// interrupt them when its disk is ready (SCHED_BATCH). Not SCHED_IDLE: if training keeps all cores busy, a
-/// checkpoint would never be finished. If the system refuses, the priority stays unchanged.
-void yield_to_training() {
-  constexpr int nice = 10;
-  const sched_param none{};
-  static_cast<void>(::sched_setscheduler(0, SCHED_BATCH, &none));
-  static_cast<void>(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), nice));
-}
-
 /// Zero for a file that cannot be read any more: no run can resume from it.
 Digest agreed_digest(const std::filesystem::path& file) {
   try {
@@ -39,6 +28,16 @@ Digest agreed_digest(const std::filesystem::path& file) {
 std::string step_args(std::uint64_t step) { return "{\"step\":" + std::to_string(step) + "}"; }
 
 }  // namespace
+
+/// The thread yields to compute threads (nice 10, a tenth of their share, also in the disk's queue) and does
+/// not interrupt them when its disk is ready (SCHED_BATCH). Not SCHED_IDLE: if training keeps all cores busy,
+/// a checkpoint would never be finished. If the system refuses, the priority stays unchanged.
+void yield_to_training() {
+  constexpr int nice = 10;
+  const sched_param none{};
+  static_cast<void>(::sched_setscheduler(0, SCHED_BATCH, &none));
+  static_cast<void>(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), nice));
+}
 
 CheckpointWriter::CheckpointWriter(Options options, const std::vector<std::uint64_t>& steps, Trace& trace)
     : options_(std::move(options)), trace_(trace) {

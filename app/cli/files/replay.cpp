@@ -8,10 +8,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "isthmus/outer_sync/log/replay.h"
 #include "isthmus/outer_sync/log/safetensors.h"
+#include "run/objects/stored_run.h"
 #include "run/output/json_output.h"
 #include "run/output/lines.h"
 
@@ -68,12 +70,18 @@ void write_model(const std::filesystem::path& file, const Replayed& run) {
 struct ReplayFlags {
   std::filesystem::path log, out;
   std::optional<std::uint64_t> until;
+  std::vector<std::string> set;
   bool json = false;
 };
 
+std::filesystem::path local_log(const ReplayFlags& flags) {
+  const auto url = flags.log.string();
+  return is_bucket_url(url) ? fetch_round_log(stored_run_place(url, flags.set), {}) : flags.log;
+}
+
 int run_replay_verb(const ReplayFlags& flags) {
   JsonOutput json(flags.json);
-  const auto run = outer_sync::log::replay(flags.log, flags.until);
+  const auto run = outer_sync::log::replay(local_log(flags), flags.until);
   print_replayed(run);
   if (!flags.out.empty()) write_model(flags.out, run);
   json.print(replay_json(run));
@@ -86,9 +94,12 @@ void add_replay(CommandLine& commands) {
   const auto flags = std::make_shared<ReplayFlags>();
   auto* verb = commands.app().add_subcommand(
       "replay", "rebuild the global parameters from a round log and check its hashes");
-  verb->add_option("log", flags->log, "folder of the log")->required();
+  verb->add_option("log", flags->log,
+                   "folder of the log, or URL of a run in a bucket: its log is then fetched")
+      ->required();
   verb->add_option("--until", flags->until, "last round of each fragment to apply; all by default");
   verb->add_option("--out", flags->out, "safetensors file to write");
+  add_set(*verb, flags->set);
   add_json(*verb, flags->json);
   verb->footer("Example: isthmus replay runs/my/log/eu-1 --until 500 --out model.safetensors");
   commands.on(*verb, [flags] { return run_replay_verb(*flags); });

@@ -121,6 +121,7 @@ void Experiment::serialize(config::Archive& ar) {
   ar.section("outer.auto", automatic);
   ar.section("join", join);
   ar.section("network", network);
+  ar.section("object_store", object_store);
   ar.section("metrics", metrics);
   ar.section("dashboard", dashboard);
   ar.section("worker", worker);

@@ -16,6 +16,7 @@
 #include "isthmus/trainer/config.h"
 #include "run/experiment/dashboard_config.h"
 #include "run/experiment/metrics_config.h"
+#include "run/experiment/object_store_config.h"
 #include "run/experiment/sites.h"
 
 namespace isthmus::app {
@@ -91,6 +92,7 @@ struct Experiment {
   AutoConfig automatic;
   outer_sync::JoinConfig join;
   outer_sync::NetworkConfig network;
+  ObjectStoreConfig object_store;
   MetricsConfig metrics;
   DashboardConfig dashboard;
   WorkerConfig worker;

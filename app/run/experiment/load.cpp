@@ -92,6 +92,7 @@ void resolve(Experiment& experiment, bool needs_data) {
   experiment.outer.take_replicas(experiment.replicas);
   experiment.outer.steps = experiment.run.steps;
   experiment.network.check();
+  experiment.object_store.check();
   experiment.metrics.check();
   experiment.dashboard.check();
   experiment.replica.check(experiment.inner.batch);
@@ -110,6 +111,11 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
   anchor_mixture(experiment.data, source);
   anchor(experiment.outer.log, source, "outer.log");
   anchor(experiment.network.secret, source, "network.secret");
+  auto& object_store = experiment.object_store;
+  if (object_store.url.find("://") == std::string::npos) anchor(object_store.url, source, "object_store.url");
+  if (!object_store.credentials.starts_with("~/"))
+    anchor(object_store.credentials, source, "object_store.credentials");
+  anchor(object_store.ca, source, "object_store.ca");
   anchor(experiment.automatic.links, source, "outer.auto.links");
   anchor(experiment.trainer.init_from, source, "trainer.init_from");
   const auto& tokenizer = experiment.data.tokenizer;

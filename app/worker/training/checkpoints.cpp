@@ -25,31 +25,49 @@ outer_sync::protocol::CheckpointId id_of(std::uint64_t step, const Digest& agree
   return {step, outer_sync::protocol::prefix_of(agreed)};
 }
 
+}  // namespace
+
 trainer::KeepRule keep_rule(const RunConfig& run) {
   return {.newest = static_cast<std::uint64_t>(run.keep_checkpoints),
           .every = static_cast<std::uint64_t>(run.keep_every)};
 }
 
-}  // namespace
-
 // ---- resuming ----
 
-std::vector<outer_sync::protocol::CheckpointId> Checkpoints::offer() {
+void Checkpoints::find_sound() {
   constexpr std::size_t at_least = 2;  // if all are kept, there may be very many
   const auto in_full = std::max(at_least, static_cast<std::size_t>(parts_.experiment.run.keep_checkpoints));
   sound_ = trainer::sound_checkpoints(
       parts_.folder, 0, parts_.replica.table().fingerprint(), in_full,
       [&](const std::string& why) { parts_.say(why + "; offering the one before it"); });
+}
+
+std::vector<outer_sync::protocol::CheckpointId> Checkpoints::offer() {
   std::vector<outer_sync::protocol::CheckpointId> offered;
+  std::vector<std::pair<std::uint64_t, Digest>> stored;
+  if (parts_.uploads != nullptr) stored = parts_.uploads->stored();
+  try {
+    find_sound();
+  } catch (const Error&) {
+    if (stored.empty()) throw;  // otherwise each damaged file was reported
+  }
   for (const auto step : sound_) {
     const auto file = trainer::checkpoint_file(parts_.folder, step, 0);
     offered.push_back(id_of(step, trainer::section_digest(file, agreed_name).value_or(Digest{})));
   }
+  for (const auto& [step, agreed] : stored) {
+    if (!std::ranges::binary_search(sound_, step)) offered.push_back(id_of(step, agreed));
+  }
+  std::ranges::sort(offered, {}, &outer_sync::protocol::CheckpointId::step);
   return offered;
 }
 
 Checkpoints::Restored Checkpoints::restore(std::uint64_t step) {
   using outer_sync::protocol::Ledger;
+  if (parts_.uploads != nullptr && !std::ranges::binary_search(sound_, step)) {
+    parts_.uploads->fetch(step);
+    sound_.insert(std::ranges::upper_bound(sound_, step), step);
+  }
   const auto checkpoint =
       trainer::load_replica(trainer::checkpoint_file(parts_.folder, step, 0), parts_.replica);
   const auto settings = settings_of(checkpoint);
@@ -106,6 +124,7 @@ void Checkpoints::say_what_changes(const trainer::Checkpoint& checkpoint) const 
 }
 
 void Checkpoints::leave_later_than(std::uint64_t step) {
+  if (parts_.uploads != nullptr) parts_.uploads->leave_later_than(step);
   const auto count = trainer::set_aside_after(parts_.folder, 0, step);
   std::erase_if(sound_, [&](auto later) { return later > step; });
   if (count == 0) return;
@@ -160,11 +179,20 @@ void Checkpoints::take(trainer::Snapshot& snapshot, const LoopState& loop) {
 }
 
 void Checkpoints::exchange_news() {
+  if (parts_.uploads != nullptr) parts_.uploads->offer(writer_ ? writer_->steps() : sound_, trainers());
   if (!writer_) return;
   std::vector<outer_sync::protocol::CheckpointId> known;
   for (const auto& [step, agreed] : writer_->checkpoints()) known.push_back(id_of(step, agreed));
   parts_.node.report_checkpoints(std::move(known));
   writer_->all_have(parts_.node.status().common_checkpoint);
+}
+
+std::vector<std::string> Checkpoints::trainers() const {
+  std::vector<std::string> names;
+  for (const auto& member : parts_.node.status().view->members) {
+    if (trains(member)) names.push_back(member.name);
+  }
+  return names;
 }
 
 bool Checkpoints::finish() { return !writer_ || writer_->finish(); }

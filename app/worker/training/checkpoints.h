@@ -16,6 +16,7 @@
 #include "isthmus/trainer/checkpoint_writer.h"
 #include "isthmus/trainer/replica.h"
 #include "run/experiment/experiment.h"
+#include "worker/training/uploads.h"
 
 namespace isthmus::app {
 
@@ -28,6 +29,9 @@ struct LoopState {
     ar(sequences, ramp_steps);
   }
 };
+
+/// Which checkpoints a replica keeps.
+[[nodiscard]] trainer::KeepRule keep_rule(const RunConfig& run);
 
 class Checkpoints {
  public:
@@ -42,19 +46,21 @@ class Checkpoints {
     Trace& trace;
     std::filesystem::path folder;
     std::function<void(const std::string&)> say;
+    Uploads* uploads;  ///< null: there is no object store
   };
   explicit Checkpoints(Parts parts) : parts_(std::move(parts)) {}
 
-  /// Checkpoints that this replica can resume from, ascending; damaged ones are reported and left out. Reads
-  /// the newest run.keep_checkpoints completely. Throws Error(data) if there are checkpoints, but all are
-  /// damaged or of another model.
+  /// Checkpoints that this replica can resume from, ascending, here or in the object store; damaged ones are
+  /// reported and left out. Reads the newest run.keep_checkpoints here completely. Throws Error(data) if
+  /// there are checkpoints, but all are damaged or of another model.
   [[nodiscard]] std::vector<outer_sync::protocol::CheckpointId> offer();
   struct Restored {
     LoopState loop;
     outer_sync::protocol::Ledger ledger;
     std::filesystem::path file;
   };
-  /// Throws Error(data) naming the file.
+  /// Fetches the checkpoint first if only the object store has it. Throws Error(data) naming the file, and as
+  /// ObjectStore does.
   [[nodiscard]] Restored restore(std::uint64_t step);
   /// Sets later checkpoints aside: the run continues from `step` and abandons their history.
   void leave_later_than(std::uint64_t step);
@@ -69,14 +75,16 @@ class Checkpoints {
   [[nodiscard]] bool finish();
 
  private:
+  void find_sound();
   [[nodiscard]] static outer_sync::protocol::Settings settings_of(const trainer::Checkpoint& checkpoint);
   void say_what_changes(const trainer::Checkpoint& checkpoint) const;
   void check_stored(const Restored& restored) const;
   [[nodiscard]] trainer::CheckpointWriter& writer();
   void take(trainer::Snapshot& snapshot, const LoopState& loop);
+  [[nodiscard]] std::vector<std::string> trainers() const;
 
   Parts parts_;
-  std::vector<std::uint64_t> sound_;                 ///< at the start of this process
+  std::vector<std::uint64_t> sound_;                 ///< on disk, at the start of this process
   std::optional<trainer::CheckpointWriter> writer_;  ///< from the first snapshot on
 };
 

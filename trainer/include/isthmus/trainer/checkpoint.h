@@ -65,6 +65,11 @@ void check_checkpoint_header(const std::filesystem::path& file, const Digest& mo
 [[nodiscard]] std::optional<Digest> section_digest(const std::filesystem::path& file,
                                                    const std::string& name);
 
+/// The same from the first bytes of a checkpoint, of which the caller has no more. `shown` names it in
+/// errors.
+[[nodiscard]] std::optional<Digest> section_digest(std::span<const std::byte> beginning,
+                                                   const std::string& shown, const std::string& name);
+
 /// A copy of a checkpoint with only some of its sections, for a machine that needs no more: its length, then
 /// its bytes in pieces. Does not verify the sections' checksums, which the copy has too. Throws like
 /// section_digest, and Error(data) naming the file if it lacks one of the sections.

@@ -16,6 +16,8 @@ namespace isthmus::trainer {
 /// "FOLDER/step_000000001200_replica_3.ckpt"
 [[nodiscard]] std::filesystem::path checkpoint_file(const std::filesystem::path& folder, std::uint64_t step,
                                                     std::uint64_t replica);
+/// The step in the name of a checkpoint file; nullopt for another name.
+[[nodiscard]] std::optional<std::uint64_t> step_of_checkpoint(const std::string& name, std::uint64_t replica);
 /// Steps, ascending, for which the replica has a file (only complete files have that name). Empty if there is
 /// no folder.
 [[nodiscard]] std::vector<std::uint64_t> checkpoint_steps(const std::filesystem::path& folder,

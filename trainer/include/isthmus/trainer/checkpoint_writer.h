@@ -34,6 +34,10 @@ struct Snapshot {
   std::map<std::string, Bytes> others;  ///< by section
 };
 
+/// Lowers the priority of the calling thread: hashing and writing take whole seconds of a core that training
+/// could use.
+void yield_to_training();
+
 /// One thread calls, the writer's own thread writes. A failed write (a full disk) does not disturb training:
 /// it is reported once, leaves nothing behind, and is retried every `retry_after` until the next snapshot is
 /// taken.

@@ -1,0 +1,310 @@
+#!/usr/bin/env python3
+"""object_store_test.py ISTHMUS: runs that copy their checkpoints and logs to a real S3 server, moto's.
+
+The server checks every signature (moto's authentication is on). A proxy in front of it plays outages. A run whose
+machines have lost their disks must continue from the bucket to the same bits as a run that was never stopped.
+"""
+import contextlib
+import json
+import os
+import pathlib
+import re
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+try:
+    import boto3
+except ImportError as error:
+    sys.exit(f"{error}: scripts/setup.sh --tests installs what this needs")
+
+PATIENCE_S = 120  # longer than any wait here takes on a busy machine
+BUCKET = "isthmus-test"
+CONFIG = """
+run: {name: tiny, out: runs, steps: 40, eval_every: 20, eval_sequences: 4, sample_tokens: 0, checkpoint_every: 10}
+replicas: 2
+device: cpu
+model: {layers: 1, dim: 16, heads: 2}
+data: {path: corpus.txt, seq_len: 16}
+inner: {batch: 2, precision: fp32}
+trainer: {threads: 1}
+outer: {num_fragments: 3, sync_every: 6, sync_delay: 1, codec: int4, log: log}
+"""
+PROGRAM = None
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Server:
+    """moto as a process of its own, with one user and all rights."""
+
+    def __init__(self, folder):
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        # The first requests are not authenticated: they create the user.
+        environment = {**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": "4"}
+        self.log = open(folder / "server.log", "w")
+        self.process = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)],
+                                        env=environment, stdout=self.log, stderr=self.log)
+        wait_for(lambda: self.process.poll() is not None or answers(self.port), "the server")
+        self.key = self.create_user()
+        self.credentials = folder / "credentials"
+        self.credentials.write_text(f"[default]\naws_access_key_id = {self.key[0]}\naws_secret_access_key = {self.key[1]}\n")
+        self.s3 = self.client("s3")
+        self.s3.create_bucket(Bucket=BUCKET)
+
+    def client(self, service, key=None):
+        key = key or getattr(self, "key", ("none", "none"))
+        return boto3.client(service, endpoint_url=self.url, region_name="us-east-1", aws_access_key_id=key[0],
+                            aws_secret_access_key=key[1])
+
+    def create_user(self):
+        iam = self.client("iam")
+        iam.create_user(UserName="worker")
+        everything = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
+        iam.put_user_policy(UserName="worker", PolicyName="all", PolicyDocument=json.dumps(everything))
+        made = iam.create_access_key(UserName="worker")["AccessKey"]
+        return made["AccessKeyId"], made["SecretAccessKey"]
+
+    def keys(self):
+        found = []
+        for page in self.s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
+            found += [entry["Key"] for entry in page.get("Contents", [])]
+        return sorted(found)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+
+def answers(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+def wait_for(condition, what, patience=PATIENCE_S):
+    end = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not come within {patience} s"
+        time.sleep(0.1)
+
+
+class Proxy:
+    """Passes connections on to a port, and resets them while it is switched off."""
+
+    def __init__(self, port):
+        self.target, self.on, self.resets = port, True, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            connection, _ = self.listener.accept()
+            if not self.on:
+                self.resets += 1
+                connection.close()
+                continue
+            threading.Thread(target=self.relay, args=(connection,), daemon=True).start()
+
+    def relay(self, connection):
+        with contextlib.suppress(OSError), connection, socket.create_connection(("127.0.0.1", self.target)) as other:
+            while self.on:
+                ready, _, _ = select.select([connection, other], [], [], 0.2)
+                for end in ready:
+                    data = end.recv(1 << 16)
+                    if not data:
+                        return
+                    (other if end is connection else connection).sendall(data)
+
+
+class ObjectStore(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.shared = tempfile.TemporaryDirectory()
+        cls.server = Server(pathlib.Path(cls.shared.name))
+        cls.expected = None
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.close()
+        cls.shared.cleanup()
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+        self.prefix = self._testMethodName.lower().replace("_", "-")
+        self.url = f"s3://{BUCKET}/{self.prefix}"
+        self.new_machine()
+
+    def new_machine(self):
+        """Everything but the config and the corpus is lost."""
+        for left in ("runs", "log", "fetched"):
+            shutil.rmtree(self.folder / left, ignore_errors=True)
+        (self.folder / "tiny.yaml").write_text(CONFIG)
+        (self.folder / "corpus.txt").write_text("".join(f"{n * n % 97} sheep jumped over {n} fences.\n" for n in range(2000)))
+
+    def isthmus(self, *words, status=0, only_output=False):
+        done = subprocess.run([PROGRAM, *map(str, words)], cwd=self.folder, capture_output=True, text=True, timeout=600)
+        self.assertEqual(done.returncode, status, f"{words}\n{done.stdout}\n{done.stderr}\n{self.logs()}")
+        return done.stdout if only_output else done.stdout + done.stderr
+
+    def logs(self):
+        return "".join(f"--- {log}\n{log.read_text()}" for log in sorted(self.folder.glob("runs/*/*/worker.log")))
+
+    def of_store(self, endpoint=None):
+        endpoint = endpoint or self.server.url
+        pairs = {"endpoint": endpoint, "credentials": self.server.credentials}
+        return [word for key, value in pairs.items() for word in ("--set", f"object_store.{key}={value}")]
+
+    def launch(self, *more, endpoint=None, resume=False, status=0, store=True):
+        words = ["--resume", "runs/tiny"] if resume else ["tiny.yaml"]
+        if store:
+            words += ["--set", f"object_store.url={self.url}", *self.of_store(endpoint)]
+        return self.isthmus("launch", *words, *(word for item in more for word in ("--set", item)), status=status)
+
+    def hash(self):
+        hashes = set(json.loads((self.folder / "runs/tiny/summary.json").read_text())["global_hash"].values())
+        self.assertEqual(len(hashes), 1)
+        return hashes.pop()
+
+    def undisturbed(self):
+        """The hash of the run without a store."""
+        if ObjectStore.expected is None:
+            self.launch(store=False)
+            ObjectStore.expected = self.hash()
+            self.new_machine()
+        return ObjectStore.expected
+
+    def stored(self, folder="checkpoints"):
+        """Names below the prefix, by worker."""
+        found = {}
+        for key in self.server.keys():
+            match = re.fullmatch(rf"{self.prefix}/tiny/([^/]+)/{folder}/(.+)", key)
+            if match:
+                found.setdefault(match[1], []).append(match[2])
+        return found
+
+    @staticmethod
+    def names(*steps):
+        return [f"step_{step:012}_replica_0.ckpt" for step in steps]
+
+    def test_a_run_whose_disks_are_lost_continues_from_the_bucket(self):
+        expected = self.undisturbed()
+        self.launch("run.stop_after=20")
+        self.assertEqual(self.stored(), {name: self.names(10, 20) for name in ("replica-0", "replica-1")})
+        self.new_machine()
+        (self.folder / "runs/tiny").mkdir(parents=True)
+        config = self.folder / "tiny.yaml"
+        text = config.read_text() + f"object_store: {{url: {self.url}, endpoint: {self.server.url}, " \
+                                    f"credentials: {self.server.credentials}}}\n"
+        (self.folder / "runs/tiny/config.yaml").write_text(text.replace("path: corpus.txt", f"path: {self.folder}/corpus.txt")
+                                                            .replace("out: runs", f"out: {self.folder}/runs")
+                                                            .replace("log: log", f"log: {self.folder}/log"))
+        output = self.launch(resume=True, store=False)
+        self.assertIn("resuming from the checkpoint of step 20", output)
+        self.assertIn("fetching s3://", self.logs())
+        self.assertEqual(self.hash(), expected)
+        self.assertEqual(self.stored()["replica-0"][-1:], self.names(40))
+
+    def test_the_model_and_the_log_are_fetched_by_url(self):
+        self.launch()
+        run = f"{self.url}/tiny"
+        listed = self.isthmus("fetch", run, "--list", *self.of_store())
+        self.assertRegex(listed, r"replica-0 +\d+\.\d +\d+\.\d +20 30 40\n")
+        self.assertIn("replica-1", listed)
+        shutil.rmtree(self.folder / "runs")
+        shutil.rmtree(self.folder / "log")
+        self.isthmus("export", run, "--out", "model", *self.of_store())
+        self.assertTrue((self.folder / "model/model.safetensors").exists())
+        replayed = json.loads(self.isthmus("replay", run, "--json", *self.of_store(), only_output=True))
+        self.assertGreater(replayed["rounds"], 10)
+        self.assertEqual(replayed["global_hash"], self.undisturbed())
+        self.isthmus("fetch", run, "--step", 30, "--worker", "replica-1", "--out", "here", *self.of_store())
+        self.assertTrue((self.folder / "here/replica-1/checkpoints" / self.names(30)[0]).exists())
+        missing = self.isthmus("fetch", run, "--step", 31, *self.of_store(), status=3)
+        self.assertIn("holds no checkpoint of step 31", missing)
+
+    def test_an_outage_disturbs_no_step_and_the_copies_catch_up(self):
+        expected = self.undisturbed()
+        proxy = Proxy(self.server.port)
+        proxy.on = False
+        timer = threading.Thread(target=self.switch_on_after_some_tries, args=(proxy,), daemon=True)
+        timer.start()
+        self.launch(endpoint=f"http://127.0.0.1:{proxy.port}")
+        timer.join()
+        self.assertIn("NOT COPIED to the object store", self.logs())
+        self.assertEqual(self.hash(), expected)
+        for name, steps in self.stored().items():
+            self.assertEqual(steps[-1:], self.names(40), name)
+        self.assertEqual(set(self.stored("log")), {"replica-0", "replica-1"})
+
+    def switch_on_after_some_tries(self, proxy):
+        wait_for(lambda: proxy.resets >= 8, "eight tries")
+        proxy.on = True
+
+    def test_a_second_run_of_the_name_does_not_touch_the_first(self):
+        self.launch("run.stop_after=10")
+        before = self.server.keys()
+        self.new_machine()
+        output = self.launch(status=2)
+        self.assertIn("expected --resume, or another run.name or object_store.url", output + self.logs())
+        self.assertEqual(self.server.keys(), before)
+
+    def test_a_history_that_the_run_abandons_is_marked(self):
+        self.launch("run.stop_after=20")
+        # replica-1 has lost step 20 everywhere, so the run returns to step 10.
+        key = f"{self.prefix}/tiny/replica-1/checkpoints/{self.names(20)[0]}"
+        self.server.s3.delete_object(Bucket=BUCKET, Key=key)
+        (self.folder / "runs/tiny/replica-1/checkpoints" / self.names(20)[0]).unlink()
+        self.launch("run.stop_after=15", resume=True)
+        self.assertEqual(self.stored()["replica-0"], self.names(10, 15) + [self.names(20)[0], self.names(20)[0] + ".undone"])
+        listed = self.isthmus("fetch", f"{self.url}/tiny", "--list", *self.of_store())
+        self.assertRegex(listed, r"replica-0 .* 10 15\n")
+        self.launch("run.stop_after=0", resume=True)
+        self.assertNotIn(self.names(20)[0] + ".undone", self.stored()["replica-0"], "step 20 was made again")
+        found = self.hash()
+        self.new_machine()
+        self.assertEqual(found, self.undisturbed())
+
+    def test_a_large_checkpoint_is_copied_in_parts(self):
+        self.launch("model.dim=192", "model.layers=3", "run.steps=2", 'outer.log=""', "run.eval_every=0")
+        names = self.names(2)
+        self.assertEqual(self.stored(), {"replica-0": names, "replica-1": names})
+        file = self.folder / "runs/tiny/replica-0/checkpoints" / names[0]
+        self.assertGreater(file.stat().st_size, 20_000_000)
+        key = f"{self.prefix}/tiny/replica-0/checkpoints/{names[0]}"
+        found = self.server.s3.get_object(Bucket=BUCKET, Key=key)
+        self.assertRegex(found["ETag"], "-2\"$", "an upload of two parts")
+        self.assertEqual(found["Body"].read(), file.read_bytes())
+        self.assertEqual(self.server.s3.list_multipart_uploads(Bucket=BUCKET).get("Uploads", []), [])
+        fetched = self.isthmus("fetch", f"{self.url}/tiny", "--worker", "replica-0", *self.of_store(), only_output=True)
+        self.assertEqual((self.folder / fetched.strip()).read_bytes(), file.read_bytes())
+
+    def test_wrong_access_is_an_error_before_training(self):
+        wrong = self.folder / "wrong"
+        wrong.write_text(f"[default]\naws_access_key_id = {self.server.key[0]}\naws_secret_access_key = wrong\n")
+        output = self.launch(f"object_store.credentials={wrong}", status=2)
+        self.assertRegex(output + self.logs(), r"refuses GET s3://\S+ with status 403: SignatureDoesNotMatch")
+        output = self.launch(f"object_store.url=s3://no-such-bucket/{self.prefix}", status=2)
+        self.assertIn("NoSuchBucket", output + self.logs())
+        output = self.launch("object_store.url=https://example.com/x", status=2)
+        self.assertIn("object_store.url is 'https://example.com/x'; expected s3://BUCKET/PREFIX", output)
+
+
+if __name__ == "__main__":
+    PROGRAM = pathlib.Path(sys.argv.pop(1)).absolute()
+    unittest.main(verbosity=2)
