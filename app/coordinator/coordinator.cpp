@@ -179,7 +179,8 @@ int run_coordinator(CoordinatorRequest request) {
   auto desk = enrolment_desk(experiment.network.certs, experiment);
   take_identity(outer_sync::tls::coordinator_name, experiment);
   if (!experiment.network.secret.empty()) outer_sync::make_run_secret(experiment.network.secret);
-  outer_sync::CoordinatorNode node(experiment.network, std::move(options), display, std::move(desk));
+  outer_sync::CoordinatorNode node(experiment.network, std::move(options), display, std::move(desk),
+                                   mailbox_place(experiment));
   const SignalThread signals([&](int, int count) {
     if (count > 1) _exit(stopped_exit);
     node.request_stop("asked to by a signal");

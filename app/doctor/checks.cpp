@@ -79,7 +79,7 @@ void check_names(const DoctorPlace& place, MachineReport& report) {
   const auto each = [&](const std::string& text, const char* key) {
     if (text.empty() || text == NetworkConfig::no_port) return;
     for (const auto& address : outer_sync::parse_addresses(text, key))
-      check_name_of(address.host, key, report);
+      if (!outer_sync::is_mailbox_host(address.host)) check_name_of(address.host, key, report);
   };
   each(network.coordinator, "network.coordinator");
   if (is_member(place)) {

@@ -153,7 +153,9 @@ std::string be_hub(const DoctorRequest& request, const MachineReport& own) {
   auto network = experiment.network;
   network.certs = own_certificates(network.certs, outer_sync::tls::coordinator_name);
   const auto expected = request.expected.empty() ? worker_names(experiment) : request.expected;
-  outer_sync::PreflightHub hub(network, {.expected = expected, .wait = request.wait, .say = say});
+  outer_sync::PreflightHub hub(
+      network,
+      {.expected = expected, .wait = request.wait, .say = say, .mailbox = mailbox_place(experiment)});
   announce_port(request.announce_fd, hub.port());
   std::string names;
   for (const auto& name : expected) names += (names.empty() ? "" : ", ") + name;
@@ -171,8 +173,10 @@ std::string be_guest(const DoctorRequest& request, const MachineReport& own) {
   auto report = json_line(to_json(own));
   if (report.size() > outer_sync::longest_preflight_report)
     throw Error(ErrorKind::config, "the report on this machine is too long to send");
-  return outer_sync::be_preflight_guest(
-      network, {.name = request.name, .report = std::move(report), .wait = request.wait});
+  return outer_sync::be_preflight_guest(network, {.name = request.name,
+                                                  .report = std::move(report),
+                                                  .wait = request.wait,
+                                                  .mailbox = mailbox_place(*request.experiment)});
 }
 
 }  // namespace

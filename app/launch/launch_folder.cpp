@@ -73,7 +73,7 @@ void LaunchFolder::write_secret(const std::string& secret) const {
 
 void LaunchFolder::check_checkpoints(const Places& places) const {
   if (!experiment_.worker.words().empty()) return;  // it is unknown where that program keeps its checkpoints
-  if (experiment_.object_store.is_used()) return;
+  if (experiment_.object_store.gets_copies()) return;
   std::vector<std::vector<std::uint64_t>> steps;
   for (const auto& [name, place] : places.of) {
     if (place.site != nullptr && place.site->is_elsewhere()) return;

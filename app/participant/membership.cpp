@@ -11,6 +11,7 @@ namespace {
 outer_sync::MemberOptions options_in(const Experiment& experiment, outer_sync::MemberOptions options) {
   options.lossless = experiment.outer.lossless_stage();
   if (!experiment.run.gathers()) options.records.reset();
+  options.mailbox = mailbox_place(experiment);
   return options;
 }
 

@@ -303,7 +303,7 @@ ordered_json plan_json(const PlanRequest& request, const PlanInput& input) {
   json["codecs"] = codecs_json(request, input);
   json["timetable"] = timetable_json(outer, prediction);
   json["memory"] = to_json(memory);
-  if (input.experiment.object_store.is_used()) json["object_store"] = object_store_json(input, memory);
+  if (input.experiment.object_store.gets_copies()) json["object_store"] = object_store_json(input, memory);
   json["recommended"] = recommendation_json(request, input);
   auto limits = limits_of(input, prediction, request.utilization);
   for (auto& limit : memory_limits(request, memory)) limits.push_back(std::move(limit));

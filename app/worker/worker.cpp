@@ -199,7 +199,7 @@ class Worker final : public TrainingHooks {
 
   /// Null if the run has no object store.
   std::unique_ptr<Uploads> make_uploads() {
-    if (!config_.object_store.is_used()) return nullptr;
+    if (!config_.object_store.gets_copies()) return nullptr;
     return std::make_unique<Uploads>(Uploads::Options{
         .store = config_.object_store.options(),
         .run = config_.run.name,

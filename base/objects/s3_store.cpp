@@ -87,15 +87,7 @@ std::string S3Store::name(const std::string& key) const { return place_.shown + 
 
 // ---- requests ----
 
-std::unique_ptr<httplib::Client> S3Store::take_client() {
-  {
-    const std::scoped_lock lock(mutex_);
-    if (!idle_.empty()) {
-      auto client = std::move(idle_.back());
-      idle_.pop_back();
-      return client;
-    }
-  }
+std::unique_ptr<httplib::Client> S3Store::new_client() const {
   auto client = std::make_unique<httplib::Client>(place_.endpoint);
   client->set_keep_alive(true);
   client->set_url_encode(false);  // the path is signed as it is sent
@@ -105,6 +97,28 @@ std::unique_ptr<httplib::Client> S3Store::take_client() {
   client->set_write_timeout(answer_patience);
   if (place_.endpoint.starts_with("https://") && !ca_.empty()) client->set_ca_cert_path(ca_);
   return client;
+}
+
+std::unique_ptr<httplib::Client> S3Store::take_client() {
+  const std::scoped_lock lock(mutex_);
+  if (given_up_) throw Error(ErrorKind::network, place_.shown + " is not used any more");
+  auto client = idle_.empty() ? new_client() : std::move(idle_.back());
+  if (!idle_.empty()) idle_.pop_back();
+  busy_.insert(client.get());
+  return client;
+}
+
+void S3Store::put_back(std::unique_ptr<httplib::Client> client, bool works) {
+  const std::scoped_lock lock(mutex_);
+  busy_.erase(client.get());
+  if (works && !given_up_) idle_.push_back(std::move(client));
+}
+
+void S3Store::give_up() {
+  const std::scoped_lock lock(mutex_);
+  given_up_ = true;
+  for (auto* client : busy_) client->stop();
+  gave_up_.notify_all();
 }
 
 /// nullopt with a `problem` that another try may solve.
@@ -154,6 +168,7 @@ std::optional<S3Store::Answer> S3Store::try_once(const Call& call, std::string& 
   httplib::Response response;
   auto error = httplib::Error::Success;
   const bool answered = client->send(request, response, error);
+  put_back(std::move(client), answered && !too_long);
   if (too_long) {
     problem = "its answer is longer than it may be";
     return std::nullopt;
@@ -164,10 +179,6 @@ std::optional<S3Store::Answer> S3Store::try_once(const Call& call, std::string& 
   }
   answer.status = response.status;
   answer.etag = response.get_header_value("ETag");
-  {
-    const std::scoped_lock lock(mutex_);
-    idle_.push_back(std::move(client));
-  }
   if (!worth_another_try(answer.status)) return answer;
   problem = fmt::format("status {} {}", answer.status, s3_reason(answer.text()));
   return std::nullopt;
@@ -176,7 +187,10 @@ std::optional<S3Store::Answer> S3Store::try_once(const Call& call, std::string& 
 S3Store::Answer S3Store::send(const Call& call) {
   std::string problem;
   for (std::size_t attempt = 0; attempt <= pauses.size(); ++attempt) {
-    if (attempt > 0) std::this_thread::sleep_for(pauses.at(attempt - 1));
+    if (attempt > 0) {
+      std::unique_lock lock(mutex_);
+      gave_up_.wait_for(lock, pauses.at(attempt - 1), [&] { return given_up_; });
+    }
     if (auto answer = try_once(call, problem)) return std::move(*answer);
   }
   throw Error(ErrorKind::network,

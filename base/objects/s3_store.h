@@ -2,8 +2,10 @@
 // An object store in a bucket of an S3-compatible server, over HTTP or HTTPS. Each call takes an idle
 // connection or opens one, so calls from several threads run at once.
 
+#include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "isthmus/base/object_store.h"
@@ -35,6 +37,7 @@ class S3Store final : public ObjectStore {
   std::optional<Bytes> get(const std::string& key, std::uint64_t offset, std::uint64_t most) override;
   std::vector<ObjectEntry> list(const std::string& prefix) override;
   void remove(const std::string& key) override;
+  void give_up() override;
   std::string name(const std::string& key) const override;
 
  private:
@@ -45,13 +48,18 @@ class S3Store final : public ObjectStore {
   [[nodiscard]] Answer accepted(const Call& call);
   [[nodiscard]] std::optional<Answer> try_once(const Call& call, std::string& problem);
   [[nodiscard]] std::unique_ptr<httplib::Client> take_client();
+  [[nodiscard]] std::unique_ptr<httplib::Client> new_client() const;
+  void put_back(std::unique_ptr<httplib::Client> client, bool works);
 
   S3Place place_;
   S3Credentials credentials_;
   std::string ca_;
   std::uint64_t rate_;
   std::mutex mutex_;
+  std::condition_variable gave_up_;
+  bool given_up_ = false;
   std::vector<std::unique_ptr<httplib::Client>> idle_;
+  std::set<httplib::Client*> busy_;
 };
 
 }  // namespace isthmus

@@ -279,6 +279,9 @@ void NetworkConfig::serialize(config::Archive& ar) {
       "no port, only connect to others"});
   ar({"advertise", &advertise, Scope::per_site,
       "HOST:PORT that peers connect to; empty: the listen address"});
+  ar({"mailbox", &mailbox, Scope::per_site,
+      "whether this process exchanges data through object_store.url with processes that it cannot connect "
+      "to"});
   ar({"certs", &certs, Scope::per_site,
       "folder of this process's certificate (see `isthmus certs`), or a folder that contains it under this "
       "process's name; makes all connections TLS"});
@@ -375,6 +378,10 @@ std::string NetworkConfig::reachable() const {
 }
 
 void NetworkConfig::check_security() const {
+  if (mailbox && certs.empty() && !insecure)
+    throw Error(ErrorKind::config,
+                "network.mailbox is true and there are no certificates; expected network.certs, because the "
+                "owner of the object store could read and change what passes through it");
   const auto open = reachable();
   if (open.empty() || !certs.empty() || insecure) return;
   throw Error(ErrorKind::config,

@@ -6,26 +6,19 @@ machines have lost their disks must continue from the bucket to the same bits as
 """
 import contextlib
 import json
-import os
 import pathlib
 import re
-import select
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import unittest
 
-try:
-    import boto3
-except ImportError as error:
-    sys.exit(f"{error}: scripts/setup.sh --tests installs what this needs")
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+from s3_server import BUCKET, PATIENCE_S, Proxy, Server, wait_for  # noqa: E402
 
-PATIENCE_S = 120  # longer than any wait here takes on a busy machine
-BUCKET = "isthmus-test"
 CONFIG = """
 run: {name: tiny, out: runs, steps: 40, eval_every: 20, eval_sequences: 4, sample_tokens: 0, checkpoint_every: 10}
 replicas: 2
@@ -37,97 +30,6 @@ trainer: {threads: 1}
 outer: {num_fragments: 3, sync_every: 6, sync_delay: 1, codec: int4, log: log}
 """
 PROGRAM = None
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-class Server:
-    """moto as a process of its own, with one user and all rights."""
-
-    def __init__(self, folder):
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        # The first requests are not authenticated: they create the user.
-        environment = {**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": "4"}
-        self.log = open(folder / "server.log", "w")
-        self.process = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)],
-                                        env=environment, stdout=self.log, stderr=self.log)
-        wait_for(lambda: self.process.poll() is not None or answers(self.port), "the server")
-        self.key = self.create_user()
-        self.credentials = folder / "credentials"
-        self.credentials.write_text(f"[default]\naws_access_key_id = {self.key[0]}\naws_secret_access_key = {self.key[1]}\n")
-        self.s3 = self.client("s3")
-        self.s3.create_bucket(Bucket=BUCKET)
-
-    def client(self, service, key=None):
-        key = key or getattr(self, "key", ("none", "none"))
-        return boto3.client(service, endpoint_url=self.url, region_name="us-east-1", aws_access_key_id=key[0],
-                            aws_secret_access_key=key[1])
-
-    def create_user(self):
-        iam = self.client("iam")
-        iam.create_user(UserName="worker")
-        everything = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
-        iam.put_user_policy(UserName="worker", PolicyName="all", PolicyDocument=json.dumps(everything))
-        made = iam.create_access_key(UserName="worker")["AccessKey"]
-        return made["AccessKeyId"], made["SecretAccessKey"]
-
-    def keys(self):
-        found = []
-        for page in self.s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
-            found += [entry["Key"] for entry in page.get("Contents", [])]
-        return sorted(found)
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-        self.log.close()
-
-
-def answers(port):
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-        return True
-    return False
-
-
-def wait_for(condition, what, patience=PATIENCE_S):
-    end = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not come within {patience} s"
-        time.sleep(0.1)
-
-
-class Proxy:
-    """Passes connections on to a port, and resets them while it is switched off."""
-
-    def __init__(self, port):
-        self.target, self.on, self.resets = port, True, 0
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        while True:
-            connection, _ = self.listener.accept()
-            if not self.on:
-                self.resets += 1
-                connection.close()
-                continue
-            threading.Thread(target=self.relay, args=(connection,), daemon=True).start()
-
-    def relay(self, connection):
-        with contextlib.suppress(OSError), connection, socket.create_connection(("127.0.0.1", self.target)) as other:
-            while self.on:
-                ready, _, _ = select.select([connection, other], [], [], 0.2)
-                for end in ready:
-                    data = end.recv(1 << 16)
-                    if not data:
-                        return
-                    (other if end is connection else connection).sendall(data)
 
 
 class ObjectStore(unittest.TestCase):
@@ -208,8 +110,7 @@ class ObjectStore(unittest.TestCase):
         self.assertEqual(self.stored(), {name: self.names(10, 20) for name in ("replica-0", "replica-1")})
         self.new_machine()
         (self.folder / "runs/tiny").mkdir(parents=True)
-        config = self.folder / "tiny.yaml"
-        text = config.read_text() + f"object_store: {{url: {self.url}, endpoint: {self.server.url}, " \
+        text = (self.folder / "tiny.yaml").read_text() + f"object_store: {{url: {self.url}, endpoint: {self.server.url}, " \
                                     f"credentials: {self.server.credentials}}}\n"
         (self.folder / "runs/tiny/config.yaml").write_text(text.replace("path: corpus.txt", f"path: {self.folder}/corpus.txt")
                                                             .replace("out: runs", f"out: {self.folder}/runs")
@@ -293,6 +194,73 @@ class ObjectStore(unittest.TestCase):
         self.assertEqual(self.server.s3.list_multipart_uploads(Bucket=BUCKET).get("Uploads", []), [])
         fetched = self.isthmus("fetch", f"{self.url}/tiny", "--worker", "replica-0", *self.of_store(), only_output=True)
         self.assertEqual((self.folder / fetched.strip()).read_bytes(), file.read_bytes())
+
+    def start_by_hand(self, endpoint, steps=40, verb=None):
+        """A coordinator and two workers that open no port and reach each other only through the bucket; or doctors."""
+        for words in (["init", "tiny"], *(["issue", "tiny", name] for name in ("coordinator", "replica-0", "replica-1"))):
+            self.isthmus("certs", *words, "--dir", "certs")
+        settings = ["network.certs=certs/tiny", "network.mailbox=true", f"object_store.url={self.url}",
+                    "object_store.copies=false", "network.detect_timeout=30s", f"run.steps={steps}"]
+        common = [*(word for item in settings for word in ("--set", item)), *self.of_store(endpoint)]
+        places = {"coordinator": [verb or "coordinator", "tiny.yaml", "--listen", "127.0.0.1:0"]}
+        if verb:
+            common += ["--wait", "100"]
+            places["coordinator"].append("--json")
+        for name in ("replica-0", "replica-1"):
+            places[name] = [verb or "worker", "tiny.yaml", "--name", name, "--coordinator", "coordinator.mailbox:1", "--listen", "none"]
+        processes = {}
+        for name, words in places.items():
+            log = open(self.folder / f"{name}.log", "w")
+            self.addCleanup(log.close)
+            processes[name] = subprocess.Popen([PROGRAM, *words, *common], cwd=self.folder, stdout=log, stderr=log)
+            self.addCleanup(processes[name].kill)
+        return processes
+
+    def wait_by_hand(self, processes):
+        logs = lambda: "".join(f"--- {name}\n{(self.folder / f'{name}.log').read_text()}" for name in processes)  # noqa: E731
+        for name, process in processes.items():
+            try:
+                status = process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                self.fail(f"{name} does not end\n{logs()}")
+            self.assertEqual(status, 0, f"{name}\n{logs()}")
+        return logs()
+
+    def test_sites_that_open_no_port_train_through_the_bucket(self):
+        expected = self.undisturbed()
+        self.wait_by_hand(self.start_by_hand(self.server.url))
+        self.assertEqual(self.hash(), expected)
+        left = [key for key in self.server.keys() if key.startswith(f"{self.prefix}/")]
+        self.assertLess(len(left), 200, "almost all objects are removed once they are read")
+
+    def test_doctor_measures_the_way_through_the_bucket(self):
+        self.wait_by_hand(self.start_by_hand(self.server.url, verb="doctor"))
+        text = (self.folder / "coordinator.log").read_text()
+        found, _ = json.JSONDecoder().raw_decode(text, re.search(r"^\{$", text, re.MULTILINE).start())
+        self.assertEqual({(path["from"], path["to"]): path["address"] for path in found["paths"]},
+                         {("replica-0", "replica-1"): "replica-1.mailbox:1", ("replica-1", "replica-0"): "replica-0.mailbox:1"})
+        for path in found["paths"]:
+            self.assertEqual(path["problem"], "")
+            self.assertGreater(path["bytes_per_second"], 0)
+
+    def test_the_bucket_sees_only_ciphertext(self):
+        processes = self.start_by_hand(self.server.url, steps=400)
+        bodies = []
+        def seen():
+            for key in self.server.keys():
+                if key.startswith(f"{self.prefix}/tiny/mail/"):
+                    with contextlib.suppress(self.server.s3.exceptions.NoSuchKey):
+                        bodies.append(self.server.s3.get_object(Bucket=BUCKET, Key=key)["Body"].read())
+            return len(bodies) > 20
+        wait_for(seen, "some objects")
+        for process in processes.values():
+            process.kill()
+            process.wait()
+        records = [body for body in bodies if body]
+        for body in records:
+            self.assertNotIn(b"replicas", body)
+            self.assertNotIn(b"checkpoint", body)
+        self.assertTrue(any(body.startswith(b"\x16\x03\x01") for body in records), "a TLS handshake begins a stream")
 
     def test_wrong_access_is_an_error_before_training(self):
         wrong = self.folder / "wrong"

@@ -187,6 +187,11 @@ std::optional<data::StreamOptions> stream_options(const Experiment& experiment, 
   return options;
 }
 
+std::optional<outer_sync::MailboxPlace> mailbox_place(const Experiment& experiment) {
+  if (!experiment.network.mailbox) return std::nullopt;
+  return outer_sync::MailboxPlace{experiment.object_store.options(), experiment.run.name};
+}
+
 std::uint64_t noise_seed(const Experiment& experiment, const std::string& name) {
   auto seed = static_cast<std::uint64_t>(experiment.run.seed);
   for (const unsigned char c : name) seed = random_bits(seed, 0x6e616d65, c);

@@ -11,6 +11,7 @@
 #include "isthmus/data/corpus.h"
 #include "isthmus/data/loader.h"
 #include "isthmus/outer_sync/config/config.h"
+#include "isthmus/outer_sync/net/mailbox/mailbox_place.h"
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/trainer/config.h"
@@ -161,6 +162,9 @@ void move_to(Experiment& experiment, const std::filesystem::path& folder);
 
 /// When an owner may close a chunk, and how many members a view needs.
 [[nodiscard]] outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment);
+
+/// With network.mailbox: the store and the run in it.
+[[nodiscard]] std::optional<outer_sync::MailboxPlace> mailbox_place(const Experiment& experiment);
 
 /// Seed of one replica's stochastic rounding: differs from the others', and stays the same when the replica
 /// comes back.

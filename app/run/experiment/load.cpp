@@ -93,6 +93,10 @@ void resolve(Experiment& experiment, bool needs_data) {
   experiment.outer.steps = experiment.run.steps;
   experiment.network.check();
   experiment.object_store.check();
+  if (experiment.network.mailbox && !experiment.object_store.is_used())
+    config_error(
+        "network.mailbox is true and object_store.url is empty; expected the URL of a bucket or a shared "
+        "folder");
   experiment.metrics.check();
   experiment.dashboard.check();
   experiment.replica.check(experiment.inner.batch);

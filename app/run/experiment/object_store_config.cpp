@@ -6,7 +6,7 @@ using config::Scope;
 
 void ObjectStoreConfig::serialize(config::Archive& ar) {
   ar({"url", &url, Scope::per_site,
-      "object store to which each worker copies its checkpoints and its round log: s3://BUCKET/PREFIX, "
+      "object store for copies of checkpoints and round logs, and for network.mailbox: s3://BUCKET/PREFIX, "
       "gs://BUCKET/PREFIX, or a folder that machines share; empty: none"});
   ar({"endpoint", &endpoint, Scope::per_site,
       "address of the S3-compatible server, as http(s)://HOST[:PORT]; empty: Amazon's for s3://, Google's "
@@ -19,6 +19,8 @@ void ObjectStoreConfig::serialize(config::Archive& ar) {
       "file with the certificates that are trusted to have signed the server's; empty: the system's"});
   ar({"rate", &rate, Scope::per_site,
       "maximum rate at which a worker copies to the object store; auto: unlimited", 1e3, 1e13});
+  ar({"copies", &copies, Scope::per_site,
+      "whether workers copy their checkpoints and round logs to the object store"});
 }
 
 void ObjectStoreConfig::check() const {

@@ -72,19 +72,18 @@ std::vector<StoredWorker> stored_workers(const std::vector<ObjectEntry>& objects
     const auto run_part = take_part(rest);
     const auto name = take_part(rest);
     if (run_part != run || !name || !is_plain_name(*name)) continue;
-    auto& worker = workers[*name];
-    worker.name = *name;
     if (rest.starts_with(log_part)) {
-      worker.log_bytes += object.size;
+      workers[*name].log_bytes += object.size;
     } else if (rest.starts_with(checkpoints_part)) {
       const auto step = trainer::step_of_checkpoint(std::string(rest.substr(checkpoints_part.size())), 0);
       // Another spelling of the number would be another object for the same step.
       if (!step || object.key != stored_checkpoint_key(run, *name, *step)) continue;
-      if (!keys.contains(stored_mark_key(object.key))) worker.checkpoints.push_back({*step, object});
+      if (!keys.contains(stored_mark_key(object.key))) workers[*name].checkpoints.push_back({*step, object});
     }
   }
   std::vector<StoredWorker> found;
   for (auto& [name, worker] : workers) {
+    worker.name = name;
     std::ranges::sort(worker.checkpoints, {}, &StoredCheckpoint::step);
     found.push_back(std::move(worker));
   }

@@ -29,7 +29,7 @@ void check_member_name(const std::string& what, const std::string& name) {
   check_name(what, name);
   constexpr auto taken = std::to_array<std::string_view>(
       {"config.yaml", "coordinator", "dashboard.token", "fetched", "launch.json", "launch.log", "launch.seen",
-       "metrics.jsonl", "run.secret", "stores", "summary.json", "wandb"});
+       "mail", "metrics.jsonl", "run.secret", "stores", "summary.json", "wandb"});
   const auto is_of = [&name](std::string_view own) {
     return name == own || name.starts_with(std::string(own) + '.');
   };

@@ -39,7 +39,9 @@ Follower::Follower(const Experiment& experiment, const outer_sync::FragmentLayou
       node_(unknown_to_others(experiment.network), layout,
             outer_sync::codec_plan(experiment.outer, static_cast<std::uint64_t>(experiment.run.seed)),
             closing_rule(experiment), trace_,
-            {.lossless = experiment.outer.lossless_stage(), .while_waiting = std::move(while_waiting)}),
+            {.lossless = experiment.outer.lossless_stage(),
+             .mailbox = mailbox_place(experiment),
+             .while_waiting = std::move(while_waiting)}),
       loop_(experiment.outer, layout, local_, node_, trace_) {}
 
 void Follower::join(outer_sync::protocol::Hello hello) {

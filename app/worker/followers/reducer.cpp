@@ -44,11 +44,12 @@ int run_reducer(WorkerRequest request) {
   const SignalThread signals([&](int signal, int count) { stopper.on_signal(signal, count); });
   Trace trace;  // without a file: there are no steps to show
   const auto records = std::make_shared<outer_sync::RecordQueue>();
-  outer_sync::MemberNode node(
-      experiment.network, static_cast<std::uint64_t>(outer.chunk_elements),
-      outer_sync::codec_plan(outer, static_cast<std::uint64_t>(experiment.run.seed)),
-      closing_rule(experiment), trace,
-      {.lossless = outer.lossless_stage(), .records = experiment.run.gathers() ? records : nullptr});
+  outer_sync::MemberNode node(experiment.network, static_cast<std::uint64_t>(outer.chunk_elements),
+                              outer_sync::codec_plan(outer, static_cast<std::uint64_t>(experiment.run.seed)),
+                              closing_rule(experiment), trace,
+                              {.lossless = outer.lossless_stage(),
+                               .records = experiment.run.gathers() ? records : nullptr,
+                               .mailbox = mailbox_place(experiment)});
   const auto folder = own_folder(experiment.folder() / request.name);
   const auto say = [&records](const std::string& text) {
     records->add(outer_sync::protocol::RecordKind::log, text);

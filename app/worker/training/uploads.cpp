@@ -52,6 +52,7 @@ Uploads::~Uploads() {
     const std::scoped_lock lock(mutex_);
     closing_ = true;
   }
+  store_->give_up();
   changed_.notify_all();
   thread_.join();
 }

@@ -19,6 +19,7 @@
 #include "net/link/listen.h"
 #include "net/link/run_secret.h"
 #include "net/link/spawn.h"
+#include "net/mailbox/mailbox.h"
 #include "tls/credentials.h"
 
 namespace isthmus::outer_sync {
@@ -60,7 +61,7 @@ CoordinatorOptions complete(CoordinatorOptions options, const NetworkConfig& net
 class CoordinatorNode::Impl {
  public:
   Impl(const NetworkConfig& network, CoordinatorOptions options, CoordinatorObserver& observer,
-       std::unique_ptr<tls::EnrolmentDesk> desk)
+       std::unique_ptr<tls::EnrolmentDesk> desk, const std::optional<MailboxPlace>& mailbox)
       : observer_(observer),
         desk_(std::move(desk)),
         clock_(std::min<Clock::duration>(5 * tick_every, to_time(network.detect_timeout) / 2)),
@@ -68,11 +69,18 @@ class CoordinatorNode::Impl {
         link_{.hold = to_time(network.emulate.rtt) / 2,
               .give_up = to_time(network.detect_timeout),
               .credentials = credentials_of(network),
-              .secret = secret_of(network)},
+              .secret = secret_of(network),
+              .mailbox = mailbox ? std::make_shared<Mailbox>(io_, *mailbox) : nullptr},
         acceptor_(listen_at(io_, network.coordinator, "network.coordinator")),
         stranger_line_([&observer](const std::string& line) { observer.message(line); }) {
     if (link_.secret) link_.secret->answer_as(tls::coordinator_name);
   }
+
+  ~Impl() {
+    if (link_.mailbox) link_.mailbox->end();
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   Ended run() {
     // Started only here, because a thread inherits the signal mask of its creator.
@@ -82,6 +90,10 @@ class CoordinatorNode::Impl {
           accept_all(
               acceptor_, [this](asio::ip::tcp::socket socket) { accept(std::move(socket)); },
               [this](const std::string& line) { observer_.message(line); }));
+    if (link_.mailbox)
+      link_.mailbox->begin(
+          tls::coordinator_name, [this](asio::ip::tcp::socket socket) { accept(std::move(socket)); },
+          [this](const std::string& line) { observer_.message(line); });
     spawn(executor, "the coordinator's clock", tick_loop());
     spawn(executor, "watching the certificates", certificate_loop());
     io_.run();
@@ -383,8 +395,8 @@ class CoordinatorNode::Impl {
   std::unique_ptr<tls::EnrolmentDesk> desk_;  ///< null: no enrolment by invitation
   AwakeClock clock_;
   Coordinator machine_;
-  LinkOptions link_;
   asio::io_context io_;
+  LinkOptions link_;
   asio::ip::tcp::acceptor acceptor_;
   WireCounters counters_;
   Trace trace_;
@@ -401,8 +413,9 @@ class CoordinatorNode::Impl {
 };
 
 CoordinatorNode::CoordinatorNode(const NetworkConfig& network, CoordinatorOptions options,
-                                 CoordinatorObserver& observer, std::unique_ptr<tls::EnrolmentDesk> desk)
-    : impl_(std::make_unique<Impl>(network, std::move(options), observer, std::move(desk))) {}
+                                 CoordinatorObserver& observer, std::unique_ptr<tls::EnrolmentDesk> desk,
+                                 const std::optional<MailboxPlace>& mailbox)
+    : impl_(std::make_unique<Impl>(network, std::move(options), observer, std::move(desk), mailbox)) {}
 CoordinatorNode::~CoordinatorNode() = default;
 std::uint16_t CoordinatorNode::port() const { return impl_->port(); }
 Ended CoordinatorNode::run() { return impl_->run(); }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "net/link/listen.h"
+#include "net/mailbox/mail_names.h"
 #include "tls/credentials.h"
 
 namespace isthmus::outer_sync::transport {
@@ -28,6 +29,10 @@ std::string run_preflight(asio::io_context& io, asio::awaitable<std::string> wor
   io.run();
   if (failure) std::rethrow_exception(failure);
   return result;
+}
+
+std::chrono::seconds pair_limit(const Address& dialled) {
+  return mailbox_name(dialled.host) ? mailbox_pair_limit : direct_pair_limit;
 }
 
 Frame preflight_frame(const PreflightMessage& message) {

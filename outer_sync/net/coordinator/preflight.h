@@ -8,6 +8,7 @@
 
 #include "isthmus/base/archive.h"
 #include "isthmus/base/hash.h"
+#include "isthmus/outer_sync/core/address.h"
 #include "isthmus/outer_sync/net/coordinator/preflight.h"
 #include "net/link/connection.h"
 
@@ -65,6 +66,8 @@ class ProbeMeter {
 
 [[nodiscard]] LinkOptions preflight_link(const NetworkConfig& network);
 inline constexpr auto preflight_dial_limit = std::chrono::seconds(5);
-inline constexpr auto pair_limit = std::chrono::seconds(20);
+/// For the tests of one pair.
+inline constexpr std::chrono::seconds direct_pair_limit{20}, mailbox_pair_limit{120};
+[[nodiscard]] std::chrono::seconds pair_limit(const Address& dialled);
 
 }  // namespace isthmus::outer_sync::transport

@@ -5,10 +5,12 @@
 #include <optional>
 
 #include "isthmus/base/error.h"
+#include "isthmus/base/say.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "net/coordinator/preflight.h"
 #include "net/link/listen.h"
 #include "net/link/spawn.h"
+#include "net/mailbox/mailbox.h"
 
 namespace isthmus::outer_sync {
 
@@ -29,12 +31,26 @@ class Guest {
  public:
   Guest(const NetworkConfig& network, const PreflightGuestOptions& options)
       : network_(network), options_(options), link_(preflight_link(network)) {
+    if (options.mailbox) {
+      link_.mailbox = std::make_shared<Mailbox>(io_, *options.mailbox);
+      address_ = Address{mailbox_host(options.name), mailbox_port}.to_string();
+    }
     if (!network.listens()) return;
     acceptor_.emplace(listen_at(io_, network.listen, "network.listen"));
     address_ = advertised_address(network.advertise, bound_address(*acceptor_)).to_string();
   }
 
+  ~Guest() {
+    if (link_.mailbox) link_.mailbox->end();
+  }
+  Guest(const Guest&) = delete;
+  Guest& operator=(const Guest&) = delete;
+
   std::string run() {
+    if (link_.mailbox)
+      link_.mailbox->begin(
+          options_.name, [this](asio::ip::tcp::socket socket) { accept(std::move(socket)); },
+          [](const std::string& line) { say_error(line); });
     if (acceptor_) {
       spawn(io_.get_executor(), "accepting connections",
             accept_all(
@@ -65,7 +81,7 @@ class Guest {
       const auto& address = addresses[turn % addresses.size()];
       std::string why;
       asio::ip::tcp::socket socket(io_);
-      if (const auto failed = co_await dial(socket, address, preflight_dial_limit)) {
+      if (const auto failed = co_await dial(socket, address, preflight_dial_limit, link_.mailbox)) {
         why = failed.message();
       } else {
         OtherEnd other{.dialled = true, .name = tls::coordinator_name};
@@ -124,11 +140,11 @@ class Guest {
     try {
       asio::ip::tcp::socket socket(io_);
       const auto address = parse_address(order.address, "the address of " + order.name);
-      const auto failed = co_await dial(socket, address, preflight_dial_limit);
+      const auto failed = co_await dial(socket, address, preflight_dial_limit, link_.mailbox);
       if (failed) throw Error(ErrorKind::network, "cannot connect: " + failed.message());
       OtherEnd other{.dialled = true, .name = order.name};
       const auto peer = start_connection(std::move(socket), counters_, link_, trace_, std::move(other));
-      const Watchdog watchdog(peer, pair_limit - preflight_dial_limit);
+      const Watchdog watchdog(peer, pair_limit(address) - preflight_dial_limit);
       co_await measure(peer, order, test);
       peer->close_when_sent();
     } catch (const Error& error) {
@@ -173,7 +189,7 @@ class Guest {
   }
 
   asio::awaitable<void> answer(ConnectionPtr peer) {
-    const Watchdog watchdog(peer, pair_limit);
+    const Watchdog watchdog(peer, link_.mailbox ? mailbox_pair_limit : direct_pair_limit);
     try {
       {
         const UnknownConnections::Guest guest(unknown_, peer);
@@ -211,8 +227,8 @@ class Guest {
 
   const NetworkConfig& network_;
   const PreflightGuestOptions& options_;
-  LinkOptions link_;
   asio::io_context io_;
+  LinkOptions link_;
   std::optional<asio::ip::tcp::acceptor> acceptor_;
   std::string address_;  ///< HOST:PORT that others dial; empty: no open port
   Digest session_;       ///< zeros: unknown yet

@@ -7,10 +7,12 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/core/address.h"
+#include "isthmus/outer_sync/tls/authority.h"
 #include "net/coordinator/preflight.h"
 #include "net/coordinator/unguessable.h"
 #include "net/link/listen.h"
 #include "net/link/spawn.h"
+#include "net/mailbox/mailbox.h"
 
 namespace isthmus::outer_sync {
 
@@ -35,7 +37,14 @@ class PreflightHub::Impl {
   Impl(const NetworkConfig& network, Options options)
       : options_(std::move(options)),
         link_(preflight_link(network)),
-        acceptor_(listen_at(io_, network.coordinator, "network.coordinator")) {}
+        acceptor_(listen_at(io_, network.coordinator, "network.coordinator")) {
+    if (options_.mailbox) link_.mailbox = std::make_shared<Mailbox>(io_, *options_.mailbox);
+  }
+  ~Impl() {
+    if (link_.mailbox) link_.mailbox->end();
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   [[nodiscard]] std::uint16_t port() const { return bound_address(acceptor_).port; }
 
@@ -43,6 +52,10 @@ class PreflightHub::Impl {
     spawn(io_.get_executor(), "accepting connections",
           accept_all(
               acceptor_, [this](asio::ip::tcp::socket socket) { accept(std::move(socket)); }, options_.say));
+    if (link_.mailbox)
+      link_.mailbox->begin(
+          tls::coordinator_name, [this](asio::ip::tcp::socket socket) { accept(std::move(socket)); },
+          options_.say);
     return run_preflight(io_, examine(judge));
   }
 
@@ -186,7 +199,8 @@ class PreflightHub::Impl {
                            .number = from.known.address.empty() ? 1U : 0U,
                            .name = to.known.name,
                            .address = to.known.address};
-    const auto answer = co_await ask(from, std::move(order), pair_limit + answer_limit);
+    const auto limit = pair_limit(parse_address(to.known.address, "the address of " + to.known.name));
+    const auto answer = co_await ask(from, std::move(order), limit + answer_limit);
     if (!answer || answer->kind != Kind::dialled) co_return;  // a lost guest is reported by `lost`
     result = answer->test;
     result.from = from.known.name;
@@ -196,8 +210,8 @@ class PreflightHub::Impl {
   }
 
   Options options_;
-  LinkOptions link_;
   asio::io_context io_;
+  LinkOptions link_;
   asio::ip::tcp::acceptor acceptor_;
   WireCounters counters_;
   Trace trace_;

@@ -31,6 +31,7 @@ class Stream;
 namespace isthmus::outer_sync::transport {
 
 class RunSecret;
+class Mailbox;
 
 struct WireCounters {
   std::atomic<std::uint64_t> payload{0};  ///< codec bytes written to sockets, after packing
@@ -74,6 +75,8 @@ struct LinkOptions {
   std::shared_ptr<tls::Credentials> credentials{};
   /// Without certificates: both ends prove that they know this secret; null: no authentication.
   std::shared_ptr<RunSecret> secret{};
+  /// Leads to peers with the address of a mailbox; null without network.mailbox.
+  std::shared_ptr<Mailbox> mailbox{};
   /// Every open connection is in this list. Copies of the options share it.
   std::shared_ptr<Connections> connections = std::make_shared<Connections>();
 };

@@ -84,7 +84,7 @@ asio::awaitable<void> ControlLink::dial_loop() {
     const auto& address = options_.coordinators[turn % options_.coordinators.size()];
     asio::ip::tcp::socket socket(io_);
     connecting_ = &socket;
-    const auto error = co_await dial(socket, address, dial_time_limit);
+    const auto error = co_await dial(socket, address, dial_time_limit, link_.mailbox);
     connecting_ = nullptr;
     if (ended_) co_return;
     if (error) {

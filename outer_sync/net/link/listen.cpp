@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "isthmus/base/error.h"
+#include "net/mailbox/mailbox.h"
 
 namespace isthmus::outer_sync::transport {
 
@@ -148,8 +149,14 @@ asio::awaitable<asio::error_code> connect_to_any(asio::ip::tcp::socket& socket,
 }
 
 asio::awaitable<asio::error_code> dial(asio::ip::tcp::socket& socket, Address address,
-                                       std::chrono::steady_clock::duration limit) {
+                                       std::chrono::steady_clock::duration limit,
+                                       std::shared_ptr<Mailbox> mailbox) {
   asio::error_code error;
+  if (const auto name = mailbox_name(address.host)) {
+    error = asio::error::host_not_found;
+    if (mailbox) error = mailbox->dial(socket, *name);
+    co_return error;
+  }
   std::vector<asio::ip::tcp::endpoint> endpoints;
   try {
     asio::ip::tcp::resolver resolver(socket.get_executor());

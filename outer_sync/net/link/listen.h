@@ -6,12 +6,15 @@
 #include <asio/ip/tcp.hpp>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "isthmus/outer_sync/core/address.h"
 
 namespace isthmus::outer_sync::transport {
+
+class Mailbox;
 
 /// Throws Error(config) with the key `what` and the address if it cannot be bound.
 [[nodiscard]] asio::ip::tcp::acceptor listen_at(asio::io_context& io, const std::string& address,
@@ -37,9 +40,10 @@ inline constexpr std::chrono::seconds dial_time_limit{5};
 /// Resolves the host and tries each of its addresses to connect `socket`, which must outlive the call;
 /// closing it ends the attempt. Returns the error of the last address, or none. Gives up after `limit`,
 /// because the system repeats its first packet at ever longer intervals: a recovered link would go unnoticed
-/// for half a minute.
+/// for half a minute. An address NAME.mailbox leads through the mailbox, if there is one.
 [[nodiscard]] asio::awaitable<asio::error_code> dial(asio::ip::tcp::socket& socket, Address address,
-                                                     std::chrono::steady_clock::duration limit);
+                                                     std::chrono::steady_clock::duration limit,
+                                                     std::shared_ptr<Mailbox> mailbox = nullptr);
 
 /// Connects to one of these addresses, tried in order, each for an equal part of `limit` but at least for
 /// `min_time_per_address`.

@@ -34,7 +34,7 @@ class MemberNode::Impl {
       : network(config),
         reject(rules.closing.reject > 0),
         waits(crossing, options.while_waiting),
-        driver(config, layout, rules, crossing, trace),
+        driver(config, layout, rules, crossing, trace, options.mailbox),
         follower(config, waits, driver) {
     if (options.records) driver.gather(options.records);
   }

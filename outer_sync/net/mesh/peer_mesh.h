@@ -99,8 +99,10 @@ class PeerMesh {
   /// The peers without a lane that have a relay, whether the relayed path is open or not.
   [[nodiscard]] std::vector<protocol::ReplicaId> relayed() const;
 
- private:
+  /// Takes a connection that a peer has dialled.
   void accept(asio::ip::tcp::socket socket);
+
+ private:
   [[nodiscard]] asio::awaitable<void> welcome(ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<PeerPtr> peer_that_says(PeerHello hello, ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<void> teach(protocol::ReplicaId fetcher, ConnectionPtr connection);

@@ -108,7 +108,7 @@ asio::awaitable<void> PeerMesh::dial_bridge(PeerPtr peer, std::uint64_t number) 
   if (bridges_->dialled->count(peer->info.name) >= max_fetchers) co_return;
   const FetcherPlace place(bridges_->dialled, peer->info.name);
   asio::ip::tcp::socket socket(io_);
-  if (co_await dial(socket, *peer->address, dial_time_limit)) co_return;
+  if (co_await dial(socket, *peer->address, dial_time_limit, link_.mailbox)) co_return;
   const auto connection = start_connection(std::move(socket), counters_, link_, trace_,
                                            {.dialled = true, .name = peer->info.name});
   auto hello = hello_to(peer->info.id, 0);

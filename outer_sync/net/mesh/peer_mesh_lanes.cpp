@@ -9,6 +9,7 @@
 #include "isthmus/base/error.h"
 #include "net/link/listen.h"
 #include "net/link/spawn.h"
+#include "net/mailbox/mail_names.h"
 #include "net/mesh/peer_mesh.h"
 
 namespace isthmus::outer_sync::transport {
@@ -23,6 +24,8 @@ constexpr auto redial_after = 100ms;
 /// How long only the end that dials first tries, unless a quarter of the time after which an idle connection
 /// counts as lost is shorter.
 constexpr Connection::Clock::duration head_start = 2s;
+/// The same for a peer that is dialled through the mailbox.
+constexpr Connection::Clock::duration mailbox_head_start = 6s;
 
 }  // namespace
 
@@ -238,8 +241,11 @@ asio::awaitable<void> PeerMesh::wait_for_turn(PeerPtr peer, std::size_t lane) {
   if (link_.give_up > 0s) others_turn = std::min(others_turn, link_.give_up / 4);
   others_turn += 2 * link_.hold;
   while (!peer->gone) {
+    // A peer without a port may still be able to dial this end, which is faster than the mailbox.
+    const bool by_mailbox = mailbox_name(peer->address->host).has_value() && acceptor_.is_open();
     const bool at_once = comes_first(*peer) || !acceptor_.is_open() || place.dialled_here;
-    const auto from = place.down_since + (at_once ? 0s : others_turn);
+    const auto wait = by_mailbox ? mailbox_head_start : at_once ? 0s : others_turn;
+    const auto from = place.down_since + wait;
     if (!place.connection && from <= Connection::Clock::now()) co_return;
     place.turn.expires_at(place.connection ? Connection::Clock::time_point::max() : from);
     asio::error_code woken;
@@ -253,7 +259,7 @@ asio::awaitable<void> PeerMesh::dial_loop(PeerPtr peer, std::size_t lane) {
     if (peer->gone) co_return;
     asio::ip::tcp::socket socket(io_);
     peer->lanes[lane].connecting = &socket;
-    const auto error = co_await dial(socket, *peer->address, dial_time_limit);
+    const auto error = co_await dial(socket, *peer->address, dial_time_limit, link_.mailbox);
     peer->lanes[lane].connecting = nullptr;
     if (peer->gone) co_return;
     if (!error && !peer->lanes[lane].connection) {

@@ -187,7 +187,7 @@ asio::awaitable<ConnectionPtr> dial_donor(asio::io_context& io, PeerInfo donor,
                    " at " + dialled.address + ": ";
   const auto address = parse_address(dialled.address, "the address of " + dialled.name);
   asio::ip::tcp::socket socket(io);
-  const auto error = co_await dial(socket, address, dial_time_limit);
+  const auto error = co_await dial(socket, address, dial_time_limit, link.mailbox);
   if (error) throw DonorLost(who + error.message());
   const PeerHello hello{.token = token, .from = self, .to = donor.id, .lane = 0, .role = PeerRole::fetcher};
   ConnectionPtr connection;

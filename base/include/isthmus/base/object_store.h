@@ -50,6 +50,8 @@ class ObjectStore {
   [[nodiscard]] virtual std::vector<ObjectEntry> list(const std::string& prefix) = 0;
   /// An object that does not exist is removed already.
   virtual void remove(const std::string& key) = 0;
+  /// Ends calls under way, from any thread, and makes later ones fail with Error(network).
+  virtual void give_up() {}
   /// The object's full name for messages.
   [[nodiscard]] virtual std::string name(const std::string& key) const = 0;
 

@@ -18,6 +18,7 @@
 #include "net/link/run_secret.h"
 #include "net/link/socket_options.h"
 #include "net/link/spawn.h"
+#include "net/mailbox/mailbox.h"
 #include "tls/credentials.h"
 
 namespace isthmus::outer_sync::transport {
@@ -44,7 +45,8 @@ ControlLinkOptions control_options(const NetworkConfig& network) {
 }  // namespace
 
 MemberDriver::MemberDriver(const NetworkConfig& network, const FragmentLayout* layout,
-                           const MemberRules& rules, Crossing& crossing, Trace& trace)
+                           const MemberRules& rules, Crossing& crossing, Trace& trace,
+                           const std::optional<MailboxPlace>& mailbox)
     : network_(network),
       reduces_(layout == nullptr),
       shared_(crossing),
@@ -55,7 +57,8 @@ MemberDriver::MemberDriver(const NetworkConfig& network, const FragmentLayout* l
             .emulate = network.emulate,
             .congestion = network.congestion,
             .credentials = credentials_of(network),
-            .secret = secret_of(network)},
+            .secret = secret_of(network),
+            .mailbox = mailbox ? std::make_shared<Mailbox>(io_, *mailbox) : nullptr},
       clock_(2 * to_duration(network.heartbeat)),
       mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, link_, clock_, trace, rounds_),
       control_(io_, control_options(network), link_, counters_, clock_, trace, *this),
@@ -82,6 +85,7 @@ MemberDriver::MemberDriver(const NetworkConfig& network, const FragmentLayout* l
 MemberDriver::~MemberDriver() {
   io_.stop();
   io_thread_.join();
+  if (link_.mailbox) link_.mailbox->end();
   shared_.lock()->both.state_requests.clear();  // their timers belong to the io context
 }
 
@@ -123,11 +127,17 @@ void MemberDriver::gather(std::shared_ptr<RecordQueue> records) {
 }
 
 void MemberDriver::say_hello(Hello hello) {
+  if (link_.mailbox && advertised_.empty())
+    advertised_ = Address{mailbox_host(hello.member.name), mailbox_port}.to_string();
   hello.member.address = advertised();
   if (reduces_) hello.member.kind = MemberKind::reducer;
   hello.uplink = network_.rate.bytes_per_second();
   asio::post(io_, [this, hello = std::move(hello)] {
     if (link_.secret) link_.secret->answer_as(hello.member.name);
+    if (link_.mailbox)
+      link_.mailbox->begin(
+          hello.member.name, [this](asio::ip::tcp::socket socket) { mesh_.accept(std::move(socket)); },
+          saying());
     membership_.introduce(hello);
     say_what_is_missing();
     heartbeats_.silent();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "isthmus/outer_sync/config/config.h"
+#include "isthmus/outer_sync/net/mailbox/mailbox_place.h"
 #include "net/link/control_link.h"
 #include "net/member/io/codec_context.h"
 #include "net/member/io/crossing.h"
@@ -35,7 +36,7 @@ class MemberDriver final : public ControlLink::Handler {
   /// Binds `network.listen` and starts the threads. Throws Error(config) with the address if it is in use.
   /// `layout` is null for a reducer. The crossing and the trace must outlive it.
   MemberDriver(const NetworkConfig& network, const FragmentLayout* layout, const MemberRules& rules,
-               Crossing& crossing, Trace& trace);
+               Crossing& crossing, Trace& trace, const std::optional<MailboxPlace>& mailbox = std::nullopt);
   ~MemberDriver() override;
   MemberDriver(const MemberDriver&) = delete;
   MemberDriver& operator=(const MemberDriver&) = delete;
@@ -129,8 +130,8 @@ class MemberDriver final : public ControlLink::Handler {
   const IoEnd shared_;
   WireCounters counters_;
   RunCodecs codecs_;
-  LinkOptions link_;
   asio::io_context io_;
+  LinkOptions link_;
   std::string advertised_;  ///< HOST:PORT; empty if no port is open
   AwakeClock clock_;
   PeerMesh mesh_;

@@ -117,6 +117,7 @@ struct NetworkConfig {
   static constexpr auto no_port = "none";  ///< value of `listen`: open no port
   std::string listen = "127.0.0.1:0";
   std::string advertise;
+  bool mailbox = false;
   std::string certs;
   std::string secret;
   bool insecure = false;

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "isthmus/outer_sync/config/config.h"
+#include "isthmus/outer_sync/net/mailbox/mailbox_place.h"
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 #include "isthmus/outer_sync/tls/enrolment.h"
 
@@ -37,9 +39,10 @@ class CoordinatorNode {
  public:
   /// Binds `network.coordinator`. Throws Error(config) with the address if it is in use. Creates the run's
   /// token unless the options contain the last view. With a `desk`, and with `network.certs` set, invited
-  /// machines get their certificates here.
+  /// machines get their certificates here. With a `mailbox`, members may also connect through it.
   CoordinatorNode(const NetworkConfig& network, protocol::CoordinatorOptions options,
-                  CoordinatorObserver& observer, std::unique_ptr<tls::EnrolmentDesk> desk = nullptr);
+                  CoordinatorObserver& observer, std::unique_ptr<tls::EnrolmentDesk> desk = nullptr,
+                  const std::optional<MailboxPlace>& mailbox = std::nullopt);
   ~CoordinatorNode();
   CoordinatorNode(const CoordinatorNode&) = delete;
   CoordinatorNode& operator=(const CoordinatorNode&) = delete;

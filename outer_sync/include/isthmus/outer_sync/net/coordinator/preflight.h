@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "isthmus/outer_sync/config/config.h"
+#include "isthmus/outer_sync/net/mailbox/mailbox_place.h"
 
 namespace isthmus::outer_sync {
 
@@ -52,6 +53,7 @@ class PreflightHub {
     std::vector<std::string> expected;  ///< guests to wait for; others may join too
     std::chrono::seconds wait{60};
     std::function<void(const std::string&)> say;  ///< receives progress messages, one line each
+    std::optional<MailboxPlace> mailbox{};        ///< with network.mailbox
   };
   /// Binds `network.coordinator`. Throws Error(config) with the address if that fails, Error(data) for
   /// invalid certificates.
@@ -74,6 +76,7 @@ struct PreflightGuestOptions {
   std::string name;
   std::string report;  ///< at most `longest_preflight_report` bytes
   std::chrono::seconds wait{60};
+  std::optional<MailboxPlace> mailbox{};  ///< with network.mailbox
 };
 /// Takes part as worker `name`, at its addresses. Returns the hub's verdict. Throws Error(config) if the port
 /// cannot be opened, Error(data) for invalid certificates, Error(network) if the hub does not appear in time

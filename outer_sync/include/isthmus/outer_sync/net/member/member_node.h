@@ -14,6 +14,7 @@
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/config/config.h"
 #include "isthmus/outer_sync/engine/round_exchange.h"
+#include "isthmus/outer_sync/net/mailbox/mailbox_place.h"
 #include "isthmus/outer_sync/net/member/io/record_queue.h"
 #include "isthmus/outer_sync/net/member/io/reports.h"
 #include "isthmus/outer_sync/protocol/messages/chunks.h"
@@ -34,6 +35,8 @@ struct MemberOptions {
   bool moments = false;
   /// The records of this queue, and this node's own log lines, are sent to the coordinator. May be null.
   std::shared_ptr<RecordQueue> records = nullptr;
+  /// With network.mailbox.
+  std::optional<MailboxPlace> mailbox = std::nullopt;
   /// The node's blocking calls run it about ten times a second on the caller's thread, for instance to notice
   /// signals. An exception from it ends the blocking call. May be empty.
   std::function<void()> while_waiting = nullptr;
