@@ -46,7 +46,7 @@ PROGRAM_REASONS = [
     (r"examples/two_sites/.*|tests/wan_lab/.*", "needs root"),
     (r"examples/.*|tests/run\.sh|scripts/(setup|package|release|compilers|pinned|tidy)\.sh", "builds or trains"),
     (r"scripts/(simulate_nightly|mutate_protocol)\.sh", "takes minutes"),
-    (r"scripts/draw_.*|scripts/(carry_stability|codec_shrinkage)\.py", "draws from long runs"),
+    (r"scripts/draw_.*|scripts/(carry_stability|codec_shrinkage|learned_levels)\.py", "draws from long runs"),
     (r"scripts/docs_site\.sh", "has a test of its own"), (r"scripts/screenshots\.sh", "trains for minutes"),
     (r"scripts/format\.sh|tests/(language|layers|docs|support)/.*\.py", "a check of the source"),
     (r"build/\w+", "a folder"),
