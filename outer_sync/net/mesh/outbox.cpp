@@ -9,7 +9,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto shortest_stall = 1s;
 constexpr int stall_factor = 8;  ///< times the usual delivery
 constexpr int smoothing = 8;     ///< as TCP smooths its round-trip time (RFC 6298)
 
@@ -137,7 +136,7 @@ void Outbox::clear() {
 }
 
 Outbox::Time Outbox::stall_limit() const {
-  return std::max<Time>(shortest_stall, stall_factor * usual_delivery_);
+  return std::max<Time>(shortest_stall_, stall_factor * usual_delivery_);
 }
 
 std::vector<Outbox::Time> Outbox::oldest_unheard() const {

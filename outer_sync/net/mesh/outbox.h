@@ -60,6 +60,8 @@ class Outbox {
   /// Lanes with no acknowledgement since the oldest frame in flight there (or taken over by another lane) was
   /// sent, long ago, although another lane delivers: their path is broken, and TCP does not know yet.
   [[nodiscard]] std::vector<std::size_t> stalled(Time now) const;
+  /// A lane never counts as stalled before. Until something is acknowledged, the usual delivery is unknown.
+  void never_stalls_within(Time limit) { shortest_stall_ = limit; }
 
  private:
   /// (order, number): the order in which frames leave.
@@ -94,6 +96,7 @@ class Outbox {
   std::uint64_t number_ = 0;
   std::size_t bytes_ = 0;
   std::map<protocol::ReplicaId, std::size_t> relayed_;  ///< bytes, by Receipt::beyond
+  Time shortest_stall_ = std::chrono::seconds(1);
   Time usual_delivery_{};                               ///< from sending to acknowledgement, smoothed
 };
 

@@ -26,6 +26,8 @@ constexpr auto redial_after = 100ms;
 constexpr Connection::Clock::duration head_start = 2s;
 /// The same for a peer that is dialled through the mailbox.
 constexpr Connection::Clock::duration mailbox_head_start = 6s;
+/// A lane that delivers nothing for this long may be stalled.
+constexpr auto direct_stall = 1s, mailbox_stall = 15s;
 
 }  // namespace
 
@@ -55,6 +57,7 @@ void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPt
   peer->lanes[lane].number = number_of(*peer, peer->lanes[lane]);
   peer->arrivals.begun(lane, peer->lanes[lane].number);
   peer->far = !connection->is_loopback();
+  peer->outbox.never_stalls_within(link_.mailbox && !peer->far ? mailbox_stall : direct_stall);
   connection->when_ready([this, weak = std::weak_ptr(peer)] {
     if (const auto fed = weak.lock()) feed(fed);
   });
