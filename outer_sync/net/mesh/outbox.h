@@ -97,7 +97,7 @@ class Outbox {
   std::size_t bytes_ = 0;
   std::map<protocol::ReplicaId, std::size_t> relayed_;  ///< bytes, by Receipt::beyond
   Time shortest_stall_ = std::chrono::seconds(1);
-  Time usual_delivery_{};                               ///< from sending to acknowledgement, smoothed
+  Time usual_delivery_{};  ///< from sending to acknowledgement, smoothed
 };
 
 }  // namespace isthmus::outer_sync::transport
