@@ -132,7 +132,8 @@ std::unique_ptr<ObjectStore> open_object_store(const ObjectStoreOptions& options
   if (!is_bucket_url(options.url)) return std::make_unique<FolderStore>(options.url);
   const auto file = credentials_file(options);
   try {
-    return std::make_unique<S3Store>(place_of(options), read_credentials(file), options.ca, options.rate);
+    return std::make_unique<S3Store>(
+        place_of(options), [file] { return read_credentials(file); }, options.ca, options.rate);
   } catch (const Error& error) {
     config_error(
         fmt::format("no credentials for {}: {}; set object_store.credentials to a file in the format of "

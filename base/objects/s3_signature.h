@@ -11,6 +11,7 @@ namespace isthmus {
 struct S3Credentials {
   std::string key_id, secret;
   std::string token = {};  ///< of temporary credentials; may be empty
+  friend bool operator==(const S3Credentials&, const S3Credentials&) = default;
 };
 
 struct S3Request {

@@ -29,8 +29,8 @@ constexpr std::size_t max_objects = 1'000'000;
 constexpr std::size_t paced_piece = std::size_t{64} << 10;
 constexpr std::array pauses = {milliseconds(300), milliseconds(1'000), milliseconds(3'000)};
 constexpr std::chrono::seconds connect_patience{10}, answer_patience{120};
-constexpr int http_ok = 200, http_redirect = 300, http_not_found = 404, http_timeout = 408,
-              http_too_many = 429, http_server = 500;
+constexpr int http_ok = 200, http_redirect = 300, http_forbidden = 403, http_not_found = 404,
+              http_timeout = 408, http_too_many = 429, http_server = 500;
 
 std::string body_hash(std::span<const std::byte> bytes) { return Hasher().update(bytes).finish().hex(); }
 
@@ -75,9 +75,10 @@ struct S3Store::Answer {
   }
 };
 
-S3Store::S3Store(S3Place place, S3Credentials credentials, std::string ca, std::uint64_t rate)
+S3Store::S3Store(S3Place place, std::function<S3Credentials()> read, std::string ca, std::uint64_t rate)
     : place_(std::move(place)),
-      credentials_(std::move(credentials)),
+      read_(std::move(read)),
+      credentials_(read_()),
       ca_(ca.empty() ? system_certificates() : std::move(ca)),
       rate_(rate) {}
 
@@ -121,6 +122,22 @@ void S3Store::give_up() {
   gave_up_.notify_all();
 }
 
+S3Credentials S3Store::credentials() {
+  const std::scoped_lock lock(mutex_);
+  return credentials_;
+}
+
+/// Whether the file has others than those in use, which are then replaced.
+bool S3Store::has_new_credentials() {
+  try {
+    auto now = read_();
+    const std::scoped_lock lock(mutex_);
+    return std::exchange(credentials_, now) != now;
+  } catch (const Error&) {
+    return false;  // the server's answer says more
+  }
+}
+
 /// nullopt with a `problem` that another try may solve.
 std::optional<S3Store::Answer> S3Store::try_once(const Call& call, std::string& problem) {
   S3Request signed_request{
@@ -132,15 +149,16 @@ std::optional<S3Store::Answer> S3Store::try_once(const Call& call, std::string& 
   auto& headers = signed_request.headers;
   headers["x-amz-content-sha256"] = signed_request.body_sha256;
   if (!call.range.empty()) headers["range"] = call.range;
-  if (!credentials_.token.empty()) headers["x-amz-security-token"] = credentials_.token;
+  const auto own = credentials();
+  if (!own.token.empty()) headers["x-amz-security-token"] = own.token;
 
   httplib::Request request;
   request.method = call.method;
   const auto query = s3_query(call.query);
   request.path = signed_request.path + (query.empty() ? "" : "?" + query);
   for (const auto& [name, value] : headers) request.headers.emplace(name, value);
-  request.headers.emplace(
-      "authorization", s3_authorization(signed_request, credentials_, place_.region, headers["x-amz-date"]));
+  request.headers.emplace("authorization",
+                          s3_authorization(signed_request, own, place_.region, headers["x-amz-date"]));
   if (call.method == "PUT" || call.method == "POST") {
     request.content_length_ = call.body.size();
     request.headers.emplace("content-type", "application/octet-stream");
@@ -191,7 +209,9 @@ S3Store::Answer S3Store::send(const Call& call) {
       std::unique_lock lock(mutex_);
       gave_up_.wait_for(lock, pauses.at(attempt - 1), [&] { return given_up_; });
     }
-    if (auto answer = try_once(call, problem)) return std::move(*answer);
+    auto answer = try_once(call, problem);
+    if (answer && answer->status == http_forbidden && has_new_credentials()) answer = try_once(call, problem);
+    if (answer) return std::move(*answer);
   }
   throw Error(ErrorKind::network,
               fmt::format("{} {} failed at {}: {}", call.method, name(call.key), place_.endpoint, problem));

@@ -3,6 +3,7 @@
 // connection or opens one, so calls from several threads run at once.
 
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -28,7 +29,8 @@ struct S3Place {
 
 class S3Store final : public ObjectStore {
  public:
-  S3Store(S3Place place, S3Credentials credentials, std::string ca, std::uint64_t rate);
+  /// `read` reads the credentials, now and whenever the server refuses the present ones: temporary ones end.
+  S3Store(S3Place place, std::function<S3Credentials()> read, std::string ca, std::uint64_t rate);
   ~S3Store() override;
   S3Store(const S3Store&) = delete;
   S3Store& operator=(const S3Store&) = delete;
@@ -51,8 +53,12 @@ class S3Store final : public ObjectStore {
   [[nodiscard]] std::unique_ptr<httplib::Client> new_client() const;
   void put_back(std::unique_ptr<httplib::Client> client, bool works);
 
+  [[nodiscard]] S3Credentials credentials();
+  [[nodiscard]] bool has_new_credentials();
+
   S3Place place_;
-  S3Credentials credentials_;
+  std::function<S3Credentials()> read_;
+  S3Credentials credentials_;  ///< guarded
   std::string ca_;
   std::uint64_t rate_;
   std::mutex mutex_;

@@ -157,6 +157,24 @@ class ObjectStore(unittest.TestCase):
         wait_for(lambda: proxy.resets >= 8, "eight tries")
         proxy.on = True
 
+    def test_a_renewed_key_is_taken_up(self):
+        """The key in use is revoked in mid-run, and the file then gets another one."""
+        key = self.server.add_key()
+        file = self.folder / "renewed"
+        self.server.write_credentials(file, key)
+        words = ["tiny.yaml", "--set", f"object_store.url={self.url}", *self.of_store(), "--set",
+                 f"object_store.credentials={file}", "--set", "run.steps=4000", "--set", "run.checkpoint_every=100"]
+        with open(self.folder / "launch.log", "w") as log:
+            launch = subprocess.Popen([PROGRAM, "launch", *words], cwd=self.folder, stdout=log, stderr=log)
+        self.addCleanup(launch.kill)
+        wait_for(self.stored, "the first checkpoint")
+        self.server.remove_key(key)
+        wait_for(lambda: "NOT COPIED" in self.logs(), "the refusal")
+        self.server.write_credentials(file, self.server.key)
+        self.assertEqual(launch.wait(PATIENCE_S), 0, (self.folder / "launch.log").read_text())
+        self.assertEqual({name: steps[-1] for name, steps in self.stored().items()},
+                         {name: self.names(4000)[0] for name in ("replica-0", "replica-1")})
+
     def test_a_second_run_of_the_name_does_not_touch_the_first(self):
         self.launch("run.stop_after=10")
         before = self.server.keys()

@@ -38,7 +38,7 @@ class Server:
         wait_for(lambda: self.process.poll() is not None or answers(self.port), "the server")
         self.key = self.create_user()
         self.credentials = folder / "credentials"
-        self.credentials.write_text(f"[default]\naws_access_key_id = {self.key[0]}\naws_secret_access_key = {self.key[1]}\n")
+        self.write_credentials(self.credentials, self.key)
         self.s3 = self.client("s3")
         self.s3.create_bucket(Bucket=BUCKET)
 
@@ -54,6 +54,17 @@ class Server:
         iam.put_user_policy(UserName="worker", PolicyName="all", PolicyDocument=json.dumps(everything))
         made = iam.create_access_key(UserName="worker")["AccessKey"]
         return made["AccessKeyId"], made["SecretAccessKey"]
+
+    @staticmethod
+    def write_credentials(file, key):
+        file.write_text(f"[default]\naws_access_key_id = {key[0]}\naws_secret_access_key = {key[1]}\n")
+
+    def add_key(self):
+        made = self.client("iam").create_access_key(UserName="worker")["AccessKey"]
+        return made["AccessKeyId"], made["SecretAccessKey"]
+
+    def remove_key(self, key):
+        self.client("iam").delete_access_key(UserName="worker", AccessKeyId=key[0])
 
     def keys(self):
         found = []

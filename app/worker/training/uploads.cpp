@@ -180,7 +180,7 @@ void Uploads::loop() {
     busy_ = true;
     try {
       work(lock);
-      if (pause_.count() > 0)
+      if (std::exchange(failing_, false))
         options_.say(fmt::format("copies to {} succeed again", store_->name(options_.run)));
       pause_ = {};
       last_success_ = Clock::now();
@@ -194,7 +194,7 @@ void Uploads::loop() {
 }
 
 void Uploads::failed(const std::string& why) {
-  if (pause_.count() == 0)
+  if (!std::exchange(failing_, true))
     options_.say(fmt::format("NOT COPIED to the object store: {}; trying again until it succeeds", why));
   pause_ = std::clamp(2 * pause_, options_.retry_after, max_pause_factor * options_.retry_after);
 }

@@ -90,6 +90,7 @@ class Uploads {
   std::optional<std::uint64_t> abandoned_after_;
   bool log_due_ = false, prune_due_ = false, busy_ = false, closing_ = false;
   std::chrono::milliseconds pause_{0};  ///< before the next try, after a failure
+  bool failing_ = false;                ///< the last try failed, which was reported
   Clock::time_point last_success_ = Clock::now();
   std::thread thread_;
 };

@@ -26,10 +26,13 @@ namespace {
 constexpr std::size_t threads = 8;
 constexpr std::size_t max_piece = std::size_t{1} << 20;
 constexpr std::uint64_t max_pieces_waiting = 32, look_for_room_every = 16;
-constexpr std::size_t max_streams = 1024, max_ended = 16 * 1024;
+constexpr std::size_t max_streams = 256, max_ended = 16 * 1024;
 constexpr std::uint64_t max_pieces_ahead = 1024, removal_lasts = 64;  // in pieces
 constexpr auto first_retry = 500ms, longest_retry = 8000ms;
 constexpr auto unread_lasts = 60s, farewell_lasts = 2s;
+/// After that time in an outage, or after its own end without the other end's, a stream is given up.
+/// Connections are dialled again all the while, and streams must not pile up.
+constexpr auto outage_lasts = 120s, answer_lasts = 60s;
 /// Between two looks for new objects: after a find, and at most.
 constexpr std::chrono::milliseconds busy_pause{100}, idle_pause{1000};
 constexpr int slower = 10;  ///< each look without news makes the pause a tenth longer
@@ -131,10 +134,12 @@ asio::awaitable<std::invoke_result_t<Work>> Mailbox::on_pool(Work work) {
       *pool_, [](Work here) -> asio::awaitable<Result> { co_return here(); }(std::move(work)), use_awaitable);
 }
 
-/// Repeats what fails because the store cannot be reached, as long as the stream is open.
+/// Repeats what fails because the store cannot be reached, as long as the stream is open, and for a limited
+/// time.
 template <class Work>
 asio::awaitable<std::invoke_result_t<Work>> Mailbox::until_it_works(StreamPtr stream, Work work) {
   auto pause = std::chrono::milliseconds(first_retry);
+  const auto until = std::chrono::steady_clock::now() + outage_lasts;
   for (;;) {
     std::string why;
     try {
@@ -148,7 +153,7 @@ asio::awaitable<std::invoke_result_t<Work>> Mailbox::until_it_works(StreamPtr st
         co_return std::move(result);
       }
     } catch (const Error& error) {
-      if (stream->closed) throw;
+      if (stream->closed || std::chrono::steady_clock::now() > until) throw;
       why = error.what();
     }
     failed(why);
@@ -242,23 +247,30 @@ Mailbox::StreamPtr Mailbox::start(tcp::socket local, MailAddress out) {
 /// Stores what the socket gives, one piece at a time: what is written meanwhile makes the next piece larger.
 asio::awaitable<void> Mailbox::send_loop(StreamPtr stream) {
   const auto self = shared_from_this();
-  const auto piece = std::make_shared<Bytes>(max_piece);
   try {
     for (std::uint64_t number = 0;; ++number) {
-      asio::error_code ended;
-      const auto size = co_await stream->local.async_read_some(asio::buffer(*piece),
-                                                               asio::redirect_error(use_awaitable, ended));
+      co_await stream->local.async_wait(tcp::socket::wait_read, use_awaitable);
+      const auto piece = std::make_shared<Bytes>(std::min(stream->local.available(), max_piece));
+      if (!piece->empty()) piece->resize(stream->local.read_some(asio::buffer(*piece)));
       if (number % look_for_room_every == look_for_room_every - 1) co_await await_room(stream);
-      const auto put = [store = store_, piece, size, key = mail_key(run_, stream->out, number)] {
-        store->put(key, std::span(*piece).first(size));
+      const auto put = [store = store_, piece, key = mail_key(run_, stream->out, number)] {
+        store->put(key, *piece);
       };
       co_await until_it_works(stream, put);
-      if (size == 0) break;  // the empty piece ends the stream at the other end
+      if (piece->empty()) break;  // the empty piece ends the stream at the other end
     }
+    asio::co_spawn(io_, close_later(stream), asio::detached);
   } catch (const std::exception&) {
-    // The stream is closed.
+    stream->close();
   }
   side_ended(stream);
+}
+
+/// Ends the stream even if the other end never does: that process may be gone.
+asio::awaitable<void> Mailbox::close_later(StreamPtr stream) {
+  asio::steady_timer timer(io_, answer_lasts);
+  co_await timer.async_wait(use_awaitable);
+  stream->close();
 }
 
 /// Waits until the other end has read enough of what is stored.

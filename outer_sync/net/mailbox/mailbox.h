@@ -57,6 +57,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   [[nodiscard]] asio::awaitable<void> look_loop();
   [[nodiscard]] asio::awaitable<void> send_loop(StreamPtr stream);
   [[nodiscard]] asio::awaitable<void> receive_loop(StreamPtr stream);
+  [[nodiscard]] asio::awaitable<void> close_later(StreamPtr stream);
   [[nodiscard]] asio::awaitable<bool> receive_piece(StreamPtr stream);
   [[nodiscard]] asio::awaitable<void> await_room(StreamPtr stream);
   [[nodiscard]] asio::awaitable<void> remove_old();
