@@ -53,6 +53,25 @@ bool worth_another_try(int status) {
   return status == http_timeout || status == http_too_many || status >= http_server;
 }
 
+std::string problem_of(httplib::Error error) {
+  switch (error) {
+    case httplib::Error::Connection:
+    case httplib::Error::ConnectionTimeout:
+      return "cannot connect";
+    case httplib::Error::Read:
+    case httplib::Error::Write:
+      return "the connection was lost";
+    case httplib::Error::SSLConnection:
+      return "the TLS handshake failed";
+    case httplib::Error::SSLLoadingCerts:
+      return "cannot read the trusted certificates; check object_store.ca";
+    case httplib::Error::SSLServerVerification:
+      return "its certificate is not trusted; name a file with the right authority in object_store.ca";
+    default:
+      return httplib::to_string(error);
+  }
+}
+
 std::span<const std::byte> body_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 }  // namespace
@@ -192,7 +211,7 @@ std::optional<S3Store::Answer> S3Store::try_once(const Call& call, std::string& 
     return std::nullopt;
   }
   if (!answered) {
-    problem = httplib::to_string(error);
+    problem = problem_of(error);
     return std::nullopt;
   }
   answer.status = response.status;

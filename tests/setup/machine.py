@@ -26,6 +26,7 @@ torch_cpu=("$torch" tiny==1.0)
 test_python=(tests-need==1.0)
 binding=(binding-needs==1.0)
 site=(site-needs==1.0)
+object_store=(store-needs==1.0)
 packaging=()
 packages=({packages})
 test_packages=()
@@ -132,7 +133,7 @@ class Machine:
         shutil.copytree(environment(), self.venv, symlinks=True)
         self.pin()
         self.torch = self.index.add_wheel("torch", "2.11.0", {"torch/include/torch.h": b"// C++\n"})
-        for name in ("tiny", "tests-need", "binding-needs", "site-needs"):
+        for name in ("tiny", "tests-need", "binding-needs", "site-needs", "store-needs"):
             self.index.add_wheel(name, "1.0", {f"{name.replace('-', '_')}/__init__.py": b""})
         self.environment = {
             "PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8", "PIP_CONFIG_FILE": os.devnull,

@@ -25,15 +25,17 @@ def free_port():
 
 
 class Server:
-    """moto as a process of its own, with one user and all rights."""
+    """moto as a process of its own, with one user and all rights; with TLS, under a certificate of its own."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, tls=False):
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.ca = folder / "server.crt" if tls else None
+        self.url = f"https://localhost:{self.port}" if tls else f"http://127.0.0.1:{self.port}"
+        words = self.certify(folder) if tls else []
         # The first requests are not authenticated: they create the user.
         environment = {**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": "4"}
         self.log = open(folder / "server.log", "w")
-        self.process = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)],
+        self.process = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port), *words],
                                         env=environment, stdout=self.log, stderr=self.log)
         wait_for(lambda: self.process.poll() is not None or answers(self.port), "the server")
         self.key = self.create_user()
@@ -42,10 +44,17 @@ class Server:
         self.s3 = self.client("s3")
         self.s3.create_bucket(Bucket=BUCKET)
 
+    def certify(self, folder):
+        key = folder / "server.key"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+                        "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", self.ca],
+                       check=True, capture_output=True)
+        return ["-s", "-c", str(self.ca), "-k", str(key)]
+
     def client(self, service, key=None):
         key = key or getattr(self, "key", ("none", "none"))
         return boto3.client(service, endpoint_url=self.url, region_name="us-east-1", aws_access_key_id=key[0],
-                            aws_secret_access_key=key[1])
+                            aws_secret_access_key=key[1], verify=str(self.ca) if self.ca else None)
 
     def create_user(self):
         iam = self.client("iam")

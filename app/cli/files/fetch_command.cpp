@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "isthmus/base/error.h"
 #include "run/objects/stored_run.h"
 #include "run/output/json_output.h"
 #include "run/output/lines.h"
@@ -60,6 +61,9 @@ int run_fetch(const FetchFlags& flags) {
   if (flags.list) {
     const auto store = open_object_store(place.options);
     const auto workers = stored_workers(*store, place.run, flags.request.worker);
+    if (workers.empty())
+      data_error(store->name(stored_worker_prefix(place.run, flags.request.worker)) +
+                 " holds neither checkpoints nor round logs; check object_store.url and run.name in the URL");
     print_stored(workers);
     json.print(stored_json(place, workers));
     return 0;

@@ -47,7 +47,7 @@ fs::path out_folder(const StoredRunPlace& place, const FetchRequest& request) {
 }  // namespace
 
 std::string stored_worker_prefix(const std::string& run, const std::string& worker) {
-  return run + "/" + worker + "/";
+  return worker.empty() ? run + "/" : run + "/" + worker + "/";
 }
 
 std::string stored_checkpoint_key(const std::string& run, const std::string& worker, std::uint64_t step) {
@@ -92,7 +92,7 @@ std::vector<StoredWorker> stored_workers(const std::vector<ObjectEntry>& objects
 
 std::vector<StoredWorker> stored_workers(ObjectStore& store, const std::string& run,
                                          const std::string& worker) {
-  return stored_workers(store.list(worker.empty() ? run + "/" : stored_worker_prefix(run, worker)), run);
+  return stored_workers(store.list(stored_worker_prefix(run, worker)), run);
 }
 
 StoredRunPlace stored_run_place(const std::string& url, const std::vector<std::string>& assignments) {

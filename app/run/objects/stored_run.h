@@ -24,7 +24,7 @@ struct StoredWorker {
   std::uint64_t log_bytes = 0;
 };
 
-/// Prefix of a worker's objects.
+/// Prefix of a worker's objects, or of all of the run without a worker.
 [[nodiscard]] std::string stored_worker_prefix(const std::string& run, const std::string& worker);
 [[nodiscard]] std::string stored_checkpoint_key(const std::string& run, const std::string& worker,
                                                 std::uint64_t step);
