@@ -4,6 +4,7 @@
 #include <charconv>
 #include <utility>
 
+#include "isthmus/base/number.h"
 #include "isthmus/base/text.h"
 
 namespace isthmus {
@@ -67,11 +68,9 @@ std::optional<ObjectEntry> entry_of(std::string_view contents) {
   const auto size = xml_text(contents, "Size");
   if (!key || !size) return std::nullopt;
   auto decoded = url_decoded(*key);
-  std::uint64_t bytes = 0;
-  const auto* end = size->data() + size->size();
-  const auto parsed = std::from_chars(size->data(), end, bytes);
-  if (!decoded || parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
-  return ObjectEntry{std::move(*decoded), bytes};
+  const auto bytes = whole_number(*size);
+  if (!decoded || !bytes) return std::nullopt;
+  return ObjectEntry{std::move(*decoded), *bytes};
 }
 
 }  // namespace

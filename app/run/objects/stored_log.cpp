@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
 #include "isthmus/base/hash.h"
+#include "isthmus/base/number.h"
 #include "run/process/names.h"
 
 namespace isthmus::app {
@@ -26,13 +26,6 @@ constexpr std::size_t hash_digits = 16;
 
 std::string hash_text(std::span<const std::byte> bytes) {
   return hash_of(bytes).hex().substr(0, hash_digits);
-}
-
-std::optional<std::uint64_t> decimal(std::string_view text) {
-  std::uint64_t number = 0;
-  const auto* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, number);
-  return parsed.ec == std::errc() && parsed.ptr == end ? std::optional(number) : std::nullopt;
 }
 
 bool is_log_file(const std::string& name) {
@@ -54,8 +47,8 @@ std::optional<NamedSegment> segment_of(const ObjectEntry& object, const std::str
   const auto first = name.find('-'), second = name.rfind('-');
   if (!is_plain_name(file) || !is_log_file(file) || first == std::string_view::npos || first == second)
     return std::nullopt;
-  const auto begin = decimal(name.substr(0, first));
-  const auto length = decimal(name.substr(first + 1, second - first - 1));
+  const auto begin = whole_number(name.substr(0, first));
+  const auto length = whole_number(name.substr(first + 1, second - first - 1));
   if (!begin || !length || *length != object.size || *length == 0) return std::nullopt;
   return NamedSegment{std::move(file), {*begin, *length, std::string(name.substr(second + 1)), object.key}};
 }
@@ -73,6 +66,19 @@ std::vector<fs::path> files_in(const fs::path& folder) {
   return files;
 }
 
+std::map<std::string, StoredLogFile> stored_files(ObjectStore& store, const std::string& prefix) {
+  std::map<std::string, StoredLogFile> files;
+  for (const auto& object : store.list(prefix)) {
+    auto named = segment_of(object, prefix);
+    if (!named) continue;
+    auto& file = files[named->file];
+    file.keys.push_back(object.key);
+    auto& known = file.segments[named->segment.begin];
+    if (known.length < named->segment.length) known = std::move(named->segment);
+  }
+  return files;
+}
+
 }  // namespace
 
 StoredLog::StoredLog(ObjectStore& store, std::string prefix, fs::path folder)
@@ -80,19 +86,13 @@ StoredLog::StoredLog(ObjectStore& store, std::string prefix, fs::path folder)
 
 /// Lists the segments that earlier processes have stored. `copy` compares their bytes.
 void StoredLog::learn() {
-  for (const auto& object : store_.list(prefix_)) {
-    auto named = segment_of(object, prefix_);
-    if (!named) continue;
-    stored_[named->file].push_back(object.key);
-    auto& known = files_[named->file][named->segment.begin];
-    if (known.length < named->segment.length) known = std::move(named->segment);
-  }
+  files_ = stored_files(store_, prefix_);
   known_ = true;
 }
 
 /// Leaves the segments that the file still has, from its start on and without a gap. A file that was
 /// truncated or begun anew differs in its first or its last segment; then all are compared.
-void StoredLog::forget_other_bytes(const fs::path& file, Segments& segments) const {
+void StoredLog::forget_other_bytes(const fs::path& file, LogSegments& segments) {
   if (segments.empty()) return;
   const File in(file, File::Mode::read);
   const auto size = in.size();
@@ -115,10 +115,11 @@ void StoredLog::forget_other_bytes(const fs::path& file, Segments& segments) con
   }
 }
 
-bool StoredLog::copy_file(const fs::path& file, Segments& segments, const ObjectStore::Stopped& stopped) {
+bool StoredLog::copy_file(const fs::path& file, StoredLogFile& stored, const ObjectStore::Stopped& stopped) {
+  auto& segments = stored.segments;
   const auto name = file.filename().string();
   forget_other_bytes(file, segments);
-  remove_others(name, segments);  // before others with the same beginning are stored
+  remove_others(stored);  // before others with the same beginning are stored
   const File in(file, File::Mode::read);
   const auto size = in.size();
   while (true) {
@@ -134,24 +135,23 @@ bool StoredLog::copy_file(const fs::path& file, Segments& segments, const Object
     next.hash = hash_text(bytes);
     next.key = fmt::format("{}{}/{:016}-{}-{}", prefix_, name, next.begin, next.length, next.hash);
     store_.put(next.key, bytes);
-    stored_[name].push_back(next.key);
+    stored.keys.push_back(next.key);
     segments[next.begin] = std::move(next);
   }
 }
 
 /// Removes the segments that a longer one contains, or that no longer match the file.
-void StoredLog::remove_others(const std::string& file, const Segments& current) {
-  auto& keys = stored_[file];
+void StoredLog::remove_others(StoredLogFile& stored) {
   std::vector<std::string> kept;
-  for (auto& key : keys) {
+  for (auto& key : stored.keys) {
     const auto is_this = [&](const auto& segment) { return segment.second.key == key; };
-    if (std::ranges::any_of(current, is_this)) {
+    if (std::ranges::any_of(stored.segments, is_this)) {
       kept.push_back(key);
     } else {
       store_.remove(key);
     }
   }
-  keys = std::move(kept);
+  stored.keys = std::move(kept);
 }
 
 bool StoredLog::copy(const ObjectStore::Stopped& stopped) {
@@ -167,8 +167,8 @@ bool StoredLog::copy(const ObjectStore::Stopped& stopped) {
   // Only now, so that the store has a complete log at any time.
   for (auto next = files_.begin(); next != files_.end();) {
     const bool exists = fs::exists(folder_ / next->first);
-    if (!exists) next->second.clear();
-    remove_others(next->first, next->second);
+    if (!exists) next->second.segments.clear();
+    remove_others(next->second);
     next = exists ? std::next(next) : files_.erase(next);
   }
   return true;
@@ -176,8 +176,7 @@ bool StoredLog::copy(const ObjectStore::Stopped& stopped) {
 
 namespace {
 
-std::uint64_t fetch_file(ObjectStore& store, const std::map<std::uint64_t, LogSegment>& segments,
-                         const fs::path& file) {
+std::uint64_t fetch_file(ObjectStore& store, const LogSegments& segments, const fs::path& file) {
   std::uint64_t end = 0;
   replace_file(file, [&](const File& out) {
     for (const auto& [begin, segment] : segments) {
@@ -199,19 +198,13 @@ std::uint64_t fetch_file(ObjectStore& store, const std::map<std::uint64_t, LogSe
 }  // namespace
 
 std::uint64_t fetch_log(ObjectStore& store, const std::string& prefix, const fs::path& folder) {
-  std::map<std::string, std::map<std::uint64_t, LogSegment>> files;
-  for (const auto& object : store.list(prefix)) {
-    auto named = segment_of(object, prefix);
-    if (!named) continue;
-    auto& known = files[named->file][named->segment.begin];
-    if (known.length < named->segment.length) known = std::move(named->segment);
-  }
+  const auto files = stored_files(store, prefix);
   if (files.empty()) return 0;
   for (const auto& old : files_in(folder)) remove_file(old);
   std::error_code failed;  // replace_file reports it
   fs::create_directories(folder, failed);
   std::uint64_t sum = 0;
-  for (const auto& [name, segments] : files) sum += fetch_file(store, segments, folder / name);
+  for (const auto& [name, stored] : files) sum += fetch_file(store, stored.segments, folder / name);
   return sum;
 }
 

@@ -19,6 +19,13 @@ struct LogSegment {
   std::string key = {};
 };
 
+using LogSegments = std::map<std::uint64_t, LogSegment>;  ///< by first byte
+
+struct StoredLogFile {
+  LogSegments segments;           ///< the longest of each beginning
+  std::vector<std::string> keys;  ///< of all objects
+};
+
 /// Copies a log's folder to the store, only what is new. One thread calls.
 class StoredLog {
  public:
@@ -28,19 +35,17 @@ class StoredLog {
   [[nodiscard]] bool copy(const ObjectStore::Stopped& stopped);
 
  private:
-  using Segments = std::map<std::uint64_t, LogSegment>;
   void learn();
-  void forget_other_bytes(const std::filesystem::path& file, Segments& segments) const;
-  [[nodiscard]] bool copy_file(const std::filesystem::path& file, Segments& segments,
+  static void forget_other_bytes(const std::filesystem::path& file, LogSegments& segments);
+  [[nodiscard]] bool copy_file(const std::filesystem::path& file, StoredLogFile& stored,
                                const ObjectStore::Stopped& stopped);
-  void remove_others(const std::string& file, const Segments& current);
+  void remove_others(StoredLogFile& stored);
 
   ObjectStore& store_;
   std::string prefix_;
   std::filesystem::path folder_;
   bool known_ = false;
-  std::map<std::string, Segments> files_;                   ///< by name: segments with the file's bytes
-  std::map<std::string, std::vector<std::string>> stored_;  ///< by name: keys of all segments
+  std::map<std::string, StoredLogFile> files_;  ///< by name; the segments have the bytes of the file
 };
 
 /// Fetches a log into a folder, replacing an earlier copy there. Returns its number of bytes; 0

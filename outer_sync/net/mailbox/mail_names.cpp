@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <charconv>
+
+#include "isthmus/base/number.h"
 
 namespace isthmus::outer_sync::transport {
 namespace {
@@ -11,13 +12,6 @@ namespace {
 constexpr std::string_view host_suffix = ".mailbox";
 constexpr int hexadecimal = 16;
 constexpr std::size_t stream_digits = 16;
-
-std::optional<std::uint64_t> number_in(std::string_view text, int base) {
-  std::uint64_t number = 0;
-  const auto* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, number, base);
-  return parsed.ec == std::errc() && parsed.ptr == end ? std::optional(number) : std::nullopt;
-}
 
 }  // namespace
 
@@ -47,8 +41,8 @@ std::optional<MailPiece> mail_piece(const std::string& run, std::string_view key
   }
   const auto& [to, from, stream] = parts;
   if (stream.size() != stream_digits + 2 || stream[stream_digits] != '-') return std::nullopt;
-  const auto number = number_in(rest, 10);
-  const auto id = number_in(stream.substr(0, stream_digits), hexadecimal);
+  const auto number = whole_number(rest);
+  const auto id = whole_number(stream.substr(0, stream_digits), hexadecimal);
   const char side = stream.back();
   if (!number || !id || (side != 'd' && side != 'a')) return std::nullopt;
   MailPiece piece{{std::string(from), std::string(to), *id, static_cast<MailSide>(side)}, *number};

@@ -38,6 +38,10 @@ constexpr std::chrono::milliseconds busy_pause{100}, idle_pause{1000};
 constexpr int slower = 10;  ///< each look without news makes the pause a tenth longer
 constexpr int local_buffer = 2 << 20;
 
+void remove_below(ObjectStore& store, const std::string& prefix) {
+  for (const auto& object : store.list(prefix)) store.remove(object.key);
+}
+
 std::uint64_t new_stream_number() {
   std::random_device random;
   return (std::uint64_t{random()} << 32) | random();
@@ -116,7 +120,7 @@ void Mailbox::remove_inbox() {
   const auto done = std::make_shared<std::promise<void>>();
   asio::post(*pool_, [done, store = store_, inbox = mail_prefix(run_, self_)] {
     try {
-      for (const auto& object : store->list(inbox)) store->remove(object.key);
+      remove_below(*store, inbox);
     } catch (const Error&) {
       // The next process of this member removes it.
     }
@@ -183,7 +187,7 @@ asio::awaitable<void> Mailbox::remove_old() {
   co_await on_pool(work);
 }
 
-/// Objects that cannot be removed are found again by a later look.
+/// If a removal fails, a later look finds the object again.
 void Mailbox::remove_soon(std::vector<std::string> keys) {
   const auto work = [](std::shared_ptr<Mailbox> mailbox,
                        std::vector<std::string> rubbish) -> asio::awaitable<void> {
@@ -204,7 +208,7 @@ asio::awaitable<void> Mailbox::remove_unread(StreamPtr stream) {
   asio::steady_timer timer(io_, unread_lasts);
   co_await timer.async_wait(use_awaitable);
   const auto work = [store = store_, prefix = mail_prefix(run_, stream->out)] {
-    for (const auto& object : store->list(prefix)) store->remove(object.key);
+    remove_below(*store, prefix);
   };
   try {
     co_await on_pool(work);
