@@ -143,6 +143,7 @@ outer_sync::protocol::CoordinatorOptions coordinator_options(Experiment& experim
   options.topology = {experiment.outer.topology_setting(),
                       quant::bits_per_element(experiment.outer.codec_spec())};
   options.elastic = !experiment.outer.data_parallel();
+  options.owners_keep_nothing = !experiment.outer.error_feedback;
   options.warmup_rounds = static_cast<std::uint64_t>(experiment.outer.warmup_steps);
   options.steps = static_cast<std::uint64_t>(experiment.run.steps);
   options.checkpoint_interval = std::chrono::duration_cast<outer_sync::protocol::Time>(

@@ -43,6 +43,9 @@ Json member_of(const Coordinator& coordinator, const std::string& name,
           {"bytes_sent", beat.bytes_sent},
           {"wire_bytes_per_second", finite(member.rates.bytes_per_second())},
           {"uplink_bytes_per_second", member.uplink > 0 ? Json(member.uplink) : Json(nullptr)},
+          {"calendar", member.calendar.text()},
+          {"allowance", coordinator.allowance_of(member)},
+          {"late_results", beat.late_results},
           {"rounds_lag", coordinator.lag_of(member)},
           {"checkpoint", checkpoints.empty() ? std::uint64_t{0} : std::ranges::max(checkpoints).step},
           {"silent_seconds", seconds(coordinator.silence_of(member))},
@@ -203,6 +206,12 @@ std::string status_table(const nlohmann::json& status) {
     out += fmt::format("{:<14} {:<7} {:>8} {:>7} {:>4} {:>6} {:>7} {:>8} {:>3} {:>7}\n", "member", "site",
                        "step", "loss", "util", "tok/s", "sent", "wire", "lag", "state");
     for (const auto& member : status.at("members")) out += row_of_member(member);
+    for (const auto& member : status.at("members")) {
+      const auto allowance = member.value("allowance", std::string());
+      if (allowance.empty()) continue;
+      out += note_lines(fmt::format("calendar {}: {}; late results: {}", member.at("name").get<std::string>(),
+                                    allowance, member.value("late_results", std::uint64_t{0})));
+    }
     for (const auto& relay : status.at("relays"))
       out += note_lines(fmt::format("relay    {} between {} and {}", relay.at("by").get<std::string>(),
                                     relay.at("between").at(0).get<std::string>(),

@@ -15,9 +15,9 @@ namespace isthmus::app {
 /// while rounds do not commit), view, step (of the slowest trainer), steps, replicas, participating,
 /// checkpoint (the newest that all have had; 0: none), evaluation, outer_steps (gain, correlation), members
 /// (an array of objects: name, site, kind, state, step, loss, utilization, tokens_per_second, bytes_sent,
-/// wire_bytes_per_second, uplink_bytes_per_second (null: not known), rounds_lag by fragment, checkpoint,
-/// silent_seconds, build, address), relays, slow_paths, settings (changes, paused_after). The coordinator
-/// adds `rounds` (round_timeline.h).
+/// wire_bytes_per_second, uplink_bytes_per_second (null: not known), calendar, allowance (by the calendar, in
+/// words), late_results, rounds_lag by fragment, checkpoint, silent_seconds, build, address), relays,
+/// slow_paths, settings (changes, paused_after). The coordinator adds `rounds` (round_timeline.h).
 [[nodiscard]] nlohmann::ordered_json status_of(
     const outer_sync::protocol::Coordinator& coordinator, const Experiment& experiment,
     const std::optional<std::pair<std::uint64_t, double>>& evaluation);

@@ -57,6 +57,7 @@ nlohmann::ordered_json line_of(const StepRecord& record) {
   line["tokens_per_second"] = record.tokens_per_second;
   line["utilization"] = record.utilization;
   line["stall_seconds"] = record.stats.stall_seconds;
+  line["late_results"] = record.stats.late_results;
   line["rounds"] = record.stats.rounds;
   line["live"] = record.who.live;
   line["participating"] = record.who.participating;

@@ -316,7 +316,8 @@ void Participant::report(const InnerStep& step, double took, bool was_due) {
                    .inner_steps_per_second = speed,
                    .disk_free = disk_free(),
                    .outer_gain = means.gain,
-                   .outer_correlation = means.correlation});
+                   .outer_correlation = means.correlation,
+                   .late_results = record.stats.late_results});
   tell([&](ParticipantObserver& observer) { observer.stepped(*this, record); });
 }
 

@@ -10,6 +10,7 @@
 #include "isthmus/quant/codec.h"
 #include "plan/memory.h"
 #include "plan/plan.h"
+#include "plan/windows.h"
 
 namespace isthmus::app {
 
@@ -302,6 +303,7 @@ ordered_json plan_json(const PlanRequest& request, const PlanInput& input) {
   json["methods"] = methods_json(request, input);
   json["codecs"] = codecs_json(request, input);
   json["timetable"] = timetable_json(outer, prediction);
+  if (auto windows = calendar_json(request, input); !windows.is_null()) json["calendar"] = std::move(windows);
   json["memory"] = to_json(memory);
   if (input.experiment.object_store.gets_copies()) json["object_store"] = object_store_json(input, memory);
   json["recommended"] = recommendation_json(request, input);

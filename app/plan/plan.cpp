@@ -7,6 +7,7 @@
 
 #include "isthmus/base/progress.h"
 #include "isthmus/outer_sync/plan/paper_table.h"
+#include "plan/windows.h"
 #include "run/output/json_output.h"
 #include "run/output/lines.h"
 
@@ -163,7 +164,8 @@ std::string plan_text(const ordered_json& j) {
     text += table_head("other codecs");
     for (const auto& row : j["codecs"]) text += table_row(row, true);
   }
-  text += timetable(j) + traffic(j) + memory(j) + recommendation(j);
+  text += timetable(j) + calendar_text(j.value("calendar", ordered_json())) + traffic(j) + memory(j) +
+          recommendation(j);
   for (const auto& limit : j["limits"]) text += in_lines("limit: " + limit.get<std::string>(), 2);
   return text + fmt::format("planned in {:.2f} s\n", figure_at(j, "planned_in_seconds"));
 }

@@ -6,6 +6,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/core/address.h"
+#include "isthmus/outer_sync/core/calendar.h"
 #include "isthmus/outer_sync/protocol/rejection.h"
 
 namespace isthmus::outer_sync {
@@ -313,6 +314,17 @@ void NetworkConfig::serialize(config::Archive& ar) {
       1e13,
       {},
       true});
+  ar({"calendar",
+      &calendar,
+      Scope::per_site,
+      "when this member may send less than network.rate: entries of days, times and a rate, separated by "
+      "semicolons, such as 'mon-fri 8:00-18:00 20Mbps; sat closed'; the last one that contains a time "
+      "applies; "
+      "times are UTC, or those of a first entry such as utc+1",
+      -config::unbounded,
+      config::unbounded,
+      {},
+      true});
   ar({"congestion",
       &congestion,
       Scope::per_site,
@@ -345,6 +357,7 @@ std::string seconds_of(const config::Duration& duration) {
 }  // namespace
 
 void NetworkConfig::check() const {
+  static_cast<void>(Calendar::parse(calendar));
   check_silence();
   check_ports();
   check_security();

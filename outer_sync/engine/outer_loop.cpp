@@ -343,6 +343,7 @@ bool OuterLoop::fetch(InFlight& flight, Waiting why) {
   } while (must && !flight.result);
   waited(why) += seconds_since(begin);
   if (!flight.result) return false;
+  stats_.late_results += why == Waiting::stall && flight.result->came > begin ? 1 : 0;
   [[maybe_unused]] const auto chunks = layout_.chunks_of(flight.fragment).size();
   assert(flight.result->chunks.size() == chunks && flight.result->included.size() == chunks);
   for (std::size_t i = 0; i < flight.own.size() && !carries(); ++i) {

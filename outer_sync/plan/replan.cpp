@@ -237,7 +237,8 @@ std::optional<Proposal> Replanner::look(double seconds, const LineReadings& read
     const double interval = static_cast<double>(every_) * agreed_step_seconds(lines, now.outer);
     if (!first) quiet_until_ = seconds + std::max(rules_.min_seconds, intervals_between * interval);
   }
-  if (seconds < quiet_until_) return {};
+  if (seconds < quiet_until_ && !changed_by_calendar_) return {};
+  const bool is_sure = std::exchange(changed_by_calendar_, false);
   auto proposal = judge(lines, now);
   if (!proposal) {
     wanted_since_.reset();
@@ -246,11 +247,16 @@ std::optional<Proposal> Replanner::look(double seconds, const LineReadings& read
   const bool up = learning_cost(proposal->every, proposal->delay) > learning_cost(every_, delay_);
   if (!wanted_since_ || wanted_up_ != up) wanted_since_ = seconds;
   wanted_up_ = up;
-  if (seconds - *wanted_since_ < rules_.confirmed_for) return {};
+  if (seconds - *wanted_since_ < rules_.confirmed_for && !is_sure) return {};
   wanted_since_.reset();
   quiet_until_ = seconds + rules_.min_seconds;  // also if the proposal is not carried out
   planned_ = lines;
   return proposal;
+}
+
+void Replanner::calendar_changed() {
+  newest_.clear();
+  changed_by_calendar_ = true;
 }
 
 /// Summarises the newest readings: medians, but the shortest round trips, because anything beyond them is

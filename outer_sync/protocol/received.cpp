@@ -10,7 +10,9 @@
 #include <utility>
 #include <variant>
 
+#include "isthmus/base/error.h"
 #include "isthmus/outer_sync/core/address.h"
+#include "isthmus/outer_sync/core/calendar.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/view_change.h"
 
@@ -166,6 +168,15 @@ std::string problem_of_view(const NewView& message, const Bounds& bounds) {
        above("the number of tracks", message.tracks, max_members)});
 }
 
+std::string problem_of_calendar(const std::string& text) {
+  try {
+    static_cast<void>(Calendar::parse(text));
+    return {};
+  } catch (const Error& error) {
+    return std::string("an invalid calendar: ") + error.what();
+  }
+}
+
 }  // namespace
 
 // ---- messages of members ----
@@ -174,6 +185,7 @@ std::string problem_of(const Hello& hello, const Bounds& bounds) {
   return first_of(
       {problem_of_member(hello.member), too_long("a site", hello.site, longest_name),
        too_long("a build", hello.build, 256), problem_of_settings(hello.settings, bounds),
+       problem_of_calendar(hello.calendar),
        above("the step of a checkpoint", newest_step(hello.checkpoints), Bounds::max_steps),
        above("the view it has sealed or begun", std::max(hello.sealed, hello.activated), highest_view)});
 }
@@ -228,6 +240,10 @@ std::string problem_of(const Heartbeat& beat, const Bounds& bounds) {
        unless(std::abs(beat.outer_gain) <= max_abs_gain, "an outer gain that is not in -1e6 to 1e6"),
        unless(std::abs(beat.outer_correlation) <= 1, "a correlation that is not in -1 to 1"),
        above("the step of a checkpoint", newest_step(beat.checkpoints), Bounds::max_steps)});
+}
+
+std::string problem_of(const CalendarChanged& changed, const Bounds&) {
+  return problem_of_calendar(changed.calendar);
 }
 
 std::string problem_of(const EvalReport& report, const Bounds& bounds) {

@@ -46,6 +46,39 @@ TEST_F(Plan, SaysWhatHoldsARunBackAndWhatMendsIt) {
   EXPECT_TRUE(after["limits"].empty()) << after["limits"];
 }
 
+TEST_F(Plan, ShowsThePartsOfTheWeekThatCalendarsMake) {
+  const auto config = site.write("week.yaml", R"(
+extends: tiny.yaml
+outer: {sync_every: 20, sync_delay: 2, min_replicas: 2}
+network.rate: 100Mbps
+sites:
+  eu: {replicas: 1, network.calendar: "mon-fri 8:00-18:00 2Mbps"}
+  us: {replicas: 1, network.calendar: "utc-8; sat closed"}
+)");
+  const Words words = {"plan", config.string(), "--params", "20M", "--step-time", "500ms"};
+  const auto json = plan({words.begin() + 1, words.end()});
+  const auto& windows = json["calendar"];
+  ASSERT_EQ(windows.size(), 3U) << windows.dump(2);
+  EXPECT_EQ(windows[0]["hours_per_week"], 168 - 50 - 24);
+  EXPECT_TRUE(windows[0]["links"].empty());
+  EXPECT_GT(windows[0]["utilization"], 0.99);
+  EXPECT_TRUE(windows[0]["by_auto"].is_null()) << "nothing must change";
+  EXPECT_EQ(windows[1]["hours_per_week"], 50);
+  EXPECT_EQ(windows[1]["begins"], "Mon 08:00 UTC");
+  EXPECT_EQ(windows[1]["links"][0]["allowance"], "at most 2 Mbit/s");
+  EXPECT_LT(windows[1]["utilization"], 0.5);
+  EXPECT_EQ(windows[2]["begins"], "Sat 08:00 UTC");
+  EXPECT_EQ(windows[2]["participating"], 1);
+  EXPECT_TRUE(windows[2]["utilization"].is_null()) << "rounds need both";
+  const auto text = site.isthmus(words);
+  EXPECT_THAT(text.output, HasSubstr("waits"));
+  std::istringstream lines(text.output);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80U) << line;
+  const auto wrong = site.isthmus({"plan", config.string(), "--set", "network.calendar=5Mbps; noon closed"});
+  EXPECT_EQ(wrong.status, 2);
+  EXPECT_THAT(wrong.output, HasSubstr("'noon closed' contains 'noon'; expected [DAYS] [HH:MM-HH:MM] RATE"));
+}
+
 TEST_F(Plan, RecommendsNothingWithoutALink) {
   const auto json = plan({"--params", "20M", "--step-time", "500ms"});
   EXPECT_FALSE(json["recommended"]["links_are_known"]);

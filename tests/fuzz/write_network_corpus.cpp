@@ -119,7 +119,8 @@ std::vector<ControlMessage> all_messages() {
           protocol::Records{3, {{protocol::RecordKind::log, "words"}, {protocol::RecordKind::metrics, "{}"}}},
           protocol::RecordsTaken{5},
           protocol::CheckpointRequest{"asked to leave"},
-          protocol::CheckpointAt{60}};
+          protocol::CheckpointAt{60},
+          protocol::CalendarChanged{"utc+1; mon-fri 8:00-18:00 20Mbps"}};
 }
 
 void write(const fs::path& folder, const std::string& name, std::span<const std::byte> bytes) {

@@ -175,6 +175,7 @@ constexpr auto notes = std::to_array<KeyNote>({
     {"network.join_rate", "bytes per second",
      "200 Mbit/s leaves most of a 1 Gbit/s link to rounds; lower it for slower links"},
     {"network.rate", "", "finds the rate of the link and keeps its queue short"},
+    {"network.calendar", "", "most links are free at all times"},
     {"network.congestion", "",
      "on long paths it loses little to random loss and pauses, for which cubic halves its rate"},
     {"network.emulate.rate", "", "emulation is for experiments on one machine"},

@@ -68,6 +68,16 @@ config::SharedItems proposed_items(const Proposal& proposal) {
   return items;
 }
 
+/// The time between two syncs of a fragment. A link that becomes slower within that time is planned as slow,
+/// because rounds sent now end then.
+std::chrono::seconds interval_of(const LineReadings& lines, const outer_sync::OuterConfig& outer) {
+  constexpr double longest = 3600;
+  double step = 0;
+  for (const auto& member : lines.members) step = std::max(step, member.step_seconds);
+  const auto every = static_cast<double>(outer_sync::plan::last_sync_every(outer));
+  return std::chrono::seconds(static_cast<std::int64_t>(std::min(longest, every * step)));
+}
+
 bool has(const config::SharedItems& items, const std::string& key) {
   return std::ranges::find(items, key, &std::pair<std::string, std::string>::first) != items.end();
 }
@@ -123,8 +133,15 @@ std::optional<nlohmann::ordered_json> AutoReplan::look(const Coordinator& coordi
   Moment moment{.seconds = seconds(now - began_),
                 .lines = replan_readings(coordinator, emulated_),
                 .standing = *std::move(standing)};
+  auto limits =
+      calendar_limits(coordinator, std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()),
+                      interval_of(moment.lines, moment.standing.outer));
+  apply_limits(limits, moment.lines);
+  moment.calendar_changed = limits_ != limits;
+  limits_ = std::move(limits);
   {
     const std::lock_guard lock(mutex_);
+    if (newest_) moment.calendar_changed |= newest_->calendar_changed;  // the planning thread has not seen it
     newest_ = std::move(moment);
   }
   changed_.notify_all();
@@ -174,6 +191,7 @@ void AutoReplan::work() {
 }
 
 void AutoReplan::plan(const Moment& moment) {
+  if (moment.calendar_changed) replanner_->calendar_changed();
   const auto proposal = replanner_->look(moment.seconds, moment.lines, moment.standing);
   if (!proposal) return;
   {

@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "coordinator/replan/replan_readings.h"
 #include "isthmus/outer_sync/plan/replan.h"
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 #include "run/experiment/experiment.h"
@@ -43,6 +44,7 @@ class AutoReplan {
   using Clock = std::chrono::steady_clock;
   struct Moment {
     double seconds = 0;
+    bool calendar_changed = false;
     outer_sync::plan::LineReadings lines;
     outer_sync::plan::Standing standing;
   };
@@ -58,6 +60,7 @@ class AutoReplan {
   outer_sync::plan::LineReadings emulated_;  ///< the part of network.emulate that TCP does not see
   const Clock::time_point began_ = Clock::now();
   Clock::time_point looked_;
+  CalendarLimits limits_;               ///< at the last look
   std::optional<std::size_t> changes_;  ///< number of changes of the settings at the last look
   bool every_by_hand_ = false, delay_by_hand_ = false;    ///< an operator has set the key
   std::optional<outer_sync::plan::Replanner> replanner_;  ///< used only by the planning thread

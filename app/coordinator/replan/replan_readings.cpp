@@ -71,6 +71,30 @@ LineReadings replan_readings(const Coordinator& coordinator, const LineReadings&
   return out;
 }
 
+CalendarLimits calendar_limits(const Coordinator& coordinator, outer_sync::WallTime now,
+                               std::chrono::seconds ahead) {
+  CalendarLimits limits;
+  for (const auto& [name, member] : coordinator.members()) {
+    if (!counts(member) || member.calendar.empty()) continue;
+    for (std::optional time = now; time && *time <= now + ahead; time = member.calendar.next_change(*time)) {
+      const auto allowance = member.calendar.at(*time);
+      if (!allowance || allowance->closed || allowance->bytes_per_second == 0) continue;
+      const auto rate = static_cast<double>(allowance->bytes_per_second);
+      const auto [limit, is_first] = limits.try_emplace(name, rate);
+      limit->second = std::min(limit->second, rate);
+    }
+  }
+  return limits;
+}
+
+void apply_limits(const CalendarLimits& limits, LineReadings& lines) {
+  for (auto& member : lines.members) {
+    const auto limit = limits.find(member.name);
+    if (limit == limits.end()) continue;
+    member.up = member.up > 0 ? std::min(member.up, limit->second) : limit->second;
+  }
+}
+
 std::optional<Standing> replan_standing(const Coordinator& coordinator, const outer_sync::OuterConfig& outer,
                                         std::uint64_t steps) {
   if (coordinator.run_phase() != RunPhase::running || !coordinator.layout()) return std::nullopt;

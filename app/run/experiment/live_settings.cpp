@@ -7,6 +7,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/config/settings_timeline.h"
+#include "isthmus/outer_sync/core/calendar.h"
 #include "run/experiment/removed_keys.h"
 
 namespace isthmus::app {
@@ -21,8 +22,8 @@ std::string reason_not_to_set(const config::Item& item) {
                         ? "each member reads it when it starts; change the member's config and restart it"
                         : "everything computed in the run so far depends on it";
   return fmt::format(
-      "{} cannot be set during a run: its class is {}, and {}. Keys of class live and network.rate can be "
-      "set",
+      "{} cannot be set during a run: its class is {}, and {}. Keys of class live, network.rate and "
+      "network.calendar can be set",
       item.key, to_string(item.scope), why);
 }
 
@@ -53,6 +54,7 @@ outer_sync::protocol::ChangeVerdict judge_change(const Experiment& experiment,
     config::Reader reader(source);  // checks each value by itself
     asked.serialize(reader);
     reader.finish();
+    static_cast<void>(outer_sync::Calendar::parse(asked.network.calendar));
   } catch (const Error& error) {
     return {error.what(), false};
   }

@@ -284,6 +284,7 @@ class CoordinatorNode::Impl {
       asio::steady_timer timer(io_, tick_every);
       co_await timer.async_wait(use_awaitable);
       machine_.tick(now());
+      machine_.follow_calendars(std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
       store_and_announce();
       act();
       observer_.ticked(machine_);

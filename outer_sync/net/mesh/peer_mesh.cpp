@@ -167,6 +167,7 @@ std::size_t PeerMesh::max_queued(const Peer& peer) const {
 /// The first free lane takes the frame that is due first. If one lane is fast enough, it carries everything
 /// and stays warm; spread over all lanes, each chunk would be as late as the slowest lane.
 void PeerMesh::feed(const PeerPtr& peer) {
+  if (closed_) return;
   const auto is_ready = [&](std::size_t lane) {
     const auto& connection = peer->lanes[lane].connection;
     return connection != nullptr && connection->ready();
@@ -188,8 +189,14 @@ void PeerMesh::send_on_lane(Peer& peer, std::size_t lane, Frame frame, Connectio
   peer.lanes[lane].connection->send(std::move(frame), hold);
 }
 
+void PeerMesh::close(bool closed) {
+  if (std::exchange(closed_, closed) == closed || closed) return;
+  for (const auto& [id, peer] : peers_) feed(peer);
+}
+
 /// Takes over one frame at a time: enough to reveal a broken lane without filling another.
 void PeerMesh::take_over_overdue(const PeerPtr& peer) {
+  if (closed_) return;
   const auto now = Connection::Clock::now();
   for (std::size_t lane = 0; lane < lanes_; ++lane) {
     const auto& connection = peer->lanes[lane].connection;

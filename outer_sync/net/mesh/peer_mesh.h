@@ -78,6 +78,8 @@ class PeerMesh {
   /// Limits the bytes per second to all peers together, shared equally by the peers with queued frames; 0:
   /// follow the measured rates.
   void send_at_most(std::uint64_t bytes_per_second) { rates_.send_at_most(bytes_per_second); }
+  /// While closed, sends no frames but acknowledgements and other short ones; the rest stays queued.
+  void close(bool closed);
   /// Call every few tens of milliseconds: shares out the rate anew and cuts stalled lanes.
   void tick();
 
@@ -166,6 +168,7 @@ class PeerMesh {
     std::optional<BufferPool> chunks;
   } self_;
   std::map<protocol::ReplicaId, PeerPtr> peers_;
+  bool closed_ = false;            ///< by the calendar
   std::uint64_t dialled_ = 0;      ///< number of connections dialled
   protocol::ViewNumber view_ = 0;  ///< view that has begun here
   protocol::Relays told_;

@@ -22,7 +22,7 @@ bool is_a_reducers(const ControlMessage& message) {
   return std::holds_alternative<Sealed>(message) || std::holds_alternative<Heartbeat>(message) ||
          std::holds_alternative<Evicted>(message) || std::holds_alternative<StopRequest>(message) ||
          std::holds_alternative<Done>(message) || std::holds_alternative<Leave>(message) ||
-         std::holds_alternative<Records>(message);
+         std::holds_alternative<Records>(message) || std::holds_alternative<CalendarChanged>(message);
 }
 
 bool is_a_members(const ControlMessage& message) {
@@ -116,6 +116,7 @@ void Coordinator::on_message(const std::string& name, const ControlMessage& mess
           [&](const Sealed& sealed) { on_sealed(member, sealed); },
           [&](const Heartbeat& heartbeat) { on_heartbeat(member, heartbeat); },
           [&](const Ready&) { on_ready(member); },
+          [&](const CalendarChanged& changed) { on_calendar(member, changed); },
           [&](const Evicted& evicted) {
             evict(name, evicted.reason);
             change_view(name + " has rounds outside the run's history");

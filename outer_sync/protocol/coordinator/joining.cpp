@@ -74,6 +74,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     out_.say(name + " is of build " + hello.build + ", and the coordinator of " + options_.build +
              ": their protocols and numerics are compatible");
   auto& member = roster_.add(from, hello);
+  take_allowance(member);
   if (!trains_here && (gathers() || hello.activated == 0)) return join_as_reducer(member);
   if (hello.activated > 0) return come_back(member);
   if (gathers()) return join_first_view(member);
@@ -205,7 +206,7 @@ void Coordinator::on_ready(MemberStatus& member) {
   auto& missed = newcomers_.missed;
   if (missed.size() >= max_members) missed.clear();  // bounds the map
   ++missed[member.hello.member.name];
-  change_view(member.hello.member.name + " is ready to take part");
+  if (roster_.able(member)) change_view(member.hello.member.name + " is ready to take part");
 }
 
 /// If rounds follow each other faster than a newcomer can get from the copied state into a view, it finds

@@ -231,6 +231,24 @@ TEST_F(Replan, FasterStepsAre) {
   EXPECT_THAT(found[0].cause, HasSubstr("the slowest replica's step takes 200 ms instead of 1e+03 ms"));
 }
 
+TEST_F(Replan, AChangeByACalendarIsCertain) {
+  ASSERT_TRUE(watch(60).empty());
+  set_rates(0.2 * mbit);
+  replanner->calendar_changed();
+  const auto up = watch(static_cast<int>(rules.readings));
+  ASSERT_EQ(up.size(), 1U) << "as soon as there are enough readings";
+  EXPECT_GT(up[0].every, 20);
+  set_rates(8 * mbit);
+  replanner->calendar_changed();
+  const auto down = watch(static_cast<int>(rules.readings));
+  ASSERT_EQ(down.size(), 1U) << "also right after another change";
+  EXPECT_EQ(down[0].every, 20);
+  replanner->calendar_changed();
+  EXPECT_TRUE(watch(60).empty()) << "the links are the same";
+  set_rates(0.2 * mbit);
+  EXPECT_TRUE(watch(8).empty()) << "this change is not the calendar's, so it must be confirmed";
+}
+
 TEST_F(Replan, WithoutReadingsNothingIsProposed) {
   set_rates(0.2 * mbit);
   const auto full = lines;

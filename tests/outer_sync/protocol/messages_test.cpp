@@ -59,7 +59,8 @@ std::vector<ControlMessage> one_of_each() {
             .uplink = 6'250'000,
             .fresh = false,
             .site = "us",
-            .settings = some_settings()},
+            .settings = some_settings(),
+            .calendar = "sat closed"},
       Refused{"no"},
       Seal{3, 400},
       Sealed{.view = 3,
@@ -128,6 +129,7 @@ std::vector<ControlMessage> one_of_each() {
       RecordsTaken{9},
       CheckpointRequest{"asked to leave"},
       CheckpointAt{12},
+      CalendarChanged{"mon 8:00-18:00 20Mbps"},
   };
 }
 

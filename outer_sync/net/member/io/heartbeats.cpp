@@ -59,6 +59,7 @@ Heartbeat Heartbeats::next() {
     beat.disk_free = report.disk_free;
     beat.outer_gain = report.outer_gain;
     beat.outer_correlation = report.outer_correlation;
+    beat.late_results = report.late_results;
     beat.checkpoints = now->trainer.checkpoints;
     beat.audits = std::exchange(now->both.audits, {});
     beat.contributed = static_cast<std::uint16_t>(now->run.participation.contributed);

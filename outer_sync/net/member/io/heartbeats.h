@@ -39,8 +39,11 @@ class Heartbeats {
   /// `states`: of all fragments; empty until the trainer has them all.
   [[nodiscard]] protocol::Heartbeat of_observer(const std::vector<protocol::FragmentState>& states);
   void on_reply(const protocol::HeartbeatReply& reply);
-  /// Sets the rate of this member's link that heartbeats report, instead of network.rate; 0: measure it.
-  void rate_is(std::uint64_t bytes_per_second) { rate_ = bytes_per_second; }
+  /// Sets the rate of this member's link that heartbeats report; 0: measure it. At first network.rate.
+  void rate_is(std::uint64_t bytes_per_second) {
+    rate_ = bytes_per_second;
+    uplink_ = {};
+  }
   /// Call on a new connection: it brings no replies to older heartbeats.
   void forget_unanswered() { beats_.clear(); }
 

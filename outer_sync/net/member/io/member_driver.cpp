@@ -66,6 +66,7 @@ MemberDriver::MemberDriver(const NetworkConfig& network, const FragmentLayout* l
       rounds_(io_, mesh_, codecs_, shared_, trace, saying()),
       heartbeats_(network_, link_.hold, reduces_, clock_, mesh_, rounds_, counters_, shared_, trace,
                   saying()),
+      limits_(network_, mesh_, heartbeats_, shared_, saying()),
       membership_(codecs_, rounds_, mesh_, control_, heartbeats_, recovery_, shared_, saying()),
       shutdown_(control_, shared_, counters_, reduces_),
       work_(asio::make_work_guard(io_)) {
@@ -76,8 +77,8 @@ MemberDriver::MemberDriver(const NetworkConfig& network, const FragmentLayout* l
         io_, network_, codecs_->layout, shared_, [this](FragmentId p, Round r) { return rounds_.held(p, r); },
         [this](FragmentId p) { return rounds_.ledger(p); });
     rounds_.give_state_with(*giver_);
+    limits_.also_limit(*giver_);
   }
-  mesh_.send_at_most(network.rate.bytes_per_second());
   io_thread_ = std::thread([this] { run_io(); });
   pthread_setname_np(io_thread_.native_handle(), "network");  // shown by top -H
 }
@@ -132,6 +133,7 @@ void MemberDriver::say_hello(Hello hello) {
   hello.member.address = advertised();
   if (reduces_) hello.member.kind = MemberKind::reducer;
   hello.uplink = network_.rate.bytes_per_second();
+  hello.calendar = network_.calendar;
   asio::post(io_, [this, hello = std::move(hello)] {
     if (link_.secret) link_.secret->answer_as(hello.member.name);
     if (link_.mailbox)
@@ -293,11 +295,11 @@ void MemberDriver::handle(const HeartbeatReply& reply) {
 /// Ignores unknown keys: they come from a newer build.
 void MemberDriver::handle(const Adjust& adjust) {
   for (const auto& [key, value] : adjust.items) {
-    if (key != "network.rate") continue;
-    const auto rate = rate_of(value);
-    mesh_.send_at_most(rate.bytes_per_second());
-    heartbeats_.rate_is(rate.bytes_per_second());
-    say("network.rate is now " + value);
+    if (key == "network.rate") limits_.set_rate(value);
+    if (key != "network.calendar") continue;
+    limits_.set_calendar(value);
+    membership_.calendar_is(limits_.calendar());
+    control_.send(CalendarChanged{limits_.calendar()});
   }
 }
 
@@ -368,6 +370,7 @@ asio::awaitable<void> MemberDriver::tick_loop() {
   for (;;) {
     timer.expires_after(tick_every);
     co_await timer.async_wait(use_awaitable);
+    limits_.tick(std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
     mesh_.tick();
     heartbeats_.tick();
     rounds_.tick(lease_time());

@@ -21,6 +21,7 @@
 #include "net/member/io/membership.h"
 #include "net/member/io/records.h"
 #include "net/member/io/rounds.h"
+#include "net/member/io/sending_limits.h"
 #include "net/member/io/shutdown.h"
 #include "net/member/io/state_recovery.h"
 #include "net/member/io/state_server.h"
@@ -139,6 +140,7 @@ class MemberDriver final : public ControlLink::Handler {
   RecordSender records_;
   Rounds rounds_;
   Heartbeats heartbeats_;
+  SendingLimits limits_;
   Membership membership_;
   Shutdown shutdown_;
   // Not for reducers:

@@ -38,6 +38,8 @@ class Membership final : public StateRecovery::Handler {
   // ---- identity ----
 
   void introduce(protocol::Hello hello) { hello_ = std::move(hello); }
+  /// Later hellos have this calendar.
+  void calendar_is(const std::string& text) { hello_.calendar = text; }
   [[nodiscard]] const protocol::MemberInfo& self() const { return hello_.member; }
   [[nodiscard]] bool observes() const { return self().kind == protocol::MemberKind::observer; }
   /// The first message on a new connection to the coordinator. `done`: this replica has reached the last

@@ -66,6 +66,10 @@ StateServer::StateServer(asio::io_context& io, const NetworkConfig& network, con
       ledgers_(std::move(ledgers)),
       pacer_(std::make_shared<Pacer>(static_cast<std::uint64_t>(network.join_rate))) {}
 
+void StateServer::send_at_most(std::uint64_t bytes_per_second) {
+  pacer_->set_rate(std::min(bytes_per_second, static_cast<std::uint64_t>(network_.join_rate)));
+}
+
 asio::awaitable<void> StateServer::serve(ConnectionPtr fetcher) {
   const Served served(shared_);
   co_await serve_fetcher(

@@ -27,6 +27,8 @@ class StateServer {
   StateServer(asio::io_context& io, const NetworkConfig& network, const FragmentLayout& layout, IoEnd shared,
               RoundSource rounds, LedgerSource ledgers);
 
+  /// Sets the maximum rate for all fetchers together, at most `network.join_rate`. Requires a rate > 0.
+  void send_at_most(std::uint64_t bytes_per_second);
   /// Runs until the fetcher's connection ends. Throws like `serve_fetcher`.
   [[nodiscard]] asio::awaitable<void> serve(ConnectionPtr fetcher);
 

@@ -58,6 +58,7 @@ MemberStatus& Roster::add(ConnectionId from, const Hello& hello) {
   member.hello = hello;
   member.heard = now_;
   member.uplink = hello.uplink;
+  member.calendar = Calendar::parse(hello.calendar);
   return member;
 }
 
@@ -101,7 +102,7 @@ const MemberStatus* Roster::first_trainer() const {
 }
 
 bool Roster::able(const MemberStatus& member) const {
-  if (member.role != Role::member && member.role != Role::ready) return false;
+  if (member.closed || (member.role != Role::member && member.role != Role::ready)) return false;
   return !bars_.contains(member.hello.member.name, now_);
 }
 

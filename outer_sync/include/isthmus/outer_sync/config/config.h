@@ -127,11 +127,13 @@ struct NetworkConfig {
   config::Duration join_timeout{120.0};
   std::int64_t join_rate = 25'000'000;
   config::Rate rate;
+  std::string calendar;
   std::string congestion = "bbr";
   EmulateConfig emulate;
   void serialize(config::Archive& ar);
   /// Throws Error(config) if detect_timeout is too short for the heartbeat, if `advertise` is set although no
-  /// port is open, or if other machines can reach an address without certificates and `insecure` is off.
+  /// port is open, if the calendar is invalid, or if other machines can reach an address without certificates
+  /// and `insecure` is off.
   void check() const;
   void check_ports() const;  ///< the second of these checks alone
   /// Whether this process opens a port for peers.

@@ -168,6 +168,7 @@ class OuterLoop {
     std::uint64_t left_out = 0;       ///< rounds without some of this replica's chunks
     std::uint64_t rejected = 0;       ///< rounds that rejected some of its chunks for their norm, for good
     std::uint64_t uncommitted_steps = 0;  ///< made while the agreed step stood still
+    std::uint64_t late_results = 0;       ///< results that were not here when their step came
     double stall_seconds = 0;             ///< time that steps waited for a late result
     double warmup_wait_seconds = 0;       ///< time that warm-up steps waited for the mean gradient
     double finish_seconds = 0;            ///< time that `finish` waited for the last rounds

@@ -79,6 +79,9 @@ class Replanner {
   /// in most of the newest readings.
   [[nodiscard]] std::optional<Proposal> look(double seconds, const LineReadings& readings,
                                              const Standing& now);
+  /// The links have just changed by a calendar. The next proposal therefore needs neither to be confirmed nor
+  /// to be a while after the last one.
+  void calendar_changed();
   /// Number of calls of `look` that ran a simulation.
   [[nodiscard]] std::uint64_t simulated() const { return simulated_; }
 
@@ -107,6 +110,7 @@ class Replanner {
   double quiet_until_ = 0;
   std::optional<double> wanted_since_;  ///< since when a change in one direction has been wanted
   bool wanted_up_ = false;
+  bool changed_by_calendar_ = false;  ///< since the last judgement
   std::uint64_t simulated_ = 0;
 };
 

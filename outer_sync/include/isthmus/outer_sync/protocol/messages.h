@@ -26,7 +26,7 @@ using ControlMessage =
     std::variant<Hello, Refused, Seal, Sealed, NewView, Heartbeat, HeartbeatReply, EvalReport, Announce,
                  StopRequest, Hold, Held, StopAt, Done, Finished, Leave, Abort, Admitted, Ready, Evicted,
                  Suspended, Relays, Command, Answer, Adjust, Steered, Drain, Records, RecordsTaken,
-                 CheckpointRequest, CheckpointAt>;
+                 CheckpointRequest, CheckpointAt, CalendarChanged>;
 
 [[nodiscard]] Bytes encode(const ControlMessage& message);
 /// Throws Error(network) for an unknown tag or a malformed body.

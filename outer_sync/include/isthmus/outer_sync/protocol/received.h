@@ -29,6 +29,7 @@ struct Bounds {
 /// A reducer that has been in no view may send an empty answer.
 [[nodiscard]] std::string problem_of(const Sealed& sealed, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const Heartbeat& heartbeat, const Bounds& bounds);
+[[nodiscard]] std::string problem_of(const CalendarChanged& changed, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const EvalReport& report, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const Announce& announce, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const StopRequest& request, const Bounds& bounds);

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "isthmus/outer_sync/core/calendar.h"
 #include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/protocol/audits.h"
 #include "isthmus/outer_sync/protocol/coordinator/admission.h"
@@ -53,6 +54,9 @@ class Coordinator {
   void receive(ConnectionId from, Time now, const ControlMessage& message);
   void closed(ConnectionId connection);
   void tick(Time now);
+  /// Leaves members out of the views while their calendars close their links, and deals the chunks again when
+  /// calendars change their rates. Call it at least once a second with the system's time.
+  void follow_calendars(WallTime wall);
   /// Ends the run at a step on which all members agree.
   void request_stop(const std::string& reason);
   /// Requests a change of shared keys as an operator would; `by` and `why` go to the log. Logs the reason if
@@ -90,6 +94,8 @@ class Coordinator {
   [[nodiscard]] std::vector<RelayedPair> relays() const;
   /// By fragment: rounds by which a member is behind the foremost.
   [[nodiscard]] std::vector<Round> lag_of(const MemberStatus& member) const;
+  /// "closed until Mon 18:00 UTC": by its calendar at present; empty if it has none.
+  [[nodiscard]] std::string allowance_of(const MemberStatus& member) const;
   /// Time since its last message.
   [[nodiscard]] Time silence_of(const MemberStatus& member) const { return now_ - member.heard; }
   /// Newest step of which all trainers of the view have a checkpoint; 0: none known.
@@ -139,6 +145,11 @@ class Coordinator {
   [[nodiscard]] bool lost_trainer_may_return();
   void end_if_trainers_stay_away();
   void say_that_no_trainer_is_here();
+
+  // Members whose links are limited or closed by the clock (calendars.cpp).
+  [[nodiscard]] bool may_deal_again() const;
+  void take_allowance(MemberStatus& member) const;
+  void on_calendar(MemberStatus& member, const CalendarChanged& changed);
 
   // Commands, and checkpoints of all trainers at one step (orders.cpp).
   void carry_out(const Steering::Order& order, ConnectionId from);
@@ -263,6 +274,7 @@ class Coordinator {
   Ending ending_;
   Losses losses_;
   Newcomers newcomers_;
+  WallTime wall_{};                      ///< as last given to `follow_calendars`
   std::optional<Time> gathering_until_;  ///< waits until then for the members of the last view
   std::string held_back_because_;
   std::uint64_t resumed_from_ = 0;

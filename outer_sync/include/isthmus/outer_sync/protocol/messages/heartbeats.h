@@ -65,11 +65,12 @@ struct Heartbeat {
   std::vector<Audit> audits{};              ///< since the last heartbeat
   /// Newest outer steps (step_figures.h), mean over the fragments; a gain of 0: not known.
   double outer_gain = 0, outer_correlation = 0;
+  std::uint64_t late_results = 0;  ///< since the start: not here when their step came
   template <class Archive>
   void serialize(Archive& ar) {
     ar(number, view, step, contributed, unreachable, loss, tokens_per_second, utilization, bytes_sent, uplink,
        inner_steps_per_second, fragments, health, paths, relays, relayed, checkpoints, disk_free, audits,
-       outer_gain, outer_correlation);
+       outer_gain, outer_correlation, late_results);
   }
 };
 

@@ -38,18 +38,28 @@ struct Hello {
   std::uint64_t uplink = 0;  ///< bytes per second, outgoing; 0: not known (yet)
   /// Just started: it has the run's initial parameters and none of the run's state.
   bool fresh = true;
-  std::string site;     ///< where it runs; human-readable, may be empty
-  Settings settings{};  ///< of the view `activated`
+  std::string site;        ///< where it runs; human-readable, may be empty
+  Settings settings{};     ///< of the view `activated`
+  std::string calendar{};  ///< of its link (core/calendar.h); empty: none
   template <class Archive>
   void serialize(Archive& ar) {
     ar(protocol, oldest, numerics, run, member, build);
     ar(config, model, tokenizer, resume, checkpoints, sealed, activated, token, done, uplink, fresh, site,
-       settings);
+       settings, calendar);
   }
 };
 
 /// Whether this build and the sender's have a protocol in common.
 [[nodiscard]] bool speaks_with(const Hello& hello);
+
+/// member -> coordinator: the calendar of my link is another one now.
+struct CalendarChanged {
+  std::string calendar;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(calendar);
+  }
+};
 
 /// coordinator -> member: you cannot take part in this run. `reason` is human-readable.
 struct Refused {

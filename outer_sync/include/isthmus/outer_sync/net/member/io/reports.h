@@ -20,6 +20,7 @@ struct StepReport {
   double inner_steps_per_second = 0;             ///< waiting time excluded
   std::uint64_t disk_free = 0;                   ///< free bytes on the run folder's disk; 0: unknown
   double outer_gain = 0, outer_correlation = 0;  ///< as in protocol::Heartbeat
+  std::uint64_t late_results = 0;                ///< likewise
 };
 
 /// How a replica enters a run.

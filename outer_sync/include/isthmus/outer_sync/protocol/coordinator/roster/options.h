@@ -54,6 +54,9 @@ struct CoordinatorOptions {
   Time checkpoint_interval{};
   std::size_t least = 1;  ///< trainers needed to form a view
   TopologyRule topology;  ///< how a view's chunks are assigned to owners
+  /// Owners keep nothing from one round of a chunk to the next, so another owner of the chunk changes no bit
+  /// of the run.
+  bool owners_keep_nothing = false;
   /// Owners may close chunks without all members of the view (quorum) while they hold a lease. If not set,
   /// members that are left out can do no harm, and no view waits for leases to end.
   bool leases = false;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "isthmus/outer_sync/core/calendar.h"
 #include "isthmus/outer_sync/protocol/coordinator/roster/actions.h"
 #include "isthmus/outer_sync/protocol/coordinator/roster/observations.h"
 #include "isthmus/outer_sync/protocol/member.h"
@@ -44,7 +45,10 @@ struct MemberStatus {
   std::vector<Round> to_reach;  ///< by fragment: the others' newest rounds at `lags_since`
   Time lags_since{};
   std::uint64_t held_step = 0;
-  std::uint64_t uplink = 0;  ///< bytes per second, as last reported; 0: not known
+  std::uint64_t uplink = 0;            ///< bytes per second, as last reported; 0: not known
+  Calendar calendar;                   ///< of its link
+  std::optional<Allowance> allowance;  ///< by the calendar, at present
+  bool closed = false;                 ///< by the calendar, so it is in no view
   Heartbeat heartbeat;
   Time beat{};  ///< when it arrived
   RateMeter rates;

@@ -1,0 +1,69 @@
+// Members whose links are closed by their calendars are in no view: the others continue without them, and
+// they come back as after any other absence. If a calendar changes a member's rate, the chunks are dealt
+// again (docs/protocol.md, Calendars).
+
+#include <string>
+#include <utility>
+
+#include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
+
+namespace isthmus::outer_sync::protocol {
+
+std::string Coordinator::allowance_of(const MemberStatus& member) const {
+  if (member.calendar.empty()) return {};
+  const auto until = member.calendar.next_change(wall_);
+  return (member.allowance ? to_string(*member.allowance) : std::string("network.rate")) +
+         (until ? " until " + clock_text(*until) : "");
+}
+
+/// Whether another deal of the chunks may help, and changes no bit: in the warm-up owners keep what their
+/// codec lost.
+bool Coordinator::may_deal_again() const {
+  const bool by_rate =
+      options_.topology.setting == Topology::automatic || options_.topology.setting == Topology::weighted;
+  const auto in_warmup = [&](const MemberStatus& member) {
+    return trains(member) && member.role == Role::member && !is_past_warmup(member, options_.warmup_rounds);
+  };
+  return by_rate && options_.elastic && options_.owners_keep_nothing && is<phase::Running>() &&
+         roster_.count(in_warmup) == 0;
+}
+
+/// A run that is not elastic needs all its members, so it waits for a closed one.
+void Coordinator::take_allowance(MemberStatus& member) const {
+  const auto allowance = member.calendar.at(wall_);
+  member.closed = options_.elastic && allowance && allowance->closed;
+  if (std::exchange(member.allowance, allowance) == allowance) return;
+  member.uplink = allowance ? allowance->bytes_per_second : 0;
+}
+
+void Coordinator::on_calendar(MemberStatus& member, const CalendarChanged& changed) {
+  member.calendar = Calendar::parse(changed.calendar);
+  member.hello.calendar = changed.calendar;
+  follow_calendars(wall_);
+}
+
+void Coordinator::follow_calendars(WallTime wall) {
+  if (is<phase::Over>()) return;
+  wall_ = wall;
+  const bool deals_again = may_deal_again();
+  std::string changes;
+  for (auto& [name, member] : roster_.members()) {
+    const bool was_closed = member.closed;
+    const auto before = member.allowance;
+    take_allowance(member);
+    const auto words = "calendar of " + name + ": " + allowance_of(member);
+    if (member.closed && member.role == Role::member) {
+      member.role = Role::ready;
+      append(changes, words, "; ");
+    } else if (was_closed && !member.closed && member.role == Role::ready) {
+      append(changes, words, "; ");
+    } else if (before != member.allowance && member.role == Role::member) {
+      deals_again ? append(changes, words, "; ") : out_.say(words);
+    }
+  }
+  if (changes.empty() || gathers()) return;
+  out_.say(changes);
+  change_view(changes);
+}
+
+}  // namespace isthmus::outer_sync::protocol

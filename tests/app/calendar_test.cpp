@@ -1,0 +1,112 @@
+// `network.calendar` in a run: a link that the clock closes, and rates that change by the clock.
+
+#include <chrono>
+#include <csignal>
+
+#include "site.h"
+
+namespace isthmus {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using Json = nlohmann::json;
+
+/// HH:MM:SS in UTC, this many seconds from now.
+std::string clock_in(int seconds) {
+  const auto then = time(nullptr) + seconds;
+  tm parts{};
+  gmtime_r(&then, &parts);
+  char text[16];
+  strftime(text, sizeof text, "%H:%M:%S", &parts);
+  return text;
+}
+
+class Calendar : public ::testing::Test {
+ protected:
+  void begin(const Words& more) {
+    Words settings = {"run.steps=1000000", "inner.schedule=constant", "run.stop_grace=60s",
+                      "network.heartbeat=200ms"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    launch.emplace(site.start_launch(settings));
+    ASSERT_TRUE(says("view 1 begins")) << site.logs();
+    ASSERT_TRUE(eventually([&] { return site.metric_lines("replica-0") > 11 || !launch->running(); }))
+        << site.logs();
+    ASSERT_TRUE(launch->running()) << launch->wait().report() << site.logs();
+  }
+  [[nodiscard]] bool says(const std::string& words) {
+    return eventually(
+               [&] { return launch->output().find(words) != std::string::npos || !launch->running(); }) &&
+           launch->running();
+  }
+  [[nodiscard]] Result ctl(Words words) {
+    words.insert(words.begin(), "ctl");
+    words.insert(words.end(), {"--coordinator", launch->coordinator_address(), "--secret",
+                               (site.run() / "run.secret").string()});
+    return site.isthmus(words);
+  }
+  void set(const std::string& assignment, const Words& more = {}) {
+    Words words = {"set", assignment};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto result = ctl(words);
+    ASSERT_EQ(result.status, 0) << result.report() << site.logs();
+  }
+  [[nodiscard]] Json status() {
+    const auto result = ctl({"status", "--json"});
+    EXPECT_EQ(result.status, 0) << result.report();
+    return Json::parse(result.output, nullptr, false);
+  }
+  void expect_stops_with_equal_hashes() {
+    launch->signal(SIGINT);
+    const auto end = launch->wait();
+    EXPECT_EQ(end.status, 130) << end.report() << site.logs();
+    EXPECT_EQ(site.hash().size(), 64U) << "the hash must be equal on all";
+    EXPECT_THAT(site.processes(), SizeIs(0));
+  }
+
+  Site site;
+  std::optional<Command> launch;
+};
+
+TEST_F(Calendar, OthersTrainOnWhileTheClockClosesALink) {
+  begin({"replicas=3", "outer.min_replicas=2"});
+  const auto open = clock_in(2), close = clock_in(12);
+  set("network.calendar=" + open + "-" + close + " closed", {"--member", "replica-2"});
+  ASSERT_TRUE(says("calendar of replica-2: closed until ")) << site.logs();
+  ASSERT_TRUE(says("begins with 2 replicas: replica-0, replica-1")) << site.logs();
+  const auto closed = status();
+  EXPECT_EQ(closed["participating"], 2) << closed.dump(2);
+  const auto& member = closed["members"][2];
+  EXPECT_EQ(member["state"], "ready");
+  EXPECT_THAT(member["allowance"].get<std::string>(), HasSubstr("closed until "));
+  const auto step = closed["step"].get<std::uint64_t>(), sent = member["bytes_sent"].get<std::uint64_t>();
+  ASSERT_TRUE(eventually([&] { return status()["step"].get<std::uint64_t>() > step + 100; }))
+      << "the others go on" << site.logs();
+  const auto table = ctl({"status"});
+  EXPECT_THAT(table.output, HasSubstr("calendar replica-2: closed until "));
+  ASSERT_TRUE(says("calendar of replica-2: network.rate until ")) << site.logs();
+  ASSERT_TRUE(eventually([&] { return status()["participating"] == 3; })) << status().dump(2) << site.logs();
+  const auto later = status()["members"][2];
+  EXPECT_GT(later["step"].get<std::uint64_t>(), step);
+  EXPECT_GT(later["bytes_sent"].get<std::uint64_t>(), sent);
+  expect_stops_with_equal_hashes();
+}
+
+TEST_F(Calendar, TheIntervalFollowsTheCalendarWithoutBeingConfirmed) {
+  // Without a calendar, a change would have to be confirmed for 150 s.
+  begin({"network.rate=200Mbps", "outer.auto.utilization=0.9", "outer.auto.at_start=false",
+         "outer.auto.min_interval=600s"});
+  set("network.calendar=200kbps");
+  ASSERT_TRUE(says("calendar of replica-0: at most 200 kbit/s")) << site.logs();
+  ASSERT_TRUE(says("outer.auto requests: outer.sync_every 10 -> ")) << site.logs();
+  EXPECT_THAT(launch->output(), HasSubstr("is 200 kbit/s instead of 200 Mbit/s"));
+  set("network.calendar=");
+  ASSERT_TRUE(says(" -> 10: ")) << site.logs();
+  const auto refused = ctl({"set", "network.calendar=mon maybe"});
+  EXPECT_EQ(refused.status, 2) << refused.report();
+  EXPECT_THAT(refused.output, HasSubstr("'mon maybe' ends in 'maybe'; expected a rate such as 20Mbps"));
+  expect_stops_with_equal_hashes();
+}
+
+}  // namespace
+}  // namespace isthmus
