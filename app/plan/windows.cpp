@@ -19,7 +19,7 @@ using outer_sync::plan::Setting;
 
 namespace {
 
-/// Of a site in the config, or of all if the links name no site of the config.
+/// The calendar of a site in the config; the general one if the links name no site of the config.
 Calendar calendar_of(const Experiment& experiment, const std::string& name) {
   auto text = experiment.network.calendar;
   for (const auto& site : experiment.sites) {

@@ -318,9 +318,8 @@ void NetworkConfig::serialize(config::Archive& ar) {
       &calendar,
       Scope::per_site,
       "when this member may send less than network.rate: entries of days, times and a rate, separated by "
-      "semicolons, such as 'mon-fri 8:00-18:00 20Mbps; sat closed'; the last one that contains a time "
-      "applies; "
-      "times are UTC, or those of a first entry such as utc+1",
+      "semicolons, such as 'mon-fri 8:00-18:00 20Mbps; sat closed'; the last entry with a time in it "
+      "applies; times are UTC, or those of a first entry such as utc+1",
       -config::unbounded,
       config::unbounded,
       {},

@@ -81,7 +81,7 @@ TEST_F(Calendar, OthersTrainOnWhileTheClockClosesALink) {
   EXPECT_THAT(member["allowance"].get<std::string>(), HasSubstr("closed until "));
   const auto step = closed["step"].get<std::uint64_t>(), sent = member["bytes_sent"].get<std::uint64_t>();
   ASSERT_TRUE(eventually([&] { return status()["step"].get<std::uint64_t>() > step + 100; }))
-      << "the others go on" << site.logs();
+      << "the others continue" << site.logs();
   const auto table = ctl({"status"});
   EXPECT_THAT(table.output, HasSubstr("calendar replica-2: closed until "));
   ASSERT_TRUE(says("calendar of replica-2: network.rate until ")) << site.logs();
@@ -100,7 +100,7 @@ TEST_F(Calendar, TheIntervalFollowsTheCalendarWithoutBeingConfirmed) {
   ASSERT_TRUE(says("calendar of replica-0: at most 200 kbit/s")) << site.logs();
   ASSERT_TRUE(says("outer.auto requests: outer.sync_every 10 -> ")) << site.logs();
   EXPECT_THAT(launch->output(), HasSubstr("is 200 kbit/s instead of 200 Mbit/s"));
-  set("network.calendar=");
+  set("network.calendar=\"\"");
   ASSERT_TRUE(says(" -> 10: ")) << site.logs();
   const auto refused = ctl({"set", "network.calendar=mon maybe"});
   EXPECT_EQ(refused.status, 2) << refused.report();

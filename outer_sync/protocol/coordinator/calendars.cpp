@@ -1,6 +1,6 @@
-// Members whose links are closed by their calendars are in no view: the others continue without them, and
-// they come back as after any other absence. If a calendar changes a member's rate, the chunks are dealt
-// again (docs/protocol.md, Calendars).
+// A member with a link that its calendar closes is in no view: the others continue without it, and it comes
+// back as after any other absence. If a calendar changes a member's rate, the chunks are dealt again
+// (docs/protocol.md, Calendars).
 
 #include <string>
 #include <utility>

@@ -1,4 +1,4 @@
-// Members whose calendars close their links: the others continue without them, and they come back.
+// A calendar closes the link of a member: the others continue without it, and it comes back.
 
 #include "coordinator_support.h"
 

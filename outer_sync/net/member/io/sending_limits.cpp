@@ -52,7 +52,7 @@ void SendingLimits::apply(WallTime now) {
   allowance_ = allowance;
   gives_ = gives;
   const auto rate = allowance ? allowance->bytes_per_second : rate_;
-  // State for newcomers takes at most half, so that rounds go on.
+  // State for newcomers takes at most half, so that rounds continue.
   const auto given = limited ? std::min(join_rate_, std::max<std::uint64_t>(rate / 2, 1)) : join_rate_;
   mesh_.close(allowance && allowance->closed);
   mesh_.send_at_most(gives ? rate - given : rate);
