@@ -14,7 +14,7 @@ namespace isthmus::outer_sync {
 /// The system's clock, in UTC.
 using WallTime = std::chrono::sys_seconds;
 
-/// What a member may send at a time.
+/// How fast a member may send at a time.
 struct Allowance {
   bool closed = false;                 ///< nothing but control messages
   std::uint64_t bytes_per_second = 0;  ///< 0: no limit

@@ -146,7 +146,7 @@ class Coordinator {
   void end_if_trainers_stay_away();
   void say_that_no_trainer_is_here();
 
-  // Members whose links are limited or closed by the clock (calendars.cpp).
+  // Links that the clock limits or closes (calendars.cpp).
   [[nodiscard]] bool may_deal_again() const;
   void take_allowance(MemberStatus& member) const;
   void on_calendar(MemberStatus& member, const CalendarChanged& changed);
