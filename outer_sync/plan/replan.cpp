@@ -16,19 +16,8 @@ namespace isthmus::outer_sync::plan {
 
 namespace {
 
-constexpr double margin_up = 0.1, margin_down = 1.0 / 3;
-/// A shortfall below this share of 1 - utilisation does not cause a change.
-constexpr double tolerated = 0.2;
-/// A change must gain at least this share of 1 - utilisation, and at least `min_gain`.
-constexpr double gain_part = 0.25, min_gain = 0.002;
-/// A change down must leave at most this share of the present cost.
-constexpr double cheaper = 2.0 / 3;
-/// Measurements that differ by less than this share count as equal.
-constexpr double alike = 0.05;
 /// Minimum change (of the logarithm) that is reported as a cause.
 constexpr double notable = 0.1;
-/// Sync intervals between two proposals.
-constexpr double intervals_between = 2;
 
 /// Lower bounds of a core's speeds (docs/results.md), as used for planning before the run.
 constexpr Speeds usual = {.encode = 2e9, .reduce = 1e9, .apply = 1e9};
@@ -55,10 +44,12 @@ bool sound(const LineReadings& readings) {
   return count > 1 && readings.ways.size() == count * count;
 }
 
-bool differ(double a, double b) { return (a > 0) != (b > 0) || std::abs(a - b) > alike * std::max(a, b); }
-
-bool differ(const LineReadings& a, const LineReadings& b) {
+/// `alike`: the share by which two values may differ.
+bool differ(const LineReadings& a, const LineReadings& b, double alike) {
   if (!same_members(a, b)) return true;
+  const auto differ = [alike](double one, double other) {
+    return (one > 0) != (other > 0) || std::abs(one - other) > alike * std::max(one, other);
+  };
   for (std::size_t m = 0; m < a.members.size(); ++m) {
     if (differ(a.members[m].step_seconds, b.members[m].step_seconds) ||
         differ(a.members[m].up, b.members[m].up))
@@ -221,7 +212,7 @@ std::optional<Proposal> Replanner::look(double seconds, const LineReadings& read
   if (!sound(readings)) return {};
   if (!newest_.empty() && !same_members(newest_.back(), readings)) newest_.clear();
   newest_.push_back(readings);
-  if (newest_.size() > rules_.readings) newest_.pop_front();
+  if (newest_.size() > rules_.tuning.readings) newest_.pop_front();
   const auto measured = smoothed();
   if (!measured) {
     wanted_since_.reset();
@@ -235,7 +226,8 @@ std::optional<Proposal> Replanner::look(double seconds, const LineReadings& read
     delay_ = now.outer.sync_delay;
     wanted_since_.reset();
     const double interval = static_cast<double>(every_) * agreed_step_seconds(lines, now.outer);
-    if (!first) quiet_until_ = seconds + std::max(rules_.min_seconds, intervals_between * interval);
+    if (!first)
+      quiet_until_ = seconds + std::max(rules_.min_seconds, rules_.tuning.intervals_between * interval);
   }
   if (seconds < quiet_until_ && !changed_by_calendar_) return {};
   const bool is_sure = std::exchange(changed_by_calendar_, false);
@@ -247,7 +239,7 @@ std::optional<Proposal> Replanner::look(double seconds, const LineReadings& read
   const bool up = learning_cost(proposal->every, proposal->delay) > learning_cost(every_, delay_);
   if (!wanted_since_ || wanted_up_ != up) wanted_since_ = seconds;
   wanted_up_ = up;
-  if (seconds - *wanted_since_ < rules_.confirmed_for && !is_sure) return {};
+  if (seconds - *wanted_since_ < rules_.tuning.confirmed * rules_.min_seconds && !is_sure) return {};
   wanted_since_.reset();
   quiet_until_ = seconds + rules_.min_seconds;  // also if the proposal is not carried out
   planned_ = lines;
@@ -262,7 +254,7 @@ void Replanner::calendar_changed() {
 /// Summarises the newest readings: medians, but the shortest round trips, because anything beyond them is
 /// queueing. Nullopt while too little is known.
 std::optional<LineReadings> Replanner::smoothed() const {
-  if (newest_.size() < rules_.readings) return {};
+  if (newest_.size() < rules_.tuning.readings) return {};
   auto out = newest_.back();
   const auto over = [&](const std::function<double(const LineReadings&)>& value) {
     std::vector<double> values;
@@ -291,19 +283,20 @@ std::optional<LineReadings> Replanner::smoothed() const {
 
 /// The proposal for these links; simulates only if they differ from the last ones.
 std::optional<Proposal> Replanner::judge(const LineReadings& lines, const Standing& now) {
-  if (verdict_ && verdict_->every == every_ && verdict_->delay == delay_ && !differ(verdict_->lines, lines))
+  if (verdict_ && verdict_->every == every_ && verdict_->delay == delay_ &&
+      !differ(verdict_->lines, lines, rules_.tuning.alike))
     return verdict_->proposal;
   ++simulated_;
   const auto setting = setting_of(lines, now);
   const auto dealt = cut(now.outer, now.layout, setting);
   const double before = predict(now.outer, dealt, setting).utilization;
   const double rest = 1 - rules_.utilization;
-  const bool short_of_it = before < rules_.utilization - tolerated * rest;
+  const bool short_of_it = before < rules_.utilization - rules_.tuning.tolerated * rest;
   const auto chosen = short_of_it ? up(setting, dealt, now) : down(setting, dealt, now);
   std::optional<Proposal> proposal;
   if (chosen) {
     const double after = predict(*chosen, dealt, setting).utilization;
-    const double gain = std::max(min_gain, gain_part * rest);
+    const double gain = std::max(rules_.tuning.min_gain, rules_.tuning.gain_part * rest);
     const auto every = every_of(*chosen);
     const bool worth_it = short_of_it ? after >= before + gain : after >= rules_.utilization;
     const bool in_time = now.steps_left >= 2 * static_cast<std::uint64_t>(std::max(every, every_));
@@ -321,7 +314,7 @@ std::optional<Proposal> Replanner::judge(const LineReadings& lines, const Standi
 }
 
 std::optional<OuterConfig> Replanner::up(const Setting& setting, const Cut& cut, const Standing& now) const {
-  auto found = least(setting, cut, now, every_, delay_, margin_up);
+  auto found = least(setting, cut, now, every_, delay_, rules_.tuning.margin_up);
   if (!found) {  // the longest values allowed
     found = now.outer;
     if (now.may_set_every) found->sync_every = std::max(every_, rules_.longest);
@@ -335,12 +328,12 @@ std::optional<OuterConfig> Replanner::up(const Setting& setting, const Cut& cut,
 std::optional<OuterConfig> Replanner::down(const Setting& setting, const Cut& cut,
                                            const Standing& now) const {
   if (every_ <= min_sync_every_ && delay_ <= min_sync_delay_) return {};
-  auto found = least(setting, cut, now, min_sync_every_, min_sync_delay_, margin_down);
+  auto found = least(setting, cut, now, min_sync_every_, min_sync_delay_, rules_.tuning.margin_down);
   if (!found) return {};
   const auto cost = [](std::int64_t every, std::int64_t delay) {
     return static_cast<double>(learning_cost(every, delay));
   };
-  const bool much = cost(every_of(*found), found->sync_delay) <= cheaper * cost(every_, delay_);
+  const bool much = cost(every_of(*found), found->sync_delay) <= rules_.tuning.cheaper * cost(every_, delay_);
   const bool sooner = every_of(*found) == every_ && found->sync_delay <= delay_ / 2;
   return much || sooner ? found : std::nullopt;
 }

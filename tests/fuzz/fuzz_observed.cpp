@@ -74,7 +74,7 @@ void check_step(std::uint64_t step) { require(step <= steps, "a step that the ru
 class Observers {
  public:
   Observers(const Case& run, const protocol::Coordinator& coordinator)
-      : run_(run), coordinator_(coordinator), replanner_({.min_seconds = 0, .confirmed_for = 0}, run.outer) {}
+      : run_(run), coordinator_(coordinator), replanner_({.min_seconds = 0}, run.outer) {}
 
   void look(protocol::Time now) {
     const double seconds = std::chrono::duration<double>(now).count();

@@ -91,7 +91,8 @@ nlohmann::ordered_json json_of_proposal(const Proposal& proposal, std::uint64_t 
 
 }  // namespace
 
-AutoReplan::AutoReplan(const Experiment& experiment, Propose propose, Say say)
+AutoReplan::AutoReplan(const Experiment& experiment, Propose propose, Say say,
+                       const outer_sync::plan::ReplanTuning& tuning)
     : experiment_(experiment),
       propose_(std::move(propose)),
       say_(std::move(say)),
@@ -99,11 +100,10 @@ AutoReplan::AutoReplan(const Experiment& experiment, Propose propose, Say say)
   if (!asked_for_) return;
   emulated_ = said(links_of(experiment), experiment);
   const auto& wanted = experiment.automatic;
-  constexpr double confirmed = 0.25;  // of the minimum time between two changes
-  replanner_.emplace(outer_sync::plan::ReplanRules{.utilization = wanted.utilization,
-                                                   .min_seconds = wanted.min_interval.seconds,
-                                                   .confirmed_for = confirmed * wanted.min_interval.seconds},
-                     experiment.outer, expected(experiment, say_));
+  replanner_.emplace(
+      outer_sync::plan::ReplanRules{
+          .utilization = wanted.utilization, .min_seconds = wanted.min_interval.seconds, .tuning = tuning},
+      experiment.outer, expected(experiment, say_));
   thread_ = std::thread([this] { work(); });
 }
 

@@ -26,7 +26,8 @@ class AutoReplan {
   /// `propose` and `say` are called on the planning thread, `say` also within `look`; they must outlive this
   /// object. Does nothing unless outer.auto asks for it. Create it after the SignalThread, so that the
   /// planning thread receives no signals.
-  AutoReplan(const Experiment& experiment, Propose propose, Say say);
+  AutoReplan(const Experiment& experiment, Propose propose, Say say,
+             const outer_sync::plan::ReplanTuning& tuning = {});
   ~AutoReplan();
   AutoReplan(const AutoReplan&) = delete;
   AutoReplan& operator=(const AutoReplan&) = delete;

@@ -189,7 +189,7 @@ TEST_F(Replan, NoisyReadingsChangeNothing) {
 
 TEST_F(Replan, ALineThatSwingsIsFollowedNoFasterThanIsAllowed) {
   rules.min_seconds = 200;
-  rules.confirmed_for = 5;
+  rules.tuning.confirmed = 5.0 / 200;
   begin();
   std::size_t changes = 0;
   for (int i = 0; i < 40; ++i) {
@@ -235,12 +235,12 @@ TEST_F(Replan, AChangeByACalendarIsCertain) {
   ASSERT_TRUE(watch(60).empty());
   set_rates(0.2 * mbit);
   replanner->calendar_changed();
-  const auto up = watch(static_cast<int>(rules.readings));
+  const auto up = watch(static_cast<int>(rules.tuning.readings));
   ASSERT_EQ(up.size(), 1U) << "as soon as there are enough readings";
   EXPECT_GT(up[0].every, 20);
   set_rates(8 * mbit);
   replanner->calendar_changed();
-  const auto down = watch(static_cast<int>(rules.readings));
+  const auto down = watch(static_cast<int>(rules.tuning.readings));
   ASSERT_EQ(down.size(), 1U) << "also right after another change";
   EXPECT_EQ(down[0].every, 20);
   replanner->calendar_changed();
@@ -294,7 +294,7 @@ TEST_F(Replan, AMemberThatComesMakesTheReadingsBeginAnew) {
   const auto begun = seconds;
   const auto found = watch(300, {}, false);
   ASSERT_FALSE(found.empty());
-  ASSERT_TRUE(begun + static_cast<int>(rules.readings) < seconds);
+  ASSERT_TRUE(begun + static_cast<int>(rules.tuning.readings) < seconds);
 }
 
 TEST_F(Replan, WhatMayNotBeSetStays) {

@@ -55,13 +55,28 @@ struct Proposal {
 /// Mbit/s; ..."
 [[nodiscard]] std::string to_string(const Proposal& proposal);
 
+/// When a change is worth making. Chosen over simulated links (docs/plan.md); only tests and benchmarks set
+/// other values. `rest` is 1 minus the wanted utilisation.
+struct ReplanTuning {
+  double margin_up = 0.1;        ///< share by which links may get worse after a change to higher values
+  double margin_down = 1.0 / 3;  ///< the same after a change to lower values
+  double tolerated = 0.2;        ///< a shortfall below this share of `rest` causes no change
+  double gain_part = 0.25;       ///< a change up must gain at least this share of `rest`,
+  double min_gain = 0.002;       ///< and at least this
+  double cheaper = 2.0 / 3;      ///< a change down must leave at most this share of the learning cost
+  double alike = 0.05;           ///< measurements that differ by less than this share count as equal
+  double intervals_between = 2;  ///< minimum time between two proposals, in sync intervals
+  double confirmed = 0.25;       ///< share of `min_seconds` for which every reading must ask for a change
+  std::size_t readings = 5;      ///< number of newest readings, of which the median is used
+  friend bool operator==(const ReplanTuning&, const ReplanTuning&) = default;
+};
+
 struct ReplanRules {
   double utilization = 0.99;   ///< the wanted utilisation
-  double min_seconds = 60;     ///< minimum time between two proposals; also at least two sync intervals
-  std::size_t readings = 5;    ///< number of newest readings, of which the median is used
-  double confirmed_for = 15;   ///< seconds for which every reading must lead to a proposal before it is made
+  double min_seconds = 60;     ///< minimum time between two proposals
   std::int64_t longest = 100;  ///< maximum interval, unless the run began with a longer one
   std::int64_t longest_delay = 10;
+  ReplanTuning tuning{};
 };
 
 /// Rules against flapping. Up, to a longer interval or delay: if the prediction falls short of the wanted
