@@ -74,20 +74,15 @@ def neighbours(constants, name):
 
 def refined(constants, score, tried):
     """Moves one constant at a time to a neighbouring value as long as that helps, with at most `tried` more sets."""
-    best, known = constants, {}
-
-    def better(other):
-        known.setdefault(str(other), None)
-        return score(other) < score(best)
-
-    improved = True
+    best, known, improved = constants, set(), True
     while improved:
         improved = False
         for name in GRID:  # in turn, each from the best set so far
             for other in neighbours(best, name):
                 if len(known) >= tried:
                     return best
-                if better(other):
+                known.add(str(other))
+                if score(other) < score(best):
                     best, improved = other, True
                     break
     return best
@@ -150,9 +145,9 @@ def main():
     parser.add_argument("--program", type=pathlib.Path, default=pathlib.Path("build/release/bench/bench_replan"))
     parser.add_argument("--seconds", type=int, default=2400, help="of a history")
     parser.add_argument("--random", type=int, default=64, help="sets that are drawn at random")
-    parser.add_argument("--moves", type=int, default=16, help="sets that are tried from each of the two beginnings")
+    parser.add_argument("--moves", type=int, default=20, help="sets that are tried from each of the two beginnings")
     parser.add_argument("--few", type=int, default=1, help="histories of each kind for random sets")
-    parser.add_argument("--many", type=int, default=6, help="histories of each kind for the others")
+    parser.add_argument("--many", type=int, default=4, help="histories of each kind for the others")
     parser.add_argument("--held-out", type=int, default=12, help="held-out histories of each kind")
     parser.add_argument("--compare", nargs="+", metavar="NAME=VALUE", help="compare these constants, without a search")
     options = parser.parse_args()

@@ -54,7 +54,7 @@ OuterConfig with(OuterConfig outer, const Settings& settings) {
   return outer;
 }
 
-/// What happens in a history's states; remembers predictions, since they are the same for all constants.
+/// Predictions for a history's states. Remembers them, since they are the same for all constants.
 class Truth {
  public:
   explicit Truth(const LinkHistory& history) : history_(history), first_{every(), history.outer.sync_delay} {
@@ -140,7 +140,7 @@ Json follow(const LinkHistory& history, Truth& truth, const ReplanTuning& tuning
     cost += cost_of(applied);
     best_cost += cost_of(truth.best_at(state));
     const auto proposal = replanner.look(
-        second, reading_at(history, second),
+        second, history.read[static_cast<std::size_t>(second)],
         {.outer = with(history.outer, agreed), .layout = history.layout, .steps_left = 1'000'000});
     if (!proposal) continue;
     ++changes;

@@ -18,17 +18,16 @@ struct LinkHistory {
   double utilization = 0.99;         ///< the wanted utilisation
   std::vector<LineReadings> states;  ///< true values of the links
   std::vector<std::size_t> at;       ///< the state in each second
+  std::vector<LineReadings> read;    ///< what the coordinator reads in each second
   double noise = 0.1;                ///< of a rate's reading, as a standard deviation of the logarithm
   double outliers = 0;               ///< share of readings that are far too low
 };
 
-/// `each` histories of each kind, of `seconds` each. `kinds`: empty means all.
+/// `each` histories of each kind, of `seconds` each. `kinds`: empty means all. A rate is measured when a
+/// fragment is sent, and its reading follows slowly, as the rate follower does: downwards by a seventh of the
+/// difference of the logarithms, upwards by at most a fifth. Round trips and steps are measured each second.
 [[nodiscard]] std::vector<LinkHistory> link_histories(std::uint64_t seed, std::size_t each, int seconds,
                                                       const std::vector<std::string>& kinds);
 [[nodiscard]] const std::vector<std::string>& link_history_kinds();
-
-/// A rate is measured when a fragment is sent, and stays until the next one. Round trips and steps are
-/// measured each second; queues make some round trips longer.
-[[nodiscard]] LineReadings reading_at(const LinkHistory& history, int second);
 
 }  // namespace isthmus::outer_sync::plan

@@ -83,7 +83,6 @@ int run(int argc, char** argv) {
   network.certs = own_certificates(network.certs, outer_sync::tls::coordinator_name);
   auto coordinator = coordinator_options(experiment);
   coordinator.config = bench_items(request);
-  coordinator.elastic = false;
   Observer observer;
   outer_sync::CoordinatorNode node(network, std::move(coordinator), observer);
   AutoReplan replan(

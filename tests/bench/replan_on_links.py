@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Compares constants of outer.auto (ReplanTuning) in real runs, over links of a lab that change while a run goes on.
+"""Compares constants of outer.auto (ReplanTuning) in real runs, over links of a lab that change during the run.
 
 tests/bench/replan_on_links.py --tuned NAME=VALUE ... [--hand-set NAME=VALUE ...] [--case NAME ...] [--rounds 2]
-    [--steps 480] [--build build/release] [--out FILE]
+    [--steps 480] [--together 4] [--build build/release] [--out FILE]
 
-Needs root and the release build (tests/wan_lab). Each case runs with both sets of constants at the same time, in two
-labs of two sites: processes of `bench outer` with steps that sleep, over TCP and TLS. CASES has the links. Prints a table
-in Markdown, means over the rounds: the time computing (of the replica that computed least, from the first interval on),
-the mean learning cost of the steps (H + 4 tau), and the number of changes.
+Needs root and the release build (tests/wan_lab). CASES has the links. Each case runs with both sets of constants at the
+same time, in two labs of two sites; several cases run at the same time too. The processes are those of `bench outer`,
+with steps that sleep, over TCP and TLS. Prints a table in Markdown, means over the rounds: the time computing (of the
+replica that computed least, from the first interval on), the mean learning cost of the steps (H + 4 tau), and the number
+of changes.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import json
 import pathlib
@@ -43,9 +45,9 @@ CASES = {
 class Run:
     """One run in a lab of its own."""
 
-    def __init__(self, stack, options, label, constants, folder):
+    def __init__(self, stack, options, case, label, constants, folder):
         build, self.steps = options.build.resolve(), options.steps
-        self.label, self.folder, self.name = label, folder, f"replan-{label}"
+        self.label, self.folder, self.name = label, folder, f"replan-{list(CASES).index(case)}-{label}"
         self.programs = {name: build / name for name in ("isthmus-coordinator", "bench/replan_coordinator")}
         folder.mkdir()
         stack.callback(lambda: subprocess.run([LAB, "down", "--name", self.name], stdout=subprocess.DEVNULL))
@@ -114,7 +116,7 @@ class Run:
 
 def measure(options, case, sets, folder):
     with contextlib.ExitStack() as stack:
-        runs = [Run(stack, options, label, constants, folder / label) for label, constants in sets.items()]
+        runs = [Run(stack, options, case, label, constants, folder / f"{case} {label}") for label, constants in sets.items()]
         begin = time.monotonic()
         for second, link in CASES[case]:
             time.sleep(max(0, begin + second - time.monotonic()))
@@ -131,6 +133,7 @@ def main():
     parser.add_argument("--hand-set", nargs="+", default=[], metavar="NAME=VALUE", help="the same for the other set")
     parser.add_argument("--case", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--together", type=int, default=4, help="cases at the same time")
     parser.add_argument("--steps", type=int, default=480, help="of half a second")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
     parser.add_argument("--out", type=pathlib.Path, help="a line of JSON for each run")
@@ -138,9 +141,10 @@ def main():
     sets = {"hand-set": options.hand_set, "tuned": options.tuned}
     found = {(case, label): [] for case in options.case for label in sets}
     for number in range(options.rounds):
-        for case in options.case:
-            with tempfile.TemporaryDirectory() as folder:
-                for label, figures in measure(options, case, sets, pathlib.Path(folder)).items():
+        with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.together) as pool:
+            runs = [pool.submit(measure, options, case, sets, pathlib.Path(folder)) for case in options.case]
+            for case, run in zip(options.case, runs):
+                for label, figures in run.result().items():
                     found[case, label].append(figures)
                     line = json.dumps({"case": case, "round": number, "constants": label, **figures})
                     print(line, file=sys.stderr, flush=True)

@@ -55,8 +55,8 @@ struct Proposal {
 /// Mbit/s; ..."
 [[nodiscard]] std::string to_string(const Proposal& proposal);
 
-/// When a change is worth making. Chosen over simulated links (docs/plan.md); only tests and benchmarks set
-/// other values. `rest` is 1 minus the wanted utilisation.
+/// When a change is worth making. `rest` is 1 minus the wanted utilisation. Set by hand: docs/plan.md
+/// compares them with values tuned over simulated links. Only tests and benchmarks use other values.
 struct ReplanTuning {
   double margin_up = 0.1;        ///< share by which links may get worse after a change to higher values
   double margin_down = 1.0 / 3;  ///< the same after a change to lower values
