@@ -45,7 +45,7 @@ PROGRAM_REASONS = [
     (r"(gpu-kit/)?gpu_check\.sh|scripts/gpu_(kit|check)\.sh", "needs a GPU"),
     (r"examples/two_sites/.*|tests/wan_lab/.*", "needs root"),
     (r"examples/.*|tests/run\.sh|scripts/(setup|package|release|compilers|pinned|tidy)\.sh", "builds or trains"),
-    (r"scripts/(simulate_nightly|mutate_protocol)\.sh", "takes minutes"),
+    (r"scripts/(simulate_nightly\.sh|mutate_protocol\.sh|tune_replanner\.py)", "takes minutes"),
     (r"scripts/draw_.*|scripts/(carry_stability|codec_shrinkage|learned_levels)\.py", "draws from long runs"),
     (r"scripts/docs_site\.sh", "has a test of its own"), (r"scripts/screenshots\.sh", "trains for minutes"),
     (r"scripts/format\.sh|tests/(language|layers|docs|support)/.*\.py", "a check of the source"),
