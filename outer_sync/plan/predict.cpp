@@ -5,6 +5,7 @@
 #include <map>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/protocol/coordinator/paths/paths.h"
 #include "isthmus/outer_sync/protocol/topology.h"
 #include "isthmus/quant/codec.h"
 
@@ -103,6 +104,32 @@ std::uint64_t last_sync_every(const OuterConfig& outer) {
   return static_cast<std::uint64_t>(outer.sync_every.parts.back().value);
 }
 
+namespace {
+
+/// The paths that the coordinator would find slow, and avoid once it has. Replicas of one place count as one.
+std::vector<protocol::SlowPath> slow_paths(const Network& network, const std::vector<protocol::Site>& sites) {
+  if (network.path.empty() || sites.size() > protocol::max_compared_members) return {};
+  const auto places = static_cast<std::size_t>(std::sqrt(static_cast<double>(network.path.size())));
+  std::vector<protocol::Path> paths;
+  for (std::size_t i = 0; i < sites.size(); ++i) {
+    for (std::size_t j = 0; j < sites.size(); ++j) {
+      const auto way = network.place[i] * places + network.place[j];
+      if (i == j || !std::isfinite(network.path[way])) continue;
+      const auto shortest = protocol::Time(static_cast<std::int64_t>(2e6 * network.one_way[way]));
+      paths.push_back(
+          {sites[i].name, sites[j].name, shortest, shortest, static_cast<std::uint64_t>(network.path[way])});
+    }
+  }
+  std::vector<protocol::SlowPath> slow;
+  for (const auto& seen : protocol::compare_paths(paths, {})) {
+    if (!seen.route.from.empty() && !seen.route.to.empty())
+      slow.push_back({seen.route.from, seen.route.to, seen.bytes_per_second});
+  }
+  return slow;
+}
+
+}  // namespace
+
 Cut cut(const OuterConfig& outer, FragmentLayout layout, const Setting& setting) {
   std::vector<protocol::Site> sites;
   for (std::size_t m = 0; m < setting.network.replicas.size(); ++m) {
@@ -113,7 +140,8 @@ Cut cut(const OuterConfig& outer, FragmentLayout layout, const Setting& setting)
                      .uplink = known ? static_cast<std::uint64_t>(up) : 0});
   }
   auto dealt = protocol::deal_chunks(layout, sites,
-                                     {outer.topology_setting(), quant::bits_per_element(outer.codec_spec())});
+                                     {outer.topology_setting(), quant::bits_per_element(outer.codec_spec()),
+                                      slow_paths(setting.network, sites)});
   return {std::move(layout), std::move(dealt.owners), std::move(dealt.reason)};
 }
 

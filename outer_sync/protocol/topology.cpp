@@ -39,6 +39,80 @@ double shares_within(std::span<const Site> sites, std::span<const Load> loads, d
 
 bool is_known(const Site& site) { return site.uplink > 0; }
 
+/// A link or path, and what it carries in one exchange: `fixed` plus for each member its share times a
+/// factor.
+struct Limit {
+  double bytes_per_second = 0, fixed = 0;
+  std::vector<std::pair<std::size_t, double>> by_share;  ///< member and factor
+  [[nodiscard]] double seconds(std::span<const double> shares) const {
+    double load = fixed;
+    for (const auto& [member, factor] : by_share) load += factor * shares[member];
+    return load / bytes_per_second;
+  }
+};
+
+/// All limits of these sites. Loads are in exchanges.
+std::vector<Limit> limits_of(std::span<const Site> sites, std::span<const SlowPath> slow) {
+  const auto loads = loads_of(sites);
+  const auto trainers = static_cast<double>(std::ranges::count(sites, MemberKind::trainer, &Site::kind));
+  std::vector<Limit> limits;
+  for (std::size_t m = 0; m < sites.size(); ++m) {
+    limits.push_back({static_cast<double>(sites[m].uplink), loads[m].fixed, {{m, loads[m].by_share}}});
+    if (sites[m].downlink == 0) continue;
+    const double others = trainers - (sites[m].kind == MemberKind::trainer ? 1 : 0);
+    limits.push_back({static_cast<double>(sites[m].downlink), 1, {{m, others - 1}}});
+  }
+  const auto place = [&](const std::string& name) {
+    return static_cast<std::size_t>(std::ranges::find(sites, name, &Site::name) - sites.begin());
+  };
+  for (const auto& path : slow) {
+    const auto from = place(path.from), to = place(path.to);
+    if (from == sites.size() || to == sites.size() || path.bytes_per_second == 0) continue;
+    Limit limit{static_cast<double>(path.bytes_per_second), 0, {{from, 1}}};
+    if (sites[from].kind == MemberKind::trainer) limit.by_share.emplace_back(to, 1);
+    limits.push_back(std::move(limit));
+  }
+  return limits;
+}
+
+double slowest_of(std::span<const Limit> limits, std::span<const double> shares) {
+  double seconds = 0;
+  for (const auto& limit : limits) seconds = std::max(seconds, limit.seconds(shares));
+  return seconds;
+}
+
+/// Gives one part after the other to the member with which the slowest limit, and then the limits of that
+/// member, take least time.
+std::vector<double> shares_by_parts(std::span<const Site> sites, std::span<const SlowPath> slow) {
+  constexpr int parts = 512;
+  const auto limits = limits_of(sites, slow);
+  std::vector<double> shares(sites.size(), 0);
+  for (int part = 0; part < parts; ++part) {
+    std::size_t best = 0;
+    std::pair least{0.0, 0.0};
+    for (std::size_t m = 0; m < sites.size(); ++m) {
+      shares[m] += 1.0 / parts;
+      double own = 0;
+      for (const auto& limit : limits) {
+        const bool is_own = std::ranges::any_of(
+            limit.by_share, [m](const auto& entry) { return entry.first == m && entry.second > 0; });
+        if (is_own) own = std::max(own, limit.seconds(shares));
+      }
+      const std::pair time{slowest_of(limits, shares), own};
+      shares[m] -= 1.0 / parts;
+      if (m > 0 && time >= least) continue;
+      least = time;
+      best = m;
+    }
+    shares[best] += 1.0 / parts;
+  }
+  return shares;
+}
+
+bool are_limited(std::span<const Site> sites, std::span<const SlowPath> slow) {
+  return !slow.empty() || std::ranges::any_of(sites, [](const Site& site) { return site.downlink > 0; });
+}
+
 /// A reducer before a trainer, then the largest uplink, then the first.
 MemberIndex hub_of(std::span<const Site> sites) {
   const auto rank = [](const Site& site) { return std::pair(site.kind == MemberKind::reducer, site.uplink); };
@@ -60,13 +134,17 @@ struct Choice {
 Choice mesh(const FragmentLayout& layout, std::span<const Site> sites) {
   return {"mesh", "equal shares", balanced_owners(layout, sites.size())};
 }
-Choice weighted(const FragmentLayout& layout, std::span<const Site> sites) {
-  return {"weighted", "shares follow the uplinks", owners_by_share(layout, balanced_shares(sites))};
+Choice weighted(const FragmentLayout& layout, std::span<const Site> sites, std::span<const SlowPath> slow) {
+  return {"weighted",
+          are_limited(sites, slow) ? "shares follow the links and paths" : "shares follow the uplinks",
+          owners_by_share(layout, balanced_shares(sites, slow))};
 }
-Choice hub(const FragmentLayout& layout, std::span<const Site> sites) {
-  const auto owner = hub_of(sites);
+Choice hub_at(const FragmentLayout& layout, std::span<const Site> sites, MemberIndex owner) {
   return {"hub", sites[owner].name + " owns all chunks",
           std::vector<MemberIndex>(layout.chunk_count(), owner)};
+}
+Choice hub(const FragmentLayout& layout, std::span<const Site> sites) {
+  return hub_at(layout, sites, hub_of(sites));
 }
 
 Deal without_uplinks(const FragmentLayout& layout, std::span<const Site> sites, Topology setting) {
@@ -104,8 +182,9 @@ std::vector<MemberIndex> balanced_owners(const FragmentLayout& layout, std::size
   return owners;
 }
 
-std::vector<double> balanced_shares(std::span<const Site> sites) {
+std::vector<double> balanced_shares(std::span<const Site> sites, std::span<const SlowPath> slow) {
   if (sites.size() == 1) return {1};
+  if (are_limited(sites, slow)) return shares_by_parts(sites, slow);
   const auto loads = loads_of(sites);
   // Lower bound: every member must send its contributions. From there, bisects for the time at which the
   // shares have the sum 1.
@@ -145,26 +224,27 @@ std::vector<MemberIndex> owners_by_share(const FragmentLayout& layout, std::span
 }
 
 double exchange_seconds(const FragmentLayout& layout, std::span<const Site> sites,
-                        std::span<const MemberIndex> owners, double bits_per_element) {
-  std::vector<double> elements(sites.size(), 0);
-  for (ChunkId k = 0; k < owners.size(); ++k)
-    elements.at(owners[k]) += static_cast<double>(layout.chunk(k).size);
+                        std::span<const MemberIndex> owners, double bits_per_element,
+                        std::span<const SlowPath> slow) {
+  std::vector<double> shares(sites.size(), 0);
   const auto all = static_cast<double>(layout.parameters());
-  const auto loads = loads_of(sites);
-  double seconds = 0;
-  for (std::size_t m = 0; m < sites.size(); ++m) {
-    const auto sent = loads[m].fixed * all + loads[m].by_share * elements[m];
-    seconds = std::max(seconds, sent * bits_per_element / 8 / static_cast<double>(sites[m].uplink));
-  }
-  return seconds;
+  for (ChunkId k = 0; k < owners.size(); ++k)
+    shares.at(owners[k]) += static_cast<double>(layout.chunk(k).size) / all;
+  return slowest_of(limits_of(sites, slow), shares) * all * bits_per_element / 8;
 }
 
 Deal deal_chunks(const FragmentLayout& layout, std::span<const Site> sites, const TopologyRule& rule) {
   if (sites.size() == 1) return {balanced_owners(layout, 1), sites.front().name + " is alone"};
   if (!std::ranges::all_of(sites, is_known)) return without_uplinks(layout, sites, rule.setting);
-  std::vector<Choice> choices = {mesh(layout, sites), weighted(layout, sites), hub(layout, sites)};
-  for (auto& choice : choices)
-    choice.seconds = exchange_seconds(layout, sites, choice.owners, rule.bits_per_element);
+  const auto seconds = [&](const std::vector<MemberIndex>& owners) {
+    return exchange_seconds(layout, sites, owners, rule.bits_per_element, rule.slow);
+  };
+  std::vector<Choice> choices = {mesh(layout, sites), weighted(layout, sites, rule.slow), hub(layout, sites)};
+  for (MemberIndex m = 0; m < sites.size() && are_limited(sites, rule.slow); ++m) {
+    auto other = hub_at(layout, sites, m);
+    if (seconds(other.owners) < seconds(choices.back().owners)) choices.back() = std::move(other);
+  }
+  for (auto& choice : choices) choice.seconds = seconds(choice.owners);
   const bool chosen_here = rule.setting == Topology::automatic;
   const auto& choice =
       chosen_here
@@ -175,7 +255,8 @@ Deal deal_chunks(const FragmentLayout& layout, std::span<const Site> sites, cons
     if (&other != &choice) others += (others.empty() ? "" : ", ") + other.name + " " + shown(other.seconds);
   }
   return {choice.owners,
-          choice.name + ", " + choice.what + ": " + shown(choice.seconds) + " per exchange (" + others + ")"};
+          choice.name + ", " + choice.what + ": " + shown(choice.seconds) + " per exchange (" + others + ")",
+          choice.seconds};
 }
 
 }  // namespace isthmus::outer_sync::protocol

@@ -233,7 +233,7 @@ void fill_in(ViewPlan& plan, const FragmentLayout& layout, const Reference& refe
     message.view.members.push_back(member.info);
     auto& applied = message.applied.emplace_back();
     for (const auto& fragment : member.sealed.fragments) applied.push_back(fragment.round);
-    sites.push_back({member.info.name, member.info.kind, member.uplink});
+    sites.push_back({member.info.name, member.info.kind, member.uplink, member.downlink});
   }
   auto deal = deal_chunks(layout, sites, topology);
   message.view.owners = std::move(deal.owners);

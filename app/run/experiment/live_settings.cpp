@@ -55,6 +55,8 @@ outer_sync::protocol::ChangeVerdict judge_change(const Experiment& experiment,
     asked.serialize(reader);
     reader.finish();
     static_cast<void>(outer_sync::Calendar::parse(asked.network.calendar));
+    if (asked.outer.data_parallel() && !asked.network.calendar.empty())
+      return {"network.calendar has no effect with outer.method: data_parallel", false};
   } catch (const Error& error) {
     return {error.what(), false};
   }

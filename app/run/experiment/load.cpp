@@ -51,6 +51,11 @@ void check_data_parallel(const Experiment& experiment) {
     config_error(
         "network.listen is none and outer.method is data_parallel; expected ADDRESS:PORT: with Gloo every "
         "worker must have an address that the others can dial");
+  if (!experiment.network.calendar.empty())
+    config_error(
+        "network.calendar is set and outer.method is data_parallel; expected no calendar: Gloo sends "
+        "gradients "
+        "at every step, at any time");
   if (experiment.reducers > 0)
     config_error(fmt::format(
         "reducers is {} and outer.method is data_parallel; expected 0: reducers would have nothing to reduce",

@@ -25,6 +25,10 @@ class LineRates {
   [[nodiscard]] std::uint64_t delivers(const Peer& peer) const {
     return most_ > 0 ? 0 : peer.follower.delivers();
   }
+  /// Lower bound of that rate; 0 if unknown.
+  [[nodiscard]] std::uint64_t at_least(const Peer& peer) const {
+    return most_ > 0 ? 0 : peer.follower.at_least();
+  }
   /// Call every few tens of milliseconds: reads the progress of the lanes and shares out the rate anew.
   void tick(const Peers& peers, Time now);
 

@@ -239,7 +239,7 @@ std::vector<protocol::PathReport> PeerMesh::paths() const {
   for (const auto& [id, peer] : peers_) {
     if (!peer->up() || peer->last_tick.round_trip == RateFollower::Time{}) continue;
     paths.push_back({id, microseconds(peer->last_tick.round_trip), microseconds(peer->last_tick.shortest),
-                     rates_.delivers(*peer)});
+                     rates_.delivers(*peer), rates_.at_least(*peer)});
   }
   return paths;
 }

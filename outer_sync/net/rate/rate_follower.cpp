@@ -51,7 +51,25 @@ double arrived_per_second(const RateFollower::Sample& from, const RateFollower::
 
 RateFollower::RateFollower() { climb_.next_more = first_more; }
 
+std::uint64_t RateFollower::at_least() const {
+  return static_cast<std::uint64_t>(std::max({bursts_.newest, bursts_.before, line_}));
+}
+
+void RateFollower::count_burst(const Sample& seen) {
+  constexpr auto minute = 60s;
+  if (seen.now - bursts_.minute >= minute) {
+    bursts_.before = std::exchange(bursts_.newest, 0);
+    bursts_.minute = seen.now;
+  }
+  const auto took = seen.arrived_at - bursts_.begin.arrived_at;
+  if (seen.arrived >= bursts_.begin.arrived && took < shortest_window) return;
+  if (seen.arrived > bursts_.begin.arrived && bursts_.begin.arrived_at > Time{})
+    bursts_.newest = std::max(bursts_.newest, arrived_per_second(bursts_.begin, seen));
+  bursts_.begin = seen;
+}
+
 void RateFollower::sample(const Sample& seen) {
+  count_burst(seen);
   const bool news = seen.arrived_at > last_.arrived_at;
   // Without traffic our own queue drains, and queues of others are not visible.
   if (news || !seen.busy)

@@ -33,9 +33,13 @@ class RateFollower {
   [[nodiscard]] std::uint64_t rate() const;
   /// The path's rate in bytes per second; 0 before it is known.
   [[nodiscard]] std::uint64_t delivers() const { return static_cast<std::uint64_t>(line_); }
+  /// The most that arrived in a tenth of a second in the last minute or two, in bytes per second: the path is
+  /// at least that fast, also if it never was full.
+  [[nodiscard]] std::uint64_t at_least() const;
 
  private:
   enum class Phase { start, climb, steady };
+  void count_burst(const Sample& seen);
   [[nodiscard]] bool find_first_queue(bool arrives);
   [[nodiscard]] Time window() const;
   void forget_samples();
@@ -63,6 +67,12 @@ class RateFollower {
     double next_more = 0;               ///< extra part of the rate in the next climb
     int after = 8;                      ///< steady windows until the next climb
   };
+  /// Highest rates of short times.
+  struct Bursts {
+    Sample begin;
+    double newest = 0, before = 0;  ///< in this minute, and in the last one
+    Time minute{};                  ///< when this one began
+  };
   /// Traffic of others on the path.
   struct Others {
     double queue = 0;               ///< seconds: the part of the queueing delay that they cause
@@ -85,6 +95,7 @@ class RateFollower {
   int short_queue_ = 0;  ///< consecutive full windows with hardly any queue
   Window window_;
   Climb climb_;
+  Bursts bursts_;
   Others others_;
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
+#include "protocol/coordinator/forming/forming.h"
 #include "protocol/coordinator/forming/survivors.h"
 
 namespace isthmus::outer_sync::protocol {
@@ -40,6 +41,7 @@ void Coordinator::Reports::begin(const View& view, const FragmentLayout& layout)
   chains.clear();
   health.begin(view, layout);
   paths.begin(view);
+  deals.begin(view);
   relays.begin(view);
 }
 
@@ -65,6 +67,7 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
   const auto name = member.hello.member.name;
   check_links(member);
   if (is<phase::Running>()) check_lag(name, newest);
+  deal_again_if_links_changed();
 }
 
 HeartbeatReply Coordinator::reply_to(const MemberStatus& member, std::uint64_t number) const {
@@ -125,6 +128,24 @@ bool Coordinator::check_reports(MemberStatus& member) {
   reports_.paths.add(id_of(info), paths);
   for (auto& line : reports_.paths.take_lines()) out_.say(std::move(line));
   return true;
+}
+
+void Coordinator::deal_again_if_links_changed() {
+  const auto comparisons = reports_.paths.comparisons();
+  if (std::exchange(paths_seen_, comparisons) == comparisons || comparisons % DealWatch::look_every != 0)
+    return;
+  if (!may_deal_again()) return;
+  const auto limits = reports_.paths.limits();
+  std::vector<Site> sites;
+  for (const auto& [name, member] : members()) {
+    if (member.role == Role::member) sites.push_back(site_of(member, limits));
+  }
+  auto rule = options_.topology;
+  rule.slow = limits.slow;
+  const auto reason = reports_.deals.look(now_, *layout_, sites, rule);
+  if (!reason) return;
+  out_.say(*reason);
+  change_view(*reason);
 }
 
 /// A member with other global parameters than the majority must copy the state from the others. Without a

@@ -259,7 +259,7 @@ void Coordinator::begin_view() {
     return lose({other->name}, "is lost: its fragment layout is not the same as that of " + other->reference);
   }
   if (!layout_) return;
-  auto planned = plan_next_view(*layout_, roster_, options_.topology);
+  auto planned = plan_next_view(*layout_, roster_, options_.topology, reports_.paths.limits());
   if (const auto* diverged = std::get_if<Diverged>(&planned)) return end(Ended::How::diverged, diverged->how);
   if (options_.recover && !gathers()) {
     if (auto reason = reason_not_to_recover(options_, roster_)) return suspend(std::move(*reason));

@@ -12,6 +12,7 @@ namespace {
 using namespace std::chrono_literals;
 using testing::ElementsAre;
 using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 
 /// Rates in MB/s, by sender, then receiver; 0: not known. Members are a, b, c, ...
@@ -62,6 +63,43 @@ TEST(ComparedPaths, APathIsSlowAgainstItsSendersAndItsReceiversOthers) {
       << "no other path to b is known";
   EXPECT_THAT(slow({{0, 2, 0}, {12, 0, 12}, {12, 12, 0}}), ElementsAre("a -> * 6"))
       << "no other path from a is known";
+}
+
+TEST(ComparedPaths, PathsThatWereNeverFullCountWithWhatTheyHaveDelivered) {
+  auto paths = paths_of({{0, 2, 0}, {2, 0, 0}, {0, 0, 0}});
+  EXPECT_THAT(slow(paths), IsEmpty()) << "nothing is known of the others";
+  for (auto& path : paths) path.at_least = path.bytes_per_second > 0 ? 3'000'000 : 12'000'000;
+  EXPECT_THAT(slow(paths), ElementsAre("a -> b 6", "b -> a 6"));
+  for (auto& path : paths) path.at_least = 4'000'000;
+  EXPECT_THAT(slow(paths), IsEmpty()) << "the others may be as slow";
+  auto link = paths_of({{0, 2, 0}, {12, 0, 12}, {12, 12, 0}});
+  link[1].at_least = 3'000'000;  // a -> c
+  EXPECT_THAT(slow(link), Not(testing::Contains("a -> * 4"))) << "a may send far faster to c";
+}
+
+TEST(RunPathsLimits, CountOnceARouteWasSlowForAWhileAndAreForgottenWithoutFigures) {
+  View view;
+  for (const auto* member : {"a", "b", "c"}) view.members.push_back({member, 1, "", {}});
+  const auto id = [&](std::size_t m) { return id_of(view.members[m]); };
+  RunPaths paths;
+  paths.begin(view);
+  const auto report = [&](std::uint64_t times, std::uint64_t a_to_b) {
+    for (std::uint64_t i = 0; i < times; ++i) {
+      paths.add(id(0), {{id(1), 9, 9, a_to_b}, {id(2), 9, 9, 12}});
+      paths.add(id(1), {{id(0), 9, 9, 12}, {id(2), 9, 9, 12}});
+      paths.add(id(2), {{id(0), 9, 9, 12}, {id(1), 9, 9, 12}});
+    }
+  };
+  report(RunPaths::counted_from, 2);
+  EXPECT_THAT(paths.limits().slow, IsEmpty()) << "one comparison is still missing";
+  report(1, 2);
+  EXPECT_THAT(paths.limits().slow, ElementsAre(SlowPath{"a", "b", 2}));
+  EXPECT_EQ(paths.limits().uplinks.at("a"), 14U);
+  EXPECT_THAT(paths.limits().downlinks, IsEmpty());
+  report(RunPaths::forgotten_after - 2, 0);
+  EXPECT_THAT(paths.limits().slow, SizeIs(1)) << "a new deal sends nothing over it, so its rate is not known";
+  report(3, 0);
+  EXPECT_THAT(paths.limits().slow, IsEmpty());
 }
 
 TEST(ComparedPaths, AMembersLineIsSaidInPlaceOfItsPaths) {

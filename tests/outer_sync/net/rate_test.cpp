@@ -96,6 +96,29 @@ TEST(RateFollower, FindsTheRateAndKeepsTheQueueShort) {
   }
 }
 
+TEST(RateFollower, KnowsALowerBoundOfALineThatIsNeverFull) {
+  Line line;
+  RateFollower follower;
+  const auto bursts = [&](int count) {
+    for (int burst = 0; burst < count; ++burst) {  // 4 MB/s for 200 ms in every second
+      for (int step = 0; step < 100; ++step) {
+        line.step(step < 20 ? 4e4 : 0);
+        if (step % 5 == 4) follower.sample(line.sample(false));
+      }
+    }
+  };
+  EXPECT_EQ(follower.at_least(), 0U);
+  bursts(5);
+  EXPECT_EQ(follower.delivers(), 0U);
+  EXPECT_GT(follower.at_least(), 3'000'000U);
+  EXPECT_LE(follower.at_least(), 4'100'000U);
+  for (int step = 0; step < 13'000; step += 5) {
+    for (int i = 0; i < 5; ++i) line.step(1e3);
+    follower.sample(line.sample(false));
+  }
+  EXPECT_LT(follower.at_least(), 200'000U) << "two minutes later only 100 kB/s are known";
+}
+
 TEST(RateFollower, FollowsALineThatBecomesFasterOrSlower) {
   Line line;
   RateFollower follower;

@@ -105,6 +105,63 @@ TEST(Shares, NoOthersAreFaster) {
   }
 }
 
+/// d is far from a: 1 byte per second each way; all other limits are a hundred times that.
+const std::vector<SlowPath> between_a_and_d = {{"a", "d", 1}, {"d", "a", 1}};
+
+TEST(Shares, ASlowPathIsAvoided) {
+  // The path from a to d carries s_a + s_d; b and c carry nothing over it.
+  const auto shares = balanced_shares(trainers({100, 100, 100, 100}), between_a_and_d);
+  EXPECT_NEAR(shares[0] + shares[3], 0.02, 0.006) << "2 % of an exchange takes as long there as the uplinks";
+  EXPECT_NEAR(shares[1], 0.49, 0.01);
+  EXPECT_NEAR(shares[2], 0.49, 0.01);
+}
+
+TEST(Shares, ASlowDownlinkOwnsLittle) {
+  // An owner receives 1 - s results and 3 s contributions.
+  auto sites = trainers({100, 100, 100, 100});
+  sites[0].downlink = 20;
+  EXPECT_NEAR(balanced_shares(sites)[0], 0, 0.01);
+}
+
+/// Checks the shares against small moves of any share to another member, with random slow paths.
+TEST(Shares, NoOthersAreFasterWithSlowPaths) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    std::vector<std::uint64_t> uplinks;
+    const auto members = 3 + random_bits(seed, 1, 0) % 5;
+    for (std::uint64_t m = 0; m < members; ++m) uplinks.push_back(20 + random_bits(seed, 2, m) % 80);
+    const auto sites = trainers(uplinks);
+    std::vector<SlowPath> slow;
+    for (std::uint64_t k = 0; k < 1 + random_bits(seed, 3, 0) % 3; ++k) {
+      const auto from = random_bits(seed, 4, k) % members,
+                 to = (from + 1 + random_bits(seed, 5, k) % (members - 1)) % members;
+      slow.push_back({sites[from].name, sites[to].name, 1 + random_bits(seed, 6, k) % 20});
+    }
+    const auto time_of = [&](const std::vector<double>& shares) {
+      double time = 0;
+      for (std::size_t m = 0; m < members; ++m)
+        time = std::max(time,
+                        (1 + shares[m] * static_cast<double>(members - 2)) / static_cast<double>(uplinks[m]));
+      for (const auto& path : slow) {
+        const auto from = static_cast<std::size_t>(path.from[0] - 'a'),
+                   to = static_cast<std::size_t>(path.to[0] - 'a');
+        time = std::max(time, (shares[from] + shares[to]) / static_cast<double>(path.bytes_per_second));
+      }
+      return time;
+    };
+    const auto best = balanced_shares(sites, slow);
+    EXPECT_NEAR(std::accumulate(best.begin(), best.end(), 0.0), 1, 1e-9);
+    for (std::size_t from = 0; from < members; ++from) {
+      for (std::size_t to = 0; to < members; ++to) {
+        auto other = best;
+        const auto moved = std::min(0.05, other[from]);
+        other[from] -= moved;
+        other[to] += moved;
+        EXPECT_GE(time_of(other), time_of(best) * 0.97) << "seed " << seed;
+      }
+    }
+  }
+}
+
 // ---- chunks ----
 
 TEST(OwnersByShare, FollowTheSharesWithinAChunkInEveryFragment) {
@@ -167,6 +224,23 @@ TEST(DealChunks, TheReasonHasTheFigures) {
   EXPECT_THAT(text, AllOf(StartsWith("weighted, shares follow the uplinks: 100.00 s per exchange"),
                           HasSubstr("mesh 150.00 s"), HasSubstr("hub 100.00 s")));
   EXPECT_LE(("chunks: " + text).size(), 100U);
+}
+
+TEST(DealChunks, ASlowPathIsLeftOut) {
+  const TopologyRule rule{
+      .setting = Topology::automatic, .bits_per_element = 8, .slow = {{"a", "b", 1}, {"b", "a", 1}}};
+  const auto sites = trainers({100, 100, 100});
+  const auto dealt = deal_chunks(layout, sites, rule);
+  const auto mesh = exchange_seconds(layout, sites, balanced_owners(layout, 3), 8, rule.slow);
+  EXPECT_THAT(dealt.reason, HasSubstr("shares follow the links and paths"));
+  EXPECT_LT(dealt.seconds, mesh / 20) << "in a mesh two thirds of an exchange pass between a and b";
+  EXPECT_NEAR(dealt.seconds, exchange_seconds(layout, sites, dealt.owners, 8, rule.slow), 1e-9);
+  auto hub = rule;
+  hub.setting = Topology::hub;
+  EXPECT_THAT(deal_chunks(layout, sites, hub).owners, Each(2)) << "c is the hub that uses no slow path";
+  auto strangers = rule;
+  strangers.slow = {{"x", "y", 1}};
+  EXPECT_THAT(deal_chunks(layout, sites, strangers).reason, StartsWith("mesh"));
 }
 
 TEST(DealChunks, OneAloneOwnsAll) {

@@ -100,12 +100,26 @@ std::optional<OtherLayout> settle_layout(std::optional<FragmentLayout>& layout, 
   return std::nullopt;
 }
 
+Site site_of(const MemberStatus& member, const RunPaths::Limits& limits) {
+  const auto& info = member.hello.member;
+  Site site{.name = info.name, .kind = info.kind, .uplink = member.uplink};
+  if (limits.slow.empty() && limits.downlinks.empty()) return site;
+  if (const auto up = limits.uplinks.find(info.name); up != limits.uplinks.end())
+    site.uplink = std::max(site.uplink, up->second);
+  if (const auto down = limits.downlinks.find(info.name); down != limits.downlinks.end())
+    site.downlink = down->second;
+  return site;
+}
+
 std::variant<ViewPlan, Diverged> plan_next_view(const FragmentLayout& layout, const Roster& roster,
-                                                const TopologyRule& topology) {
+                                                TopologyRule topology, const RunPaths::Limits& limits) {
   std::vector<SealedMember> answers;
   for (const auto& [name, member] : roster.members()) {
-    if (member.answered) answers.push_back({member.hello.member, member.state, member.uplink});
+    if (!member.answered) continue;
+    const auto site = site_of(member, limits);
+    answers.push_back({member.hello.member, member.state, site.uplink, site.downlink});
   }
+  topology.slow = limits.slow;
   if (auto difference = disagreement(layout, answers); !difference.empty())
     return Diverged{std::move(difference)};
   return plan_view(layout, answers, topology);

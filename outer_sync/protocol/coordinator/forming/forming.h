@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "isthmus/outer_sync/core/layout.h"
+#include "isthmus/outer_sync/protocol/coordinator/paths/paths.h"
 #include "isthmus/outer_sync/protocol/coordinator/roster/options.h"
 #include "isthmus/outer_sync/protocol/coordinator/roster/roster.h"
 #include "isthmus/outer_sync/protocol/view_change.h"
@@ -47,10 +48,13 @@ struct OtherLayout {
 struct Diverged {
   std::string how;
 };
+/// A member's links, for the deal of the chunks. If anything is slow, its paths may add up to more than its
+/// uplink was measured with, because a full path to one member counts as a full uplink.
+[[nodiscard]] Site site_of(const MemberStatus& member, const RunPaths::Limits& limits);
 /// Plans a view of the members that have answered. It may leave members out, or have none.
 [[nodiscard]] std::variant<ViewPlan, Diverged> plan_next_view(const FragmentLayout& layout,
-                                                              const Roster& roster,
-                                                              const TopologyRule& topology);
+                                                              const Roster& roster, TopologyRule topology,
+                                                              const RunPaths::Limits& limits = {});
 /// The step that no trainer passes before it has begun the next view.
 [[nodiscard]] std::uint64_t reach_of_answers(const Roster& roster);
 

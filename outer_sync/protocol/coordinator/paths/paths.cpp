@@ -27,7 +27,7 @@ double times_slower(std::uint64_t rate, Time shortest, const Paths& others) {
   constexpr int nearer = 4;
   std::vector<std::uint64_t> rates;
   for (const auto* other : others) {
-    if (other->shortest * nearer >= shortest) rates.push_back(other->bytes_per_second);
+    if (other->shortest * nearer >= shortest) rates.push_back(other->bound());
   }
   if (rates.empty()) return 0;
   const auto middle = rates.begin() + static_cast<std::ptrdiff_t>((rates.size() - 1) / 2);
@@ -42,7 +42,8 @@ Slowness slowness_of(const Route& line, const Paths& known, std::size_t members)
   const auto others = select(known, [&](const Path& path) {
     return members > 2 ? path.from != name && path.to != name : !belongs_to(path, line);
   });
-  const auto* fastest = *std::ranges::max_element(own, {}, &Path::bytes_per_second);
+  const auto* fastest = *std::ranges::max_element(own, {}, &Path::bound);
+  if (fastest->bytes_per_second == 0) return {line, 0, 0, {}};  // it may be far faster
   const auto* farthest = *std::ranges::max_element(own, {}, &Path::shortest);
   const auto factor = times_slower(fastest->bytes_per_second, farthest->shortest, others);
   const auto only = own.size() > 1 ? std::string() : line.from.empty() ? own.front()->from : own.front()->to;
@@ -59,6 +60,11 @@ Slowness path_of(const Path& path, const std::map<std::string, Paths>& sent,
   return {{path.from, path.to}, factor, path.bytes_per_second, {}};
 }
 
+std::string words_of(const Route& route) {
+  if (route.to.empty()) return route.from + " sends";
+  return route.from.empty() ? route.to + " receives" : route.from + " -> " + route.to + " delivers";
+}
+
 }  // namespace
 
 std::vector<Slowness> compare_paths(const std::vector<Path>& paths, const std::set<Route>& before) {
@@ -67,7 +73,7 @@ std::vector<Slowness> compare_paths(const std::vector<Path>& paths, const std::s
   std::set<std::string> members;
   for (const auto& path : paths) {
     members.insert({path.from, path.to});
-    if (path.bytes_per_second > 0) known.push_back(&path);
+    if (path.bound() > 0) known.push_back(&path);
   }
   if (members.size() > max_compared_members) return out;
 
@@ -93,7 +99,9 @@ std::vector<Slowness> compare_paths(const std::vector<Path>& paths, const std::s
     sent[path->from].push_back(path);
     got[path->to].push_back(path);
   }
-  for (const auto* path : known) is_slow(path_of(*path, sent, got));
+  for (const auto* path : known) {
+    if (path->bytes_per_second > 0) is_slow(path_of(*path, sent, got));
+  }
   return out;
 }
 
@@ -133,7 +141,7 @@ std::vector<Path> RunPaths::all() const {
   for (const auto& [from, reports] : reports_) {
     for (const auto& report : reports)
       out.push_back({names_.at(from), names_.at(report.peer), Time(report.round_trip), Time(report.shortest),
-                     report.bytes_per_second});
+                     report.bytes_per_second, report.at_least});
   }
   std::ranges::sort(out, {}, [](const Path& path) { return Route{path.from, path.to}; });
   return out;
@@ -143,20 +151,32 @@ void RunPaths::compare() {
   heard_.clear();
   ++comparisons_;
   std::set<Route> before;
-  for (const auto& [route, times] : slow_) before.insert(route);
+  for (auto& [route, slow] : slow_) {
+    before.insert(route);
+    ++slow.unknown_for;
+  }
   for (const auto& seen : compare_paths(all(), before)) record(seen);
+  std::erase_if(slow_, [&](const auto& entry) {
+    const auto& [route, slow] = entry;
+    if (slow.unknown_for < forgotten_after) return false;
+    lines_.push_back(words_of(route) + ": its rate has not been known for " +
+                     std::to_string(forgotten_after) + " heartbeats, so it is tried again");
+    return true;
+  });
 }
 
 void RunPaths::record(const Slowness& seen) {
-  const auto& [from, to] = seen.route;
-  const bool sends = to.empty(), gets = from.empty();
-  const auto who = sends ? from + " sends" : gets ? to + " receives" : from + " -> " + to + " delivers";
+  const bool sends = seen.route.to.empty(), gets = seen.route.from.empty();
+  const auto who = words_of(seen.route);
   if (seen.factor < slow_until) {
     lines_.push_back(who + " as fast as the others again");
     slow_.erase(seen.route);
     return;
   }
-  if (slow_[seen.route]++ % say_every != 0) return;
+  auto& slow = slow_[seen.route];
+  slow.unknown_for = 0;
+  slow.bytes_per_second = seen.bytes_per_second;
+  if (slow.comparisons++ % say_every != 0) return;
   auto line = who + (sends || gets ? " " : " chunks ") + short_number(seen.factor) + "x slower than ";
   if (sends || gets) {
     line += sends ? "the others send: slow " : "the others receive: slow ";
@@ -170,7 +190,24 @@ void RunPaths::record(const Slowness& seen) {
 
 std::vector<Route> RunPaths::slow() const {
   std::vector<Route> out;
-  for (const auto& [route, comparisons] : slow_) out.push_back(route);
+  for (const auto& [route, slow] : slow_) out.push_back(route);
+  return out;
+}
+
+RunPaths::Limits RunPaths::limits() const {
+  Limits out;
+  std::map<std::string, std::uint64_t> received;
+  for (const auto& path : all()) {
+    if (path.bound() == 0) continue;
+    out.uplinks[path.from] += path.bound();
+    received[path.to] += path.bound();
+  }
+  for (const auto& [route, slow] : slow_) {
+    if (slow.comparisons < counted_from) continue;
+    if (route.from.empty() && received.contains(route.to)) out.downlinks[route.to] = received.at(route.to);
+    if (!route.from.empty() && !route.to.empty())
+      out.slow.push_back({route.from, route.to, slow.bytes_per_second});
+  }
   return out;
 }
 

@@ -18,7 +18,7 @@ namespace isthmus::outer_sync::protocol {
 struct SealedMember {
   MemberInfo info;
   Sealed sealed;
-  std::uint64_t uplink = 0;  ///< bytes per second; 0: not known
+  std::uint64_t uplink = 0, downlink = 0;  ///< bytes per second; 0: not known
 };
 
 struct ViewPlan {

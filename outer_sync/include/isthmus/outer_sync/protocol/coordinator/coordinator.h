@@ -19,6 +19,7 @@
 #include "isthmus/outer_sync/protocol/coordinator/admission.h"
 #include "isthmus/outer_sync/protocol/coordinator/forming/phase.h"
 #include "isthmus/outer_sync/protocol/coordinator/observers.h"
+#include "isthmus/outer_sync/protocol/coordinator/paths/deal_watch.h"
 #include "isthmus/outer_sync/protocol/coordinator/paths/paths.h"
 #include "isthmus/outer_sync/protocol/coordinator/paths/relays.h"
 #include "isthmus/outer_sync/protocol/coordinator/roster/actions.h"
@@ -205,6 +206,7 @@ class Coordinator {
   [[nodiscard]] HeartbeatReply reply_to(const MemberStatus& member, std::uint64_t number) const;
   [[nodiscard]] bool check_reports(MemberStatus& member);
   [[nodiscard]] bool all_have_the_same_state(const MemberStatus& member, const std::vector<Audit>& audits);
+  void deal_again_if_links_changed();
   void settle_evaluations(bool all_done = false);
 
   // The end (ending.cpp).
@@ -257,6 +259,7 @@ class Coordinator {
     Audits audits;
     RunHealth health;
     RunPaths paths;
+    DealWatch deals;
     RunRelays relays;
     /// Rounds reported in older views may have been undone.
     void begin(const View& view, const FragmentLayout& layout);
@@ -274,6 +277,7 @@ class Coordinator {
   Ending ending_;
   Losses losses_;
   Newcomers newcomers_;
+  std::uint64_t paths_seen_ = 0;         ///< comparisons of the paths at the last look
   WallTime wall_{};                      ///< as last given to `follow_calendars`
   std::optional<Time> gathering_until_;  ///< waits until then for the members of the last view
   std::string held_back_because_;

@@ -14,9 +14,10 @@ struct PathReport {
   std::uint32_t round_trip = 0,
                 shortest = 0;          ///< microseconds by TCP: present mean; shortest
   std::uint64_t bytes_per_second = 0;  ///< recently delivered while it was full; 0: not known
+  std::uint64_t at_least = 0;          ///< most bytes per second delivered in a short time lately
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(peer, round_trip, shortest, bytes_per_second);
+    ar(peer, round_trip, shortest, bytes_per_second, at_least);
   }
 };
 
