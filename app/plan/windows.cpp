@@ -12,7 +12,6 @@
 namespace isthmus::app {
 
 using nlohmann::ordered_json;
-using outer_sync::Allowance;
 using outer_sync::Calendar;
 using outer_sync::WallTime;
 using outer_sync::plan::Setting;

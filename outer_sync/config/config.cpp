@@ -334,9 +334,10 @@ void NetworkConfig::serialize(config::Archive& ar) {
   ar.section("emulate", emulate);
 }
 
-config::Rate rate_of(const std::string& text) {
+namespace {
+NetworkConfig network_with(const std::string& assignment) {
   config::Source source;
-  source.set("rate=" + text);
+  source.set(assignment);
   struct {
     NetworkConfig network;
     void serialize(config::Archive& ar) { network.serialize(ar); }
@@ -344,7 +345,14 @@ config::Rate rate_of(const std::string& text) {
   config::Reader reader(source);
   keys.serialize(reader);
   reader.finish();
-  return keys.network.rate;
+  return keys.network;
+}
+}  // namespace
+
+config::Rate rate_of(const std::string& text) { return network_with("rate=" + text).rate; }
+
+Calendar calendar_of(const std::string& text) {
+  return Calendar::parse(network_with("calendar=" + text).calendar);
 }
 
 namespace {

@@ -25,7 +25,7 @@ data: {path: text, seq_len: 16, tokenizer: bytes}
 inner: {batch: 2, lr: 1e-3, schedule: constant}
 trainer: {threads: 1}
 outer: {num_fragments: 2, sync_every: 10, sync_delay: 4, codec: 4bit}
-network: {insecure: true, heartbeat: 200ms, detect_timeout: 4s, coordinator: "HOME:7000"}
+network: {insecure: true, heartbeat: 200ms, detect_timeout: 20s, coordinator: "HOME:7000"}
 """
 
 
@@ -95,7 +95,6 @@ class SlowPath(unittest.TestCase):
         self.wait("slow path, not a slow machine")
         before = self.steps_per_second(4)
         self.wait("links have changed: an exchange takes")
-        self.wait("view 2 begins with 3 replicas")
         self.wait("chunks: weighted, shares follow the links and paths")
         time.sleep(2)
         after = self.steps_per_second(8)

@@ -23,7 +23,7 @@ class LineRates {
   void send_at_most(std::uint64_t bytes_per_second) { most_ = bytes_per_second; }
   /// Rate of the path to that peer in bytes per second; 0 if unknown, or not followed at present.
   [[nodiscard]] std::uint64_t delivers(const Peer& peer) const {
-    return most_ > 0 ? 0 : peer.follower.delivers();
+    return most_ > 0 ? 0 : peer.follower.measured();
   }
   /// Lower bound of that rate; 0 if unknown.
   [[nodiscard]] std::uint64_t at_least(const Peer& peer) const {

@@ -64,6 +64,7 @@ bool PeerMesh::up(ReplicaId peer) const {
 }
 
 bool PeerMesh::backed_up() const {
+  if (closed_) return false;  // the calendar holds the frames, not the path
   return std::ranges::any_of(peers_, [](const auto& entry) { return !entry.second->outbox.empty(); });
 }
 

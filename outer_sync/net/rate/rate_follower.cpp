@@ -51,20 +51,29 @@ double arrived_per_second(const RateFollower::Sample& from, const RateFollower::
 
 RateFollower::RateFollower() { climb_.next_more = first_more; }
 
+std::uint64_t RateFollower::measured() const {
+  constexpr auto lasts = 10min;
+  return last_.now - busy_until_ < lasts ? delivers() : 0;
+}
+
 std::uint64_t RateFollower::at_least() const {
-  return static_cast<std::uint64_t>(std::max({bursts_.newest, bursts_.before, line_}));
+  return std::max(static_cast<std::uint64_t>(std::max(bursts_.second, bursts_.before)), measured());
 }
 
 void RateFollower::count_burst(const Sample& seen) {
   constexpr auto minute = 60s;
   if (seen.now - bursts_.minute >= minute) {
-    bursts_.before = std::exchange(bursts_.newest, 0);
+    bursts_.before = bursts_.second;
+    bursts_.highest = bursts_.second = 0;
     bursts_.minute = seen.now;
   }
   const auto took = seen.arrived_at - bursts_.begin.arrived_at;
   if (seen.arrived >= bursts_.begin.arrived && took < shortest_window) return;
-  if (seen.arrived > bursts_.begin.arrived && bursts_.begin.arrived_at > Time{})
-    bursts_.newest = std::max(bursts_.newest, arrived_per_second(bursts_.begin, seen));
+  if (seen.arrived > bursts_.begin.arrived && bursts_.begin.arrived_at > Time{}) {
+    const double rate = arrived_per_second(bursts_.begin, seen);
+    bursts_.second = std::max(bursts_.second, std::min(rate, bursts_.highest));
+    bursts_.highest = std::max(bursts_.highest, rate);
+  }
   bursts_.begin = seen;
 }
 
@@ -89,6 +98,7 @@ void RateFollower::sample(const Sample& seen) {
     return;
   }
   if (!std::exchange(was_busy_, true)) busy_since_ = seen.now;
+  busy_until_ = seen.now;
   if (window_.open) {
     window_.was_full = window_.was_full && seen.full;
     window_.sent = std::min(window_.sent, static_cast<double>(rate()));

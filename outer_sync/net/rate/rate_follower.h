@@ -33,8 +33,10 @@ class RateFollower {
   [[nodiscard]] std::uint64_t rate() const;
   /// The path's rate in bytes per second; 0 before it is known.
   [[nodiscard]] std::uint64_t delivers() const { return static_cast<std::uint64_t>(line_); }
-  /// The most that arrived in a tenth of a second in the last minute or two, in bytes per second: the path is
-  /// at least that fast, also if it never was full.
+  /// The same; 0 if the path has not been used for ten minutes, because it may have changed.
+  [[nodiscard]] std::uint64_t measured() const;
+  /// The second most that arrived in a tenth of a second in the last minute or two, in bytes per second: the
+  /// path is at least that fast, also if it never was full. (The most may be data that a loss had held up.)
   [[nodiscard]] std::uint64_t at_least() const;
 
  private:
@@ -70,8 +72,9 @@ class RateFollower {
   /// Highest rates of short times.
   struct Bursts {
     Sample begin;
-    double newest = 0, before = 0;  ///< in this minute, and in the last one
-    Time minute{};                  ///< when this one began
+    double highest = 0, second = 0;  ///< in this minute
+    double before = 0;               ///< the second highest in the last one
+    Time minute{};                   ///< when this one began
   };
   /// Traffic of others on the path.
   struct Others {
@@ -89,7 +92,7 @@ class RateFollower {
   double horizon_ = 1;             ///< seconds in which the queue should reach the target
   Sample last_;
   bool was_busy_ = false;
-  Time busy_since_{};
+  Time busy_since_{}, busy_until_{};
   int queued_ = 0;       ///< phase start: consecutive samples with a queue
   int windows_ = 0;      ///< windows in this phase, or since a climb found more
   int short_queue_ = 0;  ///< consecutive full windows with hardly any queue

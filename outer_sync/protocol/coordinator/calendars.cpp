@@ -33,7 +33,7 @@ void Coordinator::take_allowance(MemberStatus& member) const {
   const auto allowance = member.calendar.at(wall_);
   member.closed = options_.elastic && allowance && allowance->closed;
   if (std::exchange(member.allowance, allowance) == allowance) return;
-  member.uplink = allowance ? allowance->bytes_per_second : 0;
+  member.uplink = allowance ? allowance->bytes_per_second : member.usual_uplink;
 }
 
 void Coordinator::on_calendar(MemberStatus& member, const CalendarChanged& changed) {
@@ -51,14 +51,18 @@ void Coordinator::follow_calendars(WallTime wall) {
     const bool was_closed = member.closed;
     const auto before = member.allowance;
     take_allowance(member);
+    const bool leaves_view = member.closed && member.role == Role::member;
+    // It was about to be in the view that forms.
+    const bool leaves_answers = member.closed && !was_closed && is<phase::Changing>() && member.answered;
+    const bool opens = was_closed && !member.closed && member.role == Role::ready;
+    const bool changes_rate = before != member.allowance && member.role == Role::member;
+    if (!leaves_view && !leaves_answers && !opens && !changes_rate) continue;
+    if (leaves_view) member.role = Role::ready;
     const auto words = "calendar of " + name + ": " + allowance_of(member);
-    if (member.closed && member.role == Role::member) {
-      member.role = Role::ready;
+    if (leaves_view || leaves_answers || opens || (deals_again && member.uplink > 0)) {
       append(changes, words, "; ");
-    } else if (was_closed && !member.closed && member.role == Role::ready) {
-      append(changes, words, "; ");
-    } else if (before != member.allowance && member.role == Role::member) {
-      deals_again ? append(changes, words, "; ") : out_.say(words);
+    } else {
+      out_.say(words);
     }
   }
   if (changes.empty() || gathers()) return;

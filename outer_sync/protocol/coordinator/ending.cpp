@@ -23,12 +23,14 @@ bool stopped_apart(const MemberStatus& one, const MemberStatus& other) {
   return rounds != others || rounds.empty();  // empty: a connection without a report yet
 }
 
-Comparison compare_results(const Roster& roster, bool stopping) {
+/// `counts`: whether a member belongs to the end.
+template <class Counts>
+Comparison compare_results(const Roster& roster, bool stopping, Counts counts) {
   Comparison found;
   const Roster::Members::value_type* first = nullptr;
   for (const auto& one : roster.members()) {
     const auto& [name, member] = one;
-    if (!member.done || !trains(member)) continue;  // reducers have no parameters
+    if (!member.done || !trains(member) || !counts(member)) continue;  // reducers have no parameters
     if (first == nullptr) first = &one;
     if (member.result.global_hash == first->second.result.global_hash) continue;
     if (stopping && stopped_apart(member, first->second))
@@ -113,11 +115,18 @@ void Coordinator::dismiss_newcomers() {
   }
 }
 
+/// Whether the run ends with this member: it may be in a view; or all trainers that may not be have calendars
+/// that close their links.
+bool Coordinator::ends_with(const MemberStatus& member) const {
+  return roster_.able(member) ||
+         (member.closed && member.role == Role::ready && roster_.able_trainers() == 0);
+}
+
 void Coordinator::finish_if_all_done() {
   if (expects_more()) return;  // their ends must be reported, too
-  const auto here = [this](const MemberStatus& member) { return roster_.able(member) && trains(member); };
+  const auto here = [this](const MemberStatus& member) { return ends_with(member) && trains(member); };
   const auto done = [&](const MemberStatus& member) { return here(member) && member.done; };
-  const auto is_busy = [this](const MemberStatus& member) { return roster_.able(member) && !member.done; };
+  const auto is_busy = [this](const MemberStatus& member) { return ends_with(member) && !member.done; };
   if (roster_.count(here) == 0 || roster_.count(done) < roster_.count(here)) return;
   for (const auto& [name, member] : members()) {
     if (!trains(member) && is_busy(member))  // trainers needed this reducer until now
@@ -128,13 +137,22 @@ void Coordinator::finish_if_all_done() {
 
 void Coordinator::finish() {
   settle_evaluations(true);
-  const auto found = compare_results(roster_, ending_.stopping);
+  const auto counts = [this](const MemberStatus& member) { return !member.closed || ends_with(member); };
+  const auto found = compare_results(roster_, ending_.stopping, counts);
   const bool stopped = found.problem.empty() && !found.apart.empty();
   std::vector<Round> last;  // members that are done have just reported theirs
   for (const auto& [name, member] : members()) raise(last, rounds_of(member));
   const auto result = stopped ? ControlMessage(Abort{found.apart}) : Finished{found.problem, found.hash};
   observers_.end({HeartbeatReply{0, 0, {}, last}, result}, out_);  // they then copy the last rounds
   for (const auto& [name, member] : members()) {
+    if (!counts(member)) {
+      out_.say(name + " is not part of the end: its calendar closes its link");
+      out_.send(member.connection,
+                Abort{"it has ended while network.calendar closed the link of this member, which "
+                      "does not have the final parameters"});
+      out_.close(member.connection);
+      continue;
+    }
     out_.send(member.connection,
               Finished{found.problem, stopped && member.done ? member.result.global_hash : found.hash});
     out_.close(member.connection);

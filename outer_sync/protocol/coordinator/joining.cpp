@@ -109,7 +109,10 @@ void Coordinator::join_as_reducer(MemberStatus& member) {
   member.role = Role::ready;
   out_.say(info.name + " " + place_of(info) + ", as a reducer");
   const auto* gathering = std::get_if<phase::Gathering>(&phase_);
-  if (gathering == nullptr) return change_view(info.name + " has joined as a reducer");
+  if (gathering == nullptr) {
+    if (roster_.able(member)) change_view(info.name + " has joined as a reducer");
+    return;
+  }
   if (gathering->sealed)
     return out_.send(member.connection, Seal{number_, 0});  // the others have been asked already
   seal_first_view_if_all_are_here();
@@ -203,10 +206,11 @@ void Coordinator::admit_waiting() {
 void Coordinator::on_ready(MemberStatus& member) {
   if (member.role != Role::joining || !member.admitted) return;
   member.role = Role::ready;
+  if (!roster_.able(member)) return;  // its calendar closes its link
   auto& missed = newcomers_.missed;
   if (missed.size() >= max_members) missed.clear();  // bounds the map
   ++missed[member.hello.member.name];
-  if (roster_.able(member)) change_view(member.hello.member.name + " is ready to take part");
+  change_view(member.hello.member.name + " is ready to take part");
 }
 
 /// If rounds follow each other faster than a newcomer can get from the copied state into a view, it finds
@@ -217,7 +221,7 @@ void Coordinator::hold_rounds_if_late(const std::string& name) {
   const auto missed = newcomers_.missed.find(name);
   const auto* member = roster_.find(name);
   if (missed == newcomers_.missed.end() || missed->second < tries) return;
-  if (member == nullptr || !member->admitted) return;
+  if (member == nullptr || !member->admitted || member->closed) return;
   if (!is<phase::Running>() && !is<phase::Changing>()) return;
   newcomers_.waited_for = {name, now_ + options_.detect_timeout};
   const auto why = name + " has been ready for " + std::to_string(missed->second) +

@@ -26,6 +26,10 @@ double median_speed(const Roster& roster) {
   return (speeds[(speeds.size() - 1) / 2] + speeds[speeds.size() / 2]) / 2;
 }
 
+/// Reports of a member's paths that follow each other sooner are ignored, because comparing all paths takes
+/// time.
+constexpr Time paths_apart = std::chrono::milliseconds(190);
+
 /// Some members are about to enter a view.
 bool a_member_joins(const Roster& roster) {
   using Role = MemberStatus::Role;
@@ -50,7 +54,10 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
   member.rates.add(now_, heartbeat.bytes_sent, heartbeat.step);
   member.heartbeat = heartbeat;
   if (trains(member) && heartbeat.view == number_ && is<phase::Running>()) steering_.report(out_);
-  if (heartbeat.uplink > 0) member.uplink = heartbeat.uplink;
+  if (heartbeat.uplink > 0 && !member.closed) {
+    member.uplink = heartbeat.uplink;
+    if (!member.allowance) member.usual_uplink = heartbeat.uplink;
+  }
   const auto common = common_checkpoint();
   if (checkpoints_.note_complete(common, now_) && options_.last) {
     options_.last->checkpoint = common;
@@ -125,7 +132,10 @@ bool Coordinator::check_reports(MemberStatus& member) {
     }
     for (auto& line : reports_.health.take_lines()) out_.say(std::move(line));
   }
-  reports_.paths.add(id_of(info), paths);
+  if (now_ - member.paths_at >= paths_apart) {
+    member.paths_at = now_;
+    reports_.paths.add(id_of(info), paths);
+  }
   for (auto& line : reports_.paths.take_lines()) out_.say(std::move(line));
   return true;
 }
@@ -137,12 +147,15 @@ void Coordinator::deal_again_if_links_changed() {
   if (!may_deal_again()) return;
   const auto limits = reports_.paths.limits();
   std::vector<Site> sites;
+  auto applied = ~Round{0};
   for (const auto& [name, member] : members()) {
-    if (member.role == Role::member) sites.push_back(site_of(member, limits));
+    if (member.role != Role::member) continue;
+    sites.push_back(site_of(member, limits));
+    for (const auto round : rounds_of(member)) applied = std::min(applied, round);
   }
   auto rule = options_.topology;
   rule.slow = limits.slow;
-  const auto reason = reports_.deals.look(now_, *layout_, sites, rule);
+  const auto reason = reports_.deals.look(now_, applied, *layout_, sites, rule);
   if (!reason) return;
   out_.say(*reason);
   change_view(*reason);

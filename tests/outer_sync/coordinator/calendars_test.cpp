@@ -113,11 +113,66 @@ TEST_F(Calendars, ANewCalendarAppliesAtOnce) {
   run.receive(3, CalendarChanged{"mon closed"});
   EXPECT_THAT(run.said, Contains(HasSubstr("calendar of c: closed until Tue 00:00 UTC")));
   run.seal_all({1, 2});
+  run.said.clear();
   run.receive(3, CalendarChanged{""});
   EXPECT_THAT(run.said, Contains(HasSubstr("calendar of c: ")));
   run.receive(1, CalendarChanged{"mon maybe"});
   EXPECT_THAT(run.refusal(1),
               HasSubstr("an invalid calendar: network.calendar: 'mon maybe' ends in 'maybe'"));
+}
+
+TEST_F(Calendars, AMemberThatClosesAfterItsAnswerIsNotInTheNextView) {
+  begin("mon 8:00-18:00 closed");
+  follow(monday + 8h);
+  run.seal_all({1, 2});
+  follow(monday + 18h);
+  run.seal_all({1, 3});  // b has not answered yet
+  follow(monday + std::chrono::days(7) + 8h);
+  run.seal_all({1, 2});
+  EXPECT_EQ(run.last<NewView>(1)->view.members.size(), 2U);
+  EXPECT_EQ(in_view(), 2U);
+}
+
+TEST_F(Calendars, AStopEndsARunWhoseLinksAreAllClosed) {
+  begin("closed");
+  Heartbeat beat;
+  beat.view = 1;
+  for (const ConnectionId member : {1, 2, 3}) run.receive(member, beat);
+  for (const ConnectionId member : {1, 2}) run.receive(member, CalendarChanged{"closed"});
+  follow(monday);
+  EXPECT_EQ(run.coordinator.run_phase(), RunPhase::suspended);
+  run.stop("asked to");
+  for (const ConnectionId member : {1, 2, 3}) run.receive(member, Held{7});
+  EXPECT_EQ(run.last<StopAt>(3)->step, 7U);
+  EXPECT_FALSE(run.ended);
+  for (const ConnectionId member : {1, 2, 3}) run.receive(member, Done{"{}", digest_of(5)});
+  EXPECT_TRUE(run.ended);
+}
+
+TEST_F(Calendars, AClosedMemberIsNotPartOfTheEnd) {
+  begin("mon closed");
+  follow(monday);
+  run.seal_all({1, 2});
+  for (const ConnectionId member : {1, 2}) run.receive(member, Done{"{}", digest_of(5)});
+  ASSERT_TRUE(run.ended);
+  EXPECT_EQ(run.ended->how, Ended::How::finished);
+  EXPECT_TRUE(run.last<Finished>(1));
+  EXPECT_FALSE(run.last<Finished>(3));
+  EXPECT_THAT(run.last<Abort>(3)->reason, HasSubstr("network.calendar closed the link of this member"));
+}
+
+TEST_F(Calendars, TheUsualRateReturnsWithTheEndOfAnEntry) {
+  begin("mon 8:00-18:00 8Mbps");
+  Heartbeat beat;
+  beat.view = 1;
+  beat.uplink = 5'000'000;
+  run.receive(3, beat);
+  follow(monday + 8h);
+  EXPECT_EQ(run.coordinator.members().at("c").uplink, 1'000'000U);
+  run.seal_all({1, 2, 3});
+  follow(monday + 18h);
+  EXPECT_EQ(run.coordinator.members().at("c").uplink, 5'000'000U);
+  EXPECT_EQ(run.last<Seal>(3)->view, 3U);
 }
 
 TEST_F(Calendars, AChangedRateDealsTheChunksAgain) {

@@ -94,7 +94,7 @@ TEST(RunPathsLimits, CountOnceARouteWasSlowForAWhileAndAreForgottenWithoutFigure
   EXPECT_THAT(paths.limits().slow, IsEmpty()) << "one comparison is still missing";
   report(1, 2);
   EXPECT_THAT(paths.limits().slow, ElementsAre(SlowPath{"a", "b", 2}));
-  EXPECT_EQ(paths.limits().uplinks.at("a"), 14U);
+  EXPECT_EQ(paths.limits().uplinks.at("a"), 12U);
   EXPECT_THAT(paths.limits().downlinks, IsEmpty());
   report(RunPaths::forgotten_after - 2, 0);
   EXPECT_THAT(paths.limits().slow, SizeIs(1)) << "a new deal sends nothing over it, so its rate is not known";

@@ -141,6 +141,14 @@ TEST(OuterConfig, HalfOfTheReplicasAreNeededUnlessItSaysOtherwise) {
   EXPECT_EQ(least("min_replicas: 4", 5), 4);
 }
 
+TEST(NetworkValues, AreReadAsOnTheCommandLine) {
+  EXPECT_EQ(rate_of("40Mbps").bytes_per_second(), 5'000'000U);
+  EXPECT_TRUE(calendar_of("\"\"").empty());
+  EXPECT_EQ(calendar_of("utc+1; mon-fri 8:00-18:00 20Mbps").text(), "utc+1; mon-fri 8:00-18:00 20Mbps");
+  EXPECT_THROW(static_cast<void>(calendar_of("noon closed")), Error);
+  EXPECT_THROW(static_cast<void>(calendar_of("")), Error) << "no value";
+}
+
 TEST(OuterConfig, UnusualSettingsAreSaidAloud) {
   EXPECT_THAT(read("{num_fragments: 3, sync_every: 30}").notes(), IsEmpty());
   EXPECT_THAT(

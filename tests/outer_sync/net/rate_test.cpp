@@ -112,11 +112,37 @@ TEST(RateFollower, KnowsALowerBoundOfALineThatIsNeverFull) {
   EXPECT_EQ(follower.delivers(), 0U);
   EXPECT_GT(follower.at_least(), 3'000'000U);
   EXPECT_LE(follower.at_least(), 4'100'000U);
+  const auto usual = follower.at_least();
+  for (int step = 0; step < 20; ++step) line.step(4e5);  // once: data that a loss had held up
+  for (int step = 0; step < 20; ++step) {
+    line.step(0);
+    if (step % 15 == 14) follower.sample(line.sample(false));
+  }
+  EXPECT_EQ(follower.at_least(), usual);
   for (int step = 0; step < 13'000; step += 5) {
     for (int i = 0; i < 5; ++i) line.step(1e3);
     follower.sample(line.sample(false));
   }
   EXPECT_LT(follower.at_least(), 200'000U) << "two minutes later only 100 kB/s are known";
+}
+
+TEST(RateFollower, ForgetsTheRateOfALineThatIsNotUsed) {
+  Line line;
+  RateFollower follower;
+  run(follower, line, 10s);
+  EXPECT_GT(follower.measured(), 0.9 * line.rate);
+  const auto idle = [&](Time lasts) {
+    for (const auto end = line.now + lasts; line.now < end;) {
+      for (int step = 0; step < 5; ++step) line.step(0);
+      follower.sample(line.sample(false));
+    }
+  };
+  idle(9min);
+  EXPECT_GT(follower.measured(), 0.9 * line.rate);
+  idle(2min);
+  EXPECT_EQ(follower.measured(), 0U);
+  EXPECT_EQ(follower.at_least(), 0U);
+  EXPECT_GT(follower.delivers(), 0U) << "it is where the next transfer begins";
 }
 
 TEST(RateFollower, FollowsALineThatBecomesFasterOrSlower) {

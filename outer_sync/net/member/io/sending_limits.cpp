@@ -27,7 +27,7 @@ void SendingLimits::set_rate(const std::string& value) {
 }
 
 void SendingLimits::set_calendar(const std::string& value) {
-  calendar_ = Calendar::parse(value);
+  calendar_ = calendar_of(value);
   say_(calendar_.empty() ? "network.calendar is empty now" : "network.calendar is now " + calendar_.text());
   applied_at_.reset();
 }
@@ -57,7 +57,9 @@ void SendingLimits::apply(WallTime now) {
   mesh_.close(allowance && allowance->closed);
   mesh_.send_at_most(gives ? rate - given : rate);
   heartbeats_.rate_is(rate);
-  if (giver_ != nullptr) giver_->send_at_most(given);
+  if (giver_ == nullptr) return;
+  giver_->close(allowance && allowance->closed);
+  giver_->send_at_most(given);
 }
 
 }  // namespace isthmus::outer_sync::transport

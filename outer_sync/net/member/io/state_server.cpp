@@ -70,7 +70,17 @@ void StateServer::send_at_most(std::uint64_t bytes_per_second) {
   pacer_->set_rate(std::min(bytes_per_second, static_cast<std::uint64_t>(network_.join_rate)));
 }
 
+void StateServer::close(bool closed) {
+  if (std::exchange(closed_, closed) == closed || !closed) return;
+  for (const auto& fetcher : std::exchange(fetchers_, {})) {
+    if (const auto connection = fetcher.lock()) connection->close();
+  }
+}
+
 asio::awaitable<void> StateServer::serve(ConnectionPtr fetcher) {
+  if (closed_) throw Error(ErrorKind::network, "it wants the state, and network.calendar closes the link");
+  std::erase_if(fetchers_, [](const auto& other) { return other.expired(); });
+  fetchers_.emplace_back(fetcher);
   const Served served(shared_);
   co_await serve_fetcher(
       fetcher, layout_, pacer_, [this](StateRequest request) { return snapshot(request); },

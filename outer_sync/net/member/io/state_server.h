@@ -29,6 +29,9 @@ class StateServer {
 
   /// Sets the maximum rate for all fetchers together, at most `network.join_rate`. Requires a rate > 0.
   void send_at_most(std::uint64_t bytes_per_second);
+  /// Ends the connections of all fetchers, which then try other donors, and refuses new ones until it opens
+  /// again.
+  void close(bool closed);
   /// Runs until the fetcher's connection ends. Throws like `serve_fetcher`.
   [[nodiscard]] asio::awaitable<void> serve(ConnectionPtr fetcher);
 
@@ -43,6 +46,8 @@ class StateServer {
   RoundSource rounds_;
   LedgerSource ledgers_;
   std::shared_ptr<Pacer> pacer_;
+  bool closed_ = false;  ///< by the calendar
+  std::vector<std::weak_ptr<Connection>> fetchers_;
 };
 
 }  // namespace isthmus::outer_sync::transport

@@ -104,7 +104,8 @@ Site site_of(const MemberStatus& member, const RunPaths::Limits& limits) {
   const auto& info = member.hello.member;
   Site site{.name = info.name, .kind = info.kind, .uplink = member.uplink};
   if (limits.slow.empty() && limits.downlinks.empty()) return site;
-  if (const auto up = limits.uplinks.find(info.name); up != limits.uplinks.end())
+  const bool by_calendar = member.allowance && member.allowance->bytes_per_second > 0;
+  if (const auto up = limits.uplinks.find(info.name); up != limits.uplinks.end() && !by_calendar)
     site.uplink = std::max(site.uplink, up->second);
   if (const auto down = limits.downlinks.find(info.name); down != limits.downlinks.end())
     site.downlink = down->second;
@@ -115,7 +116,7 @@ std::variant<ViewPlan, Diverged> plan_next_view(const FragmentLayout& layout, co
                                                 TopologyRule topology, const RunPaths::Limits& limits) {
   std::vector<SealedMember> answers;
   for (const auto& [name, member] : roster.members()) {
-    if (!member.answered) continue;
+    if (!member.answered || (member.closed && member.role == MemberStatus::Role::ready)) continue;
     const auto site = site_of(member, limits);
     answers.push_back({member.hello.member, member.state, site.uplink, site.downlink});
   }

@@ -48,8 +48,8 @@ struct OtherLayout {
 struct Diverged {
   std::string how;
 };
-/// A member's links, for the deal of the chunks. If anything is slow, its paths may add up to more than its
-/// uplink was measured with, because a full path to one member counts as a full uplink.
+/// A member's links, for the deal of the chunks. If anything is slow, a path may be faster than its uplink
+/// was measured to be, because a full path to one member counts as a full uplink.
 [[nodiscard]] Site site_of(const MemberStatus& member, const RunPaths::Limits& limits);
 /// Plans a view of the members that have answered. It may leave members out, or have none.
 [[nodiscard]] std::variant<ViewPlan, Diverged> plan_next_view(const FragmentLayout& layout,

@@ -39,11 +39,11 @@ Slowness slowness_of(const Route& line, const Paths& known, std::size_t members)
   const auto& name = line.from.empty() ? line.to : line.from;
   const auto own = select(known, [&](const Path& path) { return belongs_to(path, line); });
   if (own.empty()) return {line, 0, 0, {}};
+  const auto* fastest = *std::ranges::max_element(own, {}, &Path::bound);
+  if (fastest->bytes_per_second == 0) return {line, 0, 0, {}};  // it may be far faster
   const auto others = select(known, [&](const Path& path) {
     return members > 2 ? path.from != name && path.to != name : !belongs_to(path, line);
   });
-  const auto* fastest = *std::ranges::max_element(own, {}, &Path::bound);
-  if (fastest->bytes_per_second == 0) return {line, 0, 0, {}};  // it may be far faster
   const auto* farthest = *std::ranges::max_element(own, {}, &Path::shortest);
   const auto factor = times_slower(fastest->bytes_per_second, farthest->shortest, others);
   const auto only = own.size() > 1 ? std::string() : line.from.empty() ? own.front()->from : own.front()->to;
@@ -199,7 +199,7 @@ RunPaths::Limits RunPaths::limits() const {
   std::map<std::string, std::uint64_t> received;
   for (const auto& path : all()) {
     if (path.bound() == 0) continue;
-    out.uplinks[path.from] += path.bound();
+    out.uplinks[path.from] = std::max(out.uplinks[path.from], path.bound());
     received[path.to] += path.bound();
   }
   for (const auto& [route, slow] : slow_) {

@@ -57,7 +57,7 @@ MemberStatus& Roster::add(ConnectionId from, const Hello& hello) {
   member.connection = from;
   member.hello = hello;
   member.heard = now_;
-  member.uplink = hello.uplink;
+  member.uplink = member.usual_uplink = hello.uplink;
   member.calendar = Calendar::parse(hello.calendar);
   return member;
 }

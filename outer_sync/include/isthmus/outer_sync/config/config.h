@@ -7,6 +7,7 @@
 
 #include "isthmus/base/config.h"
 #include "isthmus/outer_sync/config/outer_method.h"
+#include "isthmus/outer_sync/core/calendar.h"
 #include "isthmus/outer_sync/core/schedule.h"
 #include "isthmus/outer_sync/protocol/topology.h"
 #include "isthmus/quant/codec.h"
@@ -109,8 +110,10 @@ struct EmulateConfig {
   void serialize(config::Archive& ar);
 };
 
-/// Parses a value of network.rate. Throws Error(config) if it is invalid.
+/// Parse a value of network.rate or network.calendar in YAML, as `--set` does. Throw Error(config) if it is
+/// invalid.
 [[nodiscard]] config::Rate rate_of(const std::string& text);
+[[nodiscard]] Calendar calendar_of(const std::string& text);
 
 struct NetworkConfig {
   std::string coordinator = "127.0.0.1:0";

@@ -216,6 +216,7 @@ class Coordinator {
   void on_done(MemberStatus& member, const Done& done);
   void begin_to_end();
   void dismiss_newcomers();
+  [[nodiscard]] bool ends_with(const MemberStatus& member) const;
   void finish_if_all_done();
   void finish();
   void end(Ended::How how, const std::string& reason);

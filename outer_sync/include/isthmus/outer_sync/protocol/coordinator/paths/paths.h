@@ -76,7 +76,7 @@ class RunPaths {
   /// Limits of the members' links and paths for the deal of the chunks. Routes count from `counted_from`
   /// comparisons on for which they were slow.
   struct Limits {
-    std::map<std::string, std::uint64_t> uplinks;    ///< by member: sum of its paths, by their lower bounds
+    std::map<std::string, std::uint64_t> uplinks;    ///< lower bounds, by member: its fastest path
     std::map<std::string, std::uint64_t> downlinks;  ///< of members to which all paths are slow
     std::vector<SlowPath> slow;
   };

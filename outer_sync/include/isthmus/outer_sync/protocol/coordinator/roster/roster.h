@@ -46,11 +46,13 @@ struct MemberStatus {
   Time lags_since{};
   std::uint64_t held_step = 0;
   std::uint64_t uplink = 0;            ///< bytes per second, as last reported; 0: not known
+  std::uint64_t usual_uplink = 0;      ///< the last rate not set by a calendar
   Calendar calendar;                   ///< of its link
   std::optional<Allowance> allowance;  ///< by the calendar, at present
   bool closed = false;                 ///< by the calendar, so it is in no view
   Heartbeat heartbeat;
-  Time beat{};  ///< when it arrived
+  Time beat{};                      ///< when it arrived
+  Time paths_at = Time::min() / 2;  ///< when it last reported its paths
   RateMeter rates;
   Done result;
   [[nodiscard]] friend bool trains(const MemberStatus& member) { return trains(member.hello.member); }
