@@ -107,7 +107,7 @@ TEST_F(Calendar, TheClockOpensALink) {
   EXPECT_EQ(ctl({"stop"}).status, 0);
   const auto end = launch->wait();
   EXPECT_NE(end.status, 0) << "a worker has failed";
-  EXPECT_THAT(site.logs(), HasSubstr("network.calendar closed the link of this member"));
+  EXPECT_THAT(site.logs(), HasSubstr("the run has ended without this member"));
   EXPECT_THAT(site.processes(), SizeIs(0));
 }
 

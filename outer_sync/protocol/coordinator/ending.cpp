@@ -145,16 +145,11 @@ void Coordinator::finish() {
   const auto result = stopped ? ControlMessage(Abort{found.apart}) : Finished{found.problem, found.hash};
   observers_.end({HeartbeatReply{0, 0, {}, last}, result}, out_);  // they then copy the last rounds
   for (const auto& [name, member] : members()) {
-    if (!counts(member)) {
-      out_.say(name + " is not part of the end: its calendar closes its link");
-      out_.send(member.connection,
-                Abort{"it has ended while network.calendar closed the link of this member, which "
-                      "does not have the final parameters"});
-      out_.close(member.connection);
-      continue;
-    }
+    const bool out = !counts(member);
+    if (out) out_.say(name + " is not part of the end: its calendar closes its link");
     out_.send(member.connection,
-              Finished{found.problem, stopped && member.done ? member.result.global_hash : found.hash});
+              Finished{out ? std::string() : found.problem,
+                       (stopped || out) && member.done ? member.result.global_hash : found.hash});
     out_.close(member.connection);
   }
   steering_.drop("the run has ended", out_);

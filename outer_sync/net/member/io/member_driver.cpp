@@ -326,6 +326,10 @@ void MemberDriver::handle(const Finished& finished) {
   shared_.update([&](IoView now) { now.run.finished = finished; });
   if (!rounds_.in_a_view() && !membership_.observes())
     shared_.fail(Error(ErrorKind::config, "the run has ended; there is nothing left to join"));
+  else if (!shutdown_.is_done() && !membership_.observes())
+    shared_.fail(Error(
+        ErrorKind::config,
+        "the run has ended without this member, which does not have the final parameters; the others do"));
   control_.stop();
 }
 
