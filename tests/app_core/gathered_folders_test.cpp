@@ -163,10 +163,16 @@ TEST_F(GatheredFoldersTest, CurvesOfARunThatWentBackShowTheNewValues) {
   EXPECT_EQ(losses().at(10), 1);
   EXPECT_EQ(losses().at(11), 2);
   EXPECT_EQ(event_files_in(folder_ / "eu-1").size(), 1U) << "a member's restarts must not make files";
+  EXPECT_TRUE(steps(folders, 13, 14, 4, 3));  // restarted from a checkpoint of the step before the newest
+  EXPECT_EQ(losses().at(12), 2);
+  EXPECT_EQ(losses().at(13), 4);
   auto resumed = this->folders(false);
-  EXPECT_TRUE(steps(resumed, 6, 8, 3, 3));
+  EXPECT_TRUE(steps(resumed, 6, 8, 3, 4));
   EXPECT_EQ(losses().size(), 8U);
   EXPECT_EQ(losses().at(8), 3);
+  auto again = this->folders(false);
+  EXPECT_TRUE(steps(again, 8, 9, 5, 5));
+  EXPECT_EQ(losses().at(8), 5);
 }
 
 TEST_F(GatheredFoldersTest, CurvesOfAnOlderRunAreSetAside) {

@@ -193,6 +193,7 @@ GatheredFolders::Place GatheredFolders::open(const std::string& member, std::uin
   }
   place.curves = before != nullptr && before->curves ? std::move(before->curves)
                                                      : std::make_unique<Curves>(folder, metrics, say_);
+  place.curves->begin_again();
   place.metrics = std::make_unique<AppendFile>(metrics, say_);
   place.log = std::make_unique<AppendFile>(folder / log_name, say_);
   return place;

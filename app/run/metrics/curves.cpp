@@ -5,6 +5,7 @@
 #include <fstream>
 #include <limits>
 #include <system_error>
+#include <utility>
 
 #include "isthmus/base/error.h"
 
@@ -104,7 +105,10 @@ Curves::Order Curves::order_of(const Scalars& scalars) {
 void Curves::add(const Json& line) {
   const auto scalars = scalars_in(line);
   if (failed_ || !scalars) return;
-  const auto order = order_of(*scalars);
+  auto order = order_of(*scalars);
+  // An earlier process may have ended with just the step that this one makes again.
+  if (scalars->in_order && std::exchange(begins_, false) && order == Order::repeated)
+    order = Order::went_back;
   if (order == Order::repeated) return;
   try {
     if (!file_) file_.emplace(folder_, say_);

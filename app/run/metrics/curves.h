@@ -39,6 +39,8 @@ class Curves {
 
   /// Adds the figures of a line. If the run has gone back, TensorBoard drops those of this step and later.
   void add(const nlohmann::ordered_json& line);
+  /// The next lines come from another process, which may make the newest step again.
+  void begin_again() { begins_ = true; }
   /// Bytes of all event files in the folder.
   [[nodiscard]] std::uint64_t size() const { return earlier_ + (file_ ? file_->size() : 0); }
 
@@ -55,6 +57,7 @@ class Curves {
   std::uint64_t earlier_ = 0;             ///< bytes of earlier files
   std::optional<EventFile> file_;         ///< null before the first line
   bool failed_ = false;                   ///< the file cannot be created
+  bool begins_ = true;                    ///< no line in order has come from the present process
   std::optional<std::uint64_t> ordered_;  ///< the newest step of lines in order
   std::optional<std::uint64_t> other_;    ///< and of the others
 };
