@@ -95,7 +95,8 @@ class SlowPath(unittest.TestCase):
         self.wait("slow path, not a slow machine")
         before = self.steps_per_second(4)
         self.wait("links have changed: an exchange takes")
-        self.wait("chunks: weighted, shares follow the links and paths")
+        self.wait(": eu, home, us")  # the next view
+        self.wait(" per exchange (mesh ")  # weighted, or home as the hub: not the mesh
         time.sleep(2)
         after = self.steps_per_second(8)
         print(f"{before:.1f} steps a second before, {after:.1f} after")
