@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 
-#include "isthmus/base/error.h"
 #include "isthmus/outer_sync/plan/recommend.h"
 #include "run/output/lines.h"
 

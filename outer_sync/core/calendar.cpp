@@ -216,6 +216,13 @@ std::string clock_text(WallTime time) {
          (clock.seconds().count() == 0 ? "" : ":" + two(clock.seconds())) + " UTC";
 }
 
+std::string Calendar::words_at(WallTime time) const {
+  const auto allowance = at(time);
+  const auto until = next_change(time);
+  return (allowance ? to_string(*allowance) : std::string("network.rate")) +
+         (until ? " until " + clock_text(*until) : "");
+}
+
 std::string to_string(const Allowance& allowance) {
   if (allowance.closed) return "closed";
   if (allowance.bytes_per_second == 0) return "no limit";

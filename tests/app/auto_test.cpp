@@ -1,19 +1,17 @@
 // `outer.auto` in a running run with links that get slower and recover.
 
-#include <csignal>
 #include <fstream>
 
-#include "site.h"
+#include "launched.h"
 
 namespace isthmus {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-using ::testing::SizeIs;
 using Json = nlohmann::json;
 
-class Auto : public ::testing::Test {
+class Auto : public Launched {
  protected:
   void begin(const Words& more = {}) {
     Words settings = {"run.steps=1000000",
@@ -26,25 +24,7 @@ class Auto : public ::testing::Test {
                       "outer.auto.at_start=false",
                       "outer.auto.min_interval=2s"};
     settings.insert(settings.end(), more.begin(), more.end());
-    launch.emplace(site.start_launch(settings));
-    ASSERT_TRUE(eventually([&] {
-      return launch->output().find("view 1 begins") != std::string::npos || !launch->running();
-    })) << site.logs();
-    for (const auto* replica : {"replica-0", "replica-1"}) {
-      ASSERT_TRUE(eventually([&] { return site.metric_lines(replica) > 11 || !launch->running(); }))
-          << site.logs();
-    }
-    ASSERT_TRUE(launch->running()) << launch->wait().report() << site.logs();
-  }
-  [[nodiscard]] Result ctl(Words words) {
-    words.insert(words.begin(), "ctl");
-    words.insert(words.end(), {"--coordinator", launch->coordinator_address(), "--secret",
-                               (site.run() / "run.secret").string()});
-    return site.isthmus(words);
-  }
-  void set(const std::string& assignment) {
-    const auto result = ctl({"set", assignment});
-    ASSERT_EQ(result.status, 0) << result.report() << site.logs();
+    start(settings);
   }
   /// Replica-0's newest number of inner steps per interval; 0 before its first step.
   [[nodiscard]] std::int64_t sync_every() const {
@@ -66,17 +46,7 @@ class Auto : public ::testing::Test {
     }
     return out;
   }
-  void expect_stops_with_equal_hashes() {
-    launch->signal(SIGINT);
-    const auto end = launch->wait();
-    EXPECT_EQ(end.status, 130) << end.report() << site.logs();
-    EXPECT_EQ(site.hash().size(), 64U) << "the hash must be equal on both";
-    EXPECT_THAT(site.processes(), SizeIs(0));
-  }
   [[nodiscard]] std::filesystem::path events() const { return site / "events.jsonl"; }
-
-  Site site;
-  std::optional<Command> launch;
 };
 
 TEST_F(Auto, ALineThatGetsThinHasALongerIntervalUntilItRecovers) {

@@ -1,16 +1,14 @@
 // `network.calendar` in a run: a link that the clock closes, and rates that change by the clock.
 
-#include <chrono>
-#include <csignal>
+#include <ctime>
 
-#include "site.h"
+#include "launched.h"
 
 namespace isthmus {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-using Json = nlohmann::json;
 
 /// HH:MM:SS in UTC, this many seconds from now.
 std::string clock_in(int seconds) {
@@ -22,50 +20,19 @@ std::string clock_in(int seconds) {
   return text;
 }
 
-class Calendar : public ::testing::Test {
+class Calendar : public Launched {
  protected:
   void begin(const Words& more) {
     Words settings = {"run.steps=1000000", "inner.schedule=constant", "run.stop_grace=60s",
                       "network.heartbeat=200ms"};
     settings.insert(settings.end(), more.begin(), more.end());
-    launch.emplace(site.start_launch(settings));
-    ASSERT_TRUE(says("view 1 begins")) << site.logs();
-    ASSERT_TRUE(eventually([&] { return site.metric_lines("replica-0") > 11 || !launch->running(); }))
-        << site.logs();
-    ASSERT_TRUE(launch->running()) << launch->wait().report() << site.logs();
+    start(settings);
   }
   [[nodiscard]] bool says(const std::string& words) {
     return eventually(
                [&] { return launch->output().find(words) != std::string::npos || !launch->running(); }) &&
            launch->running();
   }
-  [[nodiscard]] Result ctl(Words words) {
-    words.insert(words.begin(), "ctl");
-    words.insert(words.end(), {"--coordinator", launch->coordinator_address(), "--secret",
-                               (site.run() / "run.secret").string()});
-    return site.isthmus(words);
-  }
-  void set(const std::string& assignment, const Words& more = {}) {
-    Words words = {"set", assignment};
-    words.insert(words.end(), more.begin(), more.end());
-    const auto result = ctl(words);
-    ASSERT_EQ(result.status, 0) << result.report() << site.logs();
-  }
-  [[nodiscard]] Json status() {
-    const auto result = ctl({"status", "--json"});
-    EXPECT_EQ(result.status, 0) << result.report();
-    return Json::parse(result.output, nullptr, false);
-  }
-  void expect_stops_with_equal_hashes() {
-    launch->signal(SIGINT);
-    const auto end = launch->wait();
-    EXPECT_EQ(end.status, 130) << end.report() << site.logs();
-    EXPECT_EQ(site.hash().size(), 64U) << "the hash must be equal on all";
-    EXPECT_THAT(site.processes(), SizeIs(0));
-  }
-
-  Site site;
-  std::optional<Command> launch;
 };
 
 TEST_F(Calendar, OthersTrainOnWhileALinkIsClosed) {

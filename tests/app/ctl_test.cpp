@@ -3,7 +3,7 @@
 #include <csignal>
 #include <fstream>
 
-#include "site.h"
+#include "launched.h"
 
 namespace isthmus {
 namespace {
@@ -16,34 +16,14 @@ using Json = nlohmann::json;
 /// Settings that make a run of one second last for several.
 const Words slow_run = {"network.emulate.rtt=100ms", "run.steps=300", "run.stop_grace=60s"};
 
-class Steered : public ::testing::Test {
+class Steered : public Launched {
  protected:
   void SetUp() override { begin(); }
   /// Starts a launch and waits until it is past the synchronous steps.
   void begin(const Words& more = {}) {
     auto settings = slow_run;
     settings.insert(settings.end(), more.begin(), more.end());
-    launch.emplace(site.start_launch(settings));
-    // Until then, the folders of a previous run may exist.
-    ASSERT_TRUE(eventually([&] {
-      return launch->output().find("view 1 begins") != std::string::npos || !launch->running();
-    })) << site.logs();
-    for (const auto* replica : {"replica-0", "replica-1"}) {
-      ASSERT_TRUE(eventually([&] { return site.metric_lines(replica) > 11 || !launch->running(); }))
-          << site.logs();
-    }
-    ASSERT_TRUE(launch->running()) << launch->wait().report() << site.logs();
-  }
-  [[nodiscard]] Result ctl(Words words) {
-    words.insert(words.begin(), "ctl");
-    words.insert(words.end(), {"--coordinator", launch->coordinator_address(), "--secret",
-                               (site.run() / "run.secret").string()});
-    return site.isthmus(words);
-  }
-  [[nodiscard]] Json status() {
-    const auto result = ctl({"status", "--json"});
-    EXPECT_EQ(result.status, 0) << result.report();
-    return Json::parse(result.output, nullptr, false);
+    start(settings);
   }
   [[nodiscard]] Json last_metrics(const std::string& replica) const {
     std::ifstream in(site.run() / replica / "metrics.jsonl");
@@ -59,9 +39,6 @@ class Steered : public ::testing::Test {
     ASSERT_EQ(end.status, 0) << end.report() << site.logs();
     EXPECT_THAT(site.processes(), SizeIs(0));
   }
-
-  Site site;
-  std::optional<Command> launch;
 };
 
 TEST_F(Steered, ASettingChangesAtOneStepForAllAndRepeatsToTheBit) {

@@ -10,10 +10,7 @@
 namespace isthmus::outer_sync::protocol {
 
 std::string Coordinator::allowance_of(const MemberStatus& member) const {
-  if (member.calendar.empty()) return {};
-  const auto until = member.calendar.next_change(wall_);
-  return (member.allowance ? to_string(*member.allowance) : std::string("network.rate")) +
-         (until ? " until " + clock_text(*until) : "");
+  return member.calendar.empty() ? std::string() : member.calendar.words_at(wall_);
 }
 
 /// Whether another deal of the chunks may help, and changes no bit: in the warm-up owners keep what their
@@ -38,14 +35,12 @@ void Coordinator::take_allowance(MemberStatus& member) const {
 
 void Coordinator::on_calendar(MemberStatus& member, const CalendarChanged& changed) {
   member.calendar = Calendar::parse(changed.calendar);
-  member.hello.calendar = changed.calendar;
   follow_calendars(wall_);
 }
 
 void Coordinator::follow_calendars(WallTime wall) {
   if (is<phase::Over>()) return;
   wall_ = wall;
-  const bool deals_again = may_deal_again();
   std::string changes;
   for (auto& [name, member] : roster_.members()) {
     const bool was_closed = member.closed;
@@ -59,7 +54,7 @@ void Coordinator::follow_calendars(WallTime wall) {
     if (!leaves_view && !leaves_answers && !opens && !changes_rate) continue;
     if (leaves_view) member.role = Role::ready;
     const auto words = "calendar of " + name + ": " + allowance_of(member);
-    if (leaves_view || leaves_answers || opens || (deals_again && member.uplink > 0)) {
+    if (leaves_view || leaves_answers || opens || (member.uplink > 0 && may_deal_again())) {
       append(changes, words, "; ");
     } else {
       out_.say(words);

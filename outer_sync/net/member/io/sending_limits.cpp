@@ -43,9 +43,7 @@ void SendingLimits::apply(WallTime now) {
   const bool limited = allowance && !allowance->closed && allowance->bytes_per_second > 0;
   const bool gives = limited && shared_.lock()->run.serving.fetchers > 0;
   if (allowance != allowance_) {
-    const auto until = calendar_.next_change(now);
-    say_("network.calendar: " + (allowance ? to_string(*allowance) : std::string("network.rate applies")) +
-         (until ? " until " + clock_text(*until) : ""));
+    say_("network.calendar: " + calendar_.words_at(now));
   } else if (gives == gives_) {
     return;
   }

@@ -41,6 +41,8 @@ class Calendar {
   [[nodiscard]] std::optional<Allowance> at(WallTime time) const;
   /// The first later time at which `at` has another value; nullopt if it is always the same.
   [[nodiscard]] std::optional<WallTime> next_change(WallTime time) const;
+  /// "closed until Mon 18:00 UTC"; "network.rate" stands for no entry.
+  [[nodiscard]] std::string words_at(WallTime time) const;
 
  private:
   using Seconds = std::chrono::seconds;
