@@ -51,7 +51,7 @@ class MeasuredExchange final : public outer_sync::RoundExchange {
     exchange_.applied(fragment, round, chain, std::move(samples));
     applying += seconds(Clock::now() - taken_);
   }
-  void audited(const outer_sync::protocol::Audit& audit) override { exchange_.audited(audit); }
+  void checked(const outer_sync::protocol::StateDigest& reported) override { exchange_.checked(reported); }
   void serve_state_from(StateSource source) override { exchange_.serve_state_from(std::move(source)); }
   void serve() override { exchange_.serve(); }
   [[nodiscard]] std::uint64_t agreed_step() const override { return exchange_.agreed_step(); }

@@ -68,6 +68,37 @@ void add_model_verbs(CommandLine& commands, const ModelVerbs& verbs) {
   });
 }
 
+void add_audit(CommandLine& commands, const ModelVerbs& verbs) {
+  const auto request = std::make_shared<AuditRequest>();
+  auto* verb = commands.app().add_subcommand(
+      "audit", "run steps of a run's members again, and check that they contributed what they should have");
+  verb->add_option("run", request->run, "folder of the run with the audit records of its members")
+      ->required();
+  verb->add_option("--member", request->member, "only this member; by default any");
+  auto* round =
+      verb->add_option("--round", request->round, "the steps around this round, instead of random ones");
+  verb->add_option("--fragment", request->fragment, "fragment of --round")
+      ->capture_default_str()
+      ->needs(round);
+  verb->add_option("--sample", request->sample,
+                   "share of the rounds to check, drawn at random; at least one interval")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0))
+      ->excludes(round);
+  verb->add_option("--seed", request->seed,
+                   "seed of the draw; by default a new one, which no member can foresee");
+  verb->add_option("--log", request->log,
+                   "folder of a round log of the run; by default another member's in outer.log");
+  add_set(*verb, request->assignments);
+  add_json(*verb, request->json);
+  verb->footer("Example: isthmus audit runs/my --member eu --sample 0.05");
+  commands.on(*verb, [&commands, request, run = verbs.audit] {
+    request->build = commands.build();
+    request->program = commands.program();
+    return run(*request);
+  });
+}
+
 void add_checks(CommandLine& commands, const ModelVerbs& verbs) {
   const auto request = std::make_shared<SelftestRequest>();
   auto* verb = commands.app().add_subcommand(

@@ -59,6 +59,7 @@ int run_verbs(CommandLine& commands, const TrainerVerbs* trainer, int argc, char
   add_doctor(commands, verbs.device);
   add_certs(commands);
   add_bench(commands);
+  if (trainer != nullptr) add_audit(commands, verbs.model);
   if (trainer != nullptr) add_checks(commands, verbs.model);
   add_help(commands);
   add_completion(commands);

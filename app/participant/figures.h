@@ -11,7 +11,7 @@
 
 namespace isthmus::app {
 
-/// Figures of audited rounds (outer_sync/engine/step_figures.h), for metrics.jsonl.
+/// Figures of checked rounds (outer_sync/engine/step_figures.h), for metrics.jsonl.
 class NewFigures {
  public:
   /// The new figures since the last call: an array, or null if there is nothing new.

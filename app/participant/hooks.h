@@ -39,13 +39,14 @@ struct StepRecord {
   std::uint64_t step = 0;  ///< agreed
   std::uint64_t inner_steps = 0;
   bool committing = true;
-  bool was_due = false;  ///< something was sent or applied
+  bool was_due = false;                       ///< something was sent or applied
+  double own_speed = 0, reference_speed = 0;  ///< given to the outer loop, in inner steps per second
   double step_seconds = 0, tokens_per_second = 0;
   double utilization = 0;  ///< 0..1
   outer_sync::OuterLoop::Stats stats;
   outer_sync::Participation who;
   std::uint64_t bytes_sent = 0;
-  nlohmann::ordered_json outer_steps;  ///< new figures of audited rounds; null without
+  nlohmann::ordered_json outer_steps;  ///< new figures of checked rounds; null without
 };
 
 /// An evaluation of the global parameters on this replica's share of the held-out data.

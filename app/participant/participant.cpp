@@ -300,6 +300,8 @@ void Participant::report(const InnerStep& step, double took, bool was_due) {
   record.inner_steps = outer_.inner_steps();
   record.committing = !outer_.frozen();
   record.was_due = was_due;
+  record.own_speed = speed;
+  record.reference_speed = now.reference_speed;
   record.step_seconds = took;
   record.tokens_per_second = static_cast<double>(step.tokens) / took;
   record.utilization = compute_seconds_ / train_seconds_;

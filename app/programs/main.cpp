@@ -156,6 +156,7 @@ int run(int argc, char** argv) {
                            .model = {.write_model = run_export,
                                      .evaluate = train,
                                      .sample = train,
+                                     .audit = train,
                                      .selftest = train,
                                      .rank = train},
                            .device = [&](const auto&) { return trainer.missing(); },

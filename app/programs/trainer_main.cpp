@@ -33,6 +33,7 @@ extern "C" __attribute__((visibility("default"))) int isthmus_trainer_main(int a
                            .model = {.write_model = run_export,
                                      .evaluate = run_eval,
                                      .sample = run_sample,
+                                     .audit = run_audit,
                                      .selftest = run_selftest,
                                      .rank = run_rank},
                            .device = find_device,

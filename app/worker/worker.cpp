@@ -15,10 +15,12 @@
 #include "participant/participant.h"
 #include "participant/replica_folder.h"
 #include "participant/training_records.h"
+#include "run/audit/audit_writer.h"
 #include "run/experiment/identity.h"
 #include "run/process/machine.h"
 #include "run/process/run_folder.h"
 #include "run/process/stopper.h"
+#include "worker/setup/machine_traits.h"
 #include "worker/setup/model_setup.h"
 #include "worker/setup/ranks.h"
 #include "worker/training/checkpoints.h"
@@ -47,11 +49,14 @@ class Worker final : public TrainingHooks {
         trace_(trace_file(folder_), request_.name),
         timeline_(*setup_.hardware.memory, trace_),
         records_(config_, folder_, trace_, console_.records(), TrainingRecords::Pace::every_step, saying()),
+        audit_(make_audit()),
         ranks_(start_ranks(config_, setup_, request_, folder_)),
         replica_(make_replica(config_, setup_, ranks_.get())),
         member_(std::make_unique<NodeMembership>(
             config_, setup_.table.layout(), trace_,
-            outer_sync::MemberOptions{.moments = config_.join.moments(), .records = console_.records()})),
+            outer_sync::MemberOptions{.moments = config_.join.moments(),
+                                      .records = console_.records(),
+                                      .take_receipt = audit_ ? audit_->taking_receipts() : nullptr})),
         node_(member_->node()),
         participant_({.experiment = config_,
                       .name = request_.name,
@@ -74,7 +79,8 @@ class Worker final : public TrainingHooks {
                       .trace = trace_,
                       .folder = checkpoints_in(folder_),
                       .say = saying(),
-                      .uploads = uploads_.get()}),
+                      .uploads = uploads_.get(),
+                      .audit = audit_.get()}),
         training_({.experiment = config_,
                    .setup = setup_,
                    .replica = *replica_,
@@ -100,6 +106,11 @@ class Worker final : public TrainingHooks {
     if (!config_.outer.log.empty())
       outer.keep_log(log_plan(config_, request_.name, logged_tensors(setup_.table), setup_.table.layout(),
                               setup_.table.fingerprint()));
+    if (audit_) {
+      outer.observe_applied([this](outer_sync::FragmentId fragment, std::uint64_t round) {
+        audit_->write(AuditApplied{fragment, round});
+      });
+    }
     if (config_.run.record_outer_gradients > 0) {
       outer.observe_gradients(OuterGradientRecorder(
           folder_ / "outer_gradients", static_cast<std::uint64_t>(config_.run.record_outer_gradients)));
@@ -130,7 +141,7 @@ class Worker final : public TrainingHooks {
 
   void took_state(const Participant& participant, double) override {
     training_.took_state();
-    if (participant.state() != Participant::State::joining) return;
+    if (participant.state() != Participant::State::joining) return write_start(AuditStart::State::others);
     // The others may have returned to a checkpoint without this replica.
     if (request_.resume) checkpoints_.leave_later_than(participant.outer().step());
     training_.count_from_start();
@@ -148,6 +159,9 @@ class Worker final : public TrainingHooks {
     if (const auto torch = trainer::torch_in_use(); !torch.empty()) say("libtorch in " + torch.string());
     say(memory_line());
     if (participant_.resumed()) evaluations_.report_again();
+    using State = AuditStart::State;
+    const bool copied = participant_.states_taken() > 0;
+    write_start(copied ? State::others : participant_.resumed() ? State::checkpoint : State::initial);
   }
 
   void entered(const Participant& participant) override {
@@ -160,8 +174,17 @@ class Worker final : public TrainingHooks {
     if (before == State::training && (now == State::finishing || now == State::leaving)) keep_ledger();
   }
 
-  InnerStep train_step() override { return training_.step(); }
-  void stepped(const Participant&, const StepRecord&) override { training_.count_step(); }
+  InnerStep train_step() override {
+    auto step = training_.step();
+    if (audit_)
+      audit_->write(AuditTrained{participant_.outer().step(), {step.samples.begin(), step.samples.end()}});
+    return step;
+  }
+  void stepped(const Participant&, const StepRecord& record) override {
+    training_.count_step();
+    if (audit_ && config_.outer.paced_by_time())
+      audit_->write(AuditSpeeds{record.own_speed, record.reference_speed});
+  }
 
   void agreed(const Participant&) override {
     checkpoints_.exchange_news();
@@ -195,6 +218,22 @@ class Worker final : public TrainingHooks {
 
   [[nodiscard]] std::function<void(const std::string&)> saying() {
     return [this](const std::string& text) { say(text); };
+  }
+
+  /// Null without run.audit.
+  std::unique_ptr<AuditWriter> make_audit() {
+    if (!config_.run.audit) return nullptr;
+    return std::make_unique<AuditWriter>(folder_, console_.records(), saying());
+  }
+
+  void write_start(AuditStart::State state) {
+    if (!audit_) return;
+    audit_->write(AuditStart{.state = state,
+                             .step = participant_.outer().step(),
+                             .time = std::chrono::duration_cast<std::chrono::milliseconds>(
+                                         std::chrono::system_clock::now().time_since_epoch())
+                                         .count(),
+                             .machine = machine_traits(config_, setup_.hardware, request_.build)});
   }
 
   /// Null if the run has no object store.
@@ -272,6 +311,7 @@ class Worker final : public TrainingHooks {
   Trace trace_;
   data::DeviceTimeline timeline_;
   TrainingRecords records_;
+  std::unique_ptr<AuditWriter> audit_;    ///< null without run.audit
   std::unique_ptr<RankProcesses> ranks_;  ///< null for one rank
   std::unique_ptr<trainer::Replica> replica_;
   std::unique_ptr<NodeMembership> member_;  ///< moved into the participant

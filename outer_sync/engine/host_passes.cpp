@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "isthmus/base/aligned.h"
-#include "isthmus/outer_sync/engine/audit.h"
+#include "isthmus/outer_sync/engine/state_digest.h"
 
 namespace isthmus::outer_sync {
 namespace {

@@ -214,7 +214,7 @@ InFlight& OuterLoop::begin_round(FragmentId p, protocol::Round round) {
   auto& flight = in_flight_.add({.fragment = p, .round = round});
   flight.weight = unsent_.take_tokens(p);
   flight.samples = unsent_.take_samples(p);
-  if (is_audited(p, round)) flight.spread = state_->spread(p);
+  if (is_checked(p, round)) flight.spread = state_->spread(p);
   flight.hand_over = state_->encode(p,
                                     {.codec = codecs_.of(round),
                                      .round = round,
@@ -257,8 +257,8 @@ bool OuterLoop::apply(FragmentId p, Waiting why) {
     rule.merge = quant::Merge::mix;
     rule.alpha = 0;
   }
-  const bool audited = is_audited(p, flight.round);
-  if (audited) {
+  const bool checked = is_checked(p, flight.round);
+  if (checked) {
     measure(p, flight.round, flight.result->chunks, rule);
     figures_[p].spread_at_send = flight.spread;
   }
@@ -266,8 +266,9 @@ bool OuterLoop::apply(FragmentId p, Waiting why) {
     refuse_result(flight.round, *bad);
   }
   settle(flight, rule);
-  if (audited) figures_[p].spread_at_apply = state_->spread(p);
+  if (checked) figures_[p].spread_at_apply = state_->spread(p);
   record(flight);
+  if (applied_observer_) applied_observer_(p, flight.round);
   return true;
 }
 

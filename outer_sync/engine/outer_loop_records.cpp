@@ -1,4 +1,4 @@
-// The records of the rounds that the outer loop applies: the hash chain, the round log, audits and figures.
+// The records of the rounds that the outer loop applies: the hash chain, the round log, digests and figures.
 
 #include <memory>
 #include <span>
@@ -7,7 +7,7 @@
 
 #include "isthmus/outer_sync/engine/outer_loop.h"
 #include "isthmus/outer_sync/log/chain.h"
-#include "isthmus/outer_sync/protocol/audits.h"
+#include "isthmus/outer_sync/protocol/state_digests.h"
 
 namespace isthmus::outer_sync {
 namespace {
@@ -30,7 +30,7 @@ void OuterLoop::extend_chain(FragmentId p, std::span<const protocol::SharedBytes
   ++stats_.rounds;
   if (log_) log_->append(p, state, live_.rule_of(p, round), results);
   snapshot_to_log(p);
-  if (is_audited(p, round)) exchange_.audited({p, round, state_->audit(p)});
+  if (is_checked(p, round)) exchange_.checked({p, round, state_->digest(p)});
   exchange_.applied(p, round, state.chain, std::move(samples));
 }
 
@@ -48,9 +48,9 @@ void OuterLoop::snapshot_to_log(FragmentId p) {
   log_->snapshot(p, now.state, now.theta, now.velocity);
 }
 
-/// Audited rounds read the state for its digest, and so get the figures of the outer step as well.
-bool OuterLoop::is_audited(FragmentId p, protocol::Round round) const {
-  return round > codecs_.warmup_rounds && protocol::is_audited(p, round);
+/// Checked rounds read the state for its digest, and so get the figures of the outer step as well.
+bool OuterLoop::is_checked(FragmentId p, protocol::Round round) const {
+  return round > codecs_.warmup_rounds && protocol::is_checked(p, round);
 }
 
 /// Computes the figures of the outer step about to be made.

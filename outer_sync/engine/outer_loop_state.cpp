@@ -221,7 +221,7 @@ void OuterLoop::follow(FragmentId p, std::span<const protocol::SharedBytes> resu
   live_.applied(p, schedule().send_step(p, round));
   rule.merge = quant::Merge::mix;
   rule.alpha = 1;  // leaves the local parameters unchanged
-  if (is_audited(p, round)) measure(p, round, results, rule);
+  if (is_checked(p, round)) measure(p, round, results, rule);
   if (const auto bad = state_->apply(p, codecs_.of(round), results, rule)) refuse_result(round, *bad);
   extend_chain(p, results, {});
 }

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "engine/host_passes.h"
-#include "isthmus/outer_sync/engine/audit.h"
+#include "isthmus/outer_sync/engine/state_digest.h"
 
 namespace isthmus::outer_sync {
 namespace {
@@ -194,7 +194,7 @@ double OuterState::spread(FragmentId p) {
   return distance_of(sum_of_tiles(tiles));
 }
 
-std::uint64_t OuterState::audit(FragmentId p) {
+std::uint64_t OuterState::digest(FragmentId p) {
   const auto& fragment = layout_.fragment(p);
   return combined(passes_->digest(global_.part(fragment)), passes_->digest(velocity_.part(fragment)));
 }

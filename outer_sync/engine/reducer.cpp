@@ -7,6 +7,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/engine/memory.h"
+#include "isthmus/outer_sync/engine/sketch.h"
 
 namespace isthmus::outer_sync {
 
@@ -76,6 +77,14 @@ double Reducer::squares(ChunkId chunk, protocol::Round round, const Bytes& bytes
   const auto values = sums_.take(layout_.chunk(chunk).size);
   if (!quant::decode(codecs_.of(round), bytes, *values)) return std::numeric_limits<double>::infinity();
   return dot_product(*values, *values);
+}
+
+protocol::Received Reducer::received(ChunkId chunk, protocol::Round round, const Bytes& bytes) const {
+  protocol::Received received;
+  received.bytes = hash_of(bytes);
+  const auto values = sums_.take(layout_.chunk(chunk).size);
+  if (quant::decode(codecs_.of(round), bytes, *values)) received.sketch = sketch_of(*values, chunk, round);
+  return received;
 }
 
 Reduction Reducer::reduce(ChunkId chunk, protocol::Round round,

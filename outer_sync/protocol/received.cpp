@@ -221,10 +221,10 @@ std::string problem_of(const Heartbeat& beat, const Bounds& bounds) {
         !problem.empty())
       return problem;
   }
-  for (const auto& audit : beat.audits) {
-    rounds.push_back(audit.round);
-    if (audit.fragment >= fragments)
-      return "an audit of fragment " + std::to_string(audit.fragment) + " of " + std::to_string(fragments);
+  for (const auto& reported : beat.digests) {
+    rounds.push_back(reported.round);
+    if (reported.fragment >= fragments)
+      return "a digest of fragment " + std::to_string(reported.fragment) + " of " + std::to_string(fragments);
   }
   return first_of(
       {above("the agreed step", beat.step, bounds.max_step()), rounds_above(rounds, bounds),
@@ -236,7 +236,7 @@ std::string problem_of(const Heartbeat& beat, const Bounds& bounds) {
        above("the number of relay lists", beat.relays, max_relay_lists),
        too_many("paths", beat.paths.size(), max_members),
        too_many("checkpoints", beat.checkpoints.size(), max_checkpoints),
-       too_many("audits", beat.audits.size(), max_audits),
+       too_many("digests", beat.digests.size(), max_state_digests),
        unless(std::abs(beat.outer_gain) <= max_abs_gain, "an outer gain that is not in -1e6 to 1e6"),
        unless(std::abs(beat.outer_correlation) <= 1, "a correlation that is not in -1 to 1"),
        above("the step of a checkpoint", newest_step(beat.checkpoints), Bounds::max_steps)});
@@ -271,7 +271,7 @@ std::string problem_of(const Evicted& evicted, const Bounds&) { return too_long(
 
 std::string problem_of(const Records& records, const Bounds&) {
   const auto is_sound = [](const Record& record) {
-    return record.kind <= RecordKind::metrics && record.line.size() <= longest_record;
+    return record.kind <= RecordKind::audit && record.line.size() <= longest_record;
   };
   return first_of({unless(!records.records.empty(), "no records"),
                    above("the number of a record", records.first, max_records),

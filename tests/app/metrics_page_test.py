@@ -138,12 +138,12 @@ def pages_of(urls):
 
 
 def is_under_way(urls):
-    """Whether all have begun, rounds were judged and audited, and an evaluation has arrived."""
+    """Whether all have begun, rounds were judged and checked, and an evaluation has arrived."""
     page = Page(ask(urls["coordinator"]))
     names = {name for name, _ in page.samples}
-    audited = ("isthmus_spread_at_apply", "0") in {
+    checked = ("isthmus_spread_at_apply", "0") in {
         (name, dict(labels).get("fragment")) for name, labels in Page(ask(urls["replica-0"])).samples}
-    return audited and {"isthmus_member_outer_gradient_cosine", "isthmus_path_round_trip_seconds",
+    return checked and {"isthmus_member_outer_gradient_cosine", "isthmus_path_round_trip_seconds",
             "isthmus_evaluation_loss_nats"} <= names and page.value("isthmus_run_step") > 30
 
 

@@ -1,5 +1,5 @@
 // bench_outer_state [MILLIONS] [CODEC]: time of an outer step of one fragment of this many million
-// parameters (100) on this CPU, and how much its statistics add in an audited round and on average. Medians
+// parameters (100) on this CPU, and how much its statistics add in a checked round and on average. Medians
 // of five, in CPU time.
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 #include "isthmus/base/random.h"
 #include "isthmus/outer_sync/engine/outer_state.h"
-#include "isthmus/outer_sync/protocol/audits.h"
+#include "isthmus/outer_sync/protocol/state_digests.h"
 
 namespace isthmus::outer_sync {
 namespace {
@@ -43,11 +43,11 @@ double median_milliseconds(const std::function<void()>& work) {
   return taken[2];
 }
 
-double audited_share() {
-  double audited = 0;
+double checked_share() {
+  double checked = 0;
   constexpr protocol::Round rounds = 1024;
-  for (protocol::Round round = 1; round <= rounds; ++round) audited += protocol::is_audited(0, round) ? 1 : 0;
-  return audited / rounds;
+  for (protocol::Round round = 1; round <= rounds; ++round) checked += protocol::is_checked(0, round) ? 1 : 0;
+  return checked / rounds;
 }
 
 int run(std::size_t elements, const std::string& codec_name) {
@@ -68,13 +68,13 @@ int run(std::size_t elements, const std::string& codec_name) {
   bool good = true;
   const auto products = median_milliseconds([&] { good &= state.products(0, codec, results).has_value(); });
   const auto spread = median_milliseconds([&] { good &= state.spread(0) >= 0; });
-  const auto audit = median_milliseconds([&] { good &= state.audit(0) != 0; });
+  const auto digest = median_milliseconds([&] { good &= state.digest(0) != 0; });
   const auto figures = products + 2 * spread;
   std::printf(
-      "%zu parameters, %s: apply %.0f ms; figures of an audited round %.0f ms (products %.0f, spread twice "
+      "%zu parameters, %s: apply %.0f ms; figures of a checked round %.0f ms (products %.0f, spread twice "
       "%.0f), its digest %.0f ms; figures on the average %.1f %% of apply\n",
-      elements, codec_name.c_str(), apply, figures, products, spread, audit,
-      100 * audited_share() * figures / apply);
+      elements, codec_name.c_str(), apply, figures, products, spread, digest,
+      100 * checked_share() * figures / apply);
   return good ? 0 : 1;
 }
 

@@ -13,7 +13,7 @@ from processes import Failure, Worker, die_with_parent
 OBSERVE_WITHIN = 5  # seconds
 VALUES = 16  # number of floats of a tensor to search for
 MOST_TENSORS = 6  # to try while the worker is suspended
-AUDITED_WITHIN = 600  # steps: each fragment is compared every 16 of its rounds, which are 30 steps apart
+CHECKED_WITHIN = 600  # steps: each fragment is compared every 16 of its rounds, which are 30 steps apart
 MOST_TRIES = 12  # a try can hit only old copies, which are not read again, if a round was faster
 LOOK_EVERY = 0.5  # seconds
 
@@ -99,7 +99,7 @@ class Flips:
 
     def _read_events(self):
         events, step = self._events(), self.cluster.step()
-        self.exposed = {name: at for name, at in self.exposed.items() if step <= at + 2 * AUDITED_WITHIN}
+        self.exposed = {name: at for name, at in self.exposed.items() if step <= at + 2 * CHECKED_WITHIN}
         for name, differs in events[self.read:]:
             flip = self.pending
             if not differs:
@@ -128,7 +128,7 @@ class Flips:
         self.next_look = time.monotonic() + LOOK_EVERY
         self._read_events()
         flip = self.pending
-        if flip and self.cluster.step() > flip.step + AUDITED_WITHIN:
+        if flip and self.cluster.step() > flip.step + CHECKED_WITHIN:
             if flip.tries == MOST_TRIES:
                 raise Failure(f"a bit of {flip.worker.name} was flipped {MOST_TRIES} times and never found")
             self.flip(flip.worker, random.Random(self.cluster.step()))

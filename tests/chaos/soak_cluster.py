@@ -17,7 +17,7 @@ from processes import Failure, free_port
 DISK = 256 << 20  # bytes
 BLOCK = 1024  # sequences of a track without an owner that a trainer is dealt at a time
 RESERVED = 16 * BLOCK  # sequences that a trainer reserves during a view change (docs/protocol.md)
-AUDITS_SINCE = 10  # the first protocol version in which members compare their global parameters
+DIGESTS_SINCE = 10  # the first protocol version in which members compare their global parameters
 FULL = 3  # exit status of a process that cannot write
 
 # Kinds of faults and their weights.
@@ -34,7 +34,7 @@ class Surroundings:
         self.folder = folder
         self.missing = set()
         version = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
-        if int(re.search(r"protocol\s+(\d+)", version)[1]) < AUDITS_SINCE:
+        if int(re.search(r"protocol\s+(\d+)", version)[1]) < DIGESTS_SINCE:
             self.leave_out("flip a bit", "this build does not detect it")
         try:
             self.disks = Disks()  # before the first thread

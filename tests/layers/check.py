@@ -79,10 +79,11 @@ TRAINER = {
     "checkpoint": ["replica"],
 }
 # The same for app/.
-RUN = ["run/process", "run/output", "run/experiment", "run/metrics", "run/objects"]
+RUN = ["run/process", "run/output", "run/audit", "run/experiment", "run/metrics", "run/objects"]
 APP = {
     "run/process": [],
     "run/output": [],
+    "run/audit": [],
     "run/experiment": ["run/process"],
     "run/metrics": ["run/output", "run/experiment"],
     "run/objects": ["run/process", "run/experiment"],
@@ -96,7 +97,9 @@ APP = {
     "bench": [*RUN, "participant", "command_line", "plan", "coordinator", "launch"],
     "compare": [*RUN, "command_line", "plan"],
     "model": [*RUN, "worker", "launch"],
-    "cli": [*RUN, "command_line", "plan", "coordinator", "worker", "launch", "doctor", "bench", "compare", "model"],
+    "audit": [*RUN, "participant", "worker"],
+    "cli": [*RUN, "command_line", "plan", "coordinator", "worker", "launch", "doctor", "bench", "compare", "model",
+            "audit"],
     "programs": [*RUN, "worker", "cli"],
 }
 # The same for folders of app/. "" is the sources that lie in no inner folder: no inner folder may include them.

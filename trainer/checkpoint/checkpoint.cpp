@@ -245,6 +245,15 @@ std::optional<Digest> section_digest(const std::filesystem::path& file, const st
   return digest_of(header, name);
 }
 
+std::map<std::string, Digest> section_digests(const std::filesystem::path& file) {
+  FileReader in(file);
+  const auto header = read_header(in);
+  refuse_other_length(in, header);
+  std::map<std::string, Digest> digests;
+  for (const auto& section : header.sections) digests[section.name] = section.digest;
+  return digests;
+}
+
 std::optional<Digest> section_digest(std::span<const std::byte> beginning, const std::string& shown,
                                      const std::string& name) {
   FileReader in(beginning, shown);

@@ -11,10 +11,6 @@ namespace isthmus::trainer {
 
 namespace {
 
-constexpr const char* parameters_name = "parameters";
-constexpr const char* first_moment_name = "first_moment";
-constexpr const char* second_moment_name = "second_moment";
-
 std::vector<float> take_floats(Checkpoint& checkpoint, const char* name, std::uint64_t size) {
   const auto& bytes = checkpoint.section(name);
   if (bytes.size() != size * sizeof(float)) {
@@ -34,9 +30,9 @@ void save_replica(const std::filesystem::path& file, const Digest& model, const 
   const auto view = [](const char* name, const std::vector<float>& values) {
     return SectionView{name, std::as_bytes(std::span(values))};
   };
-  std::vector<SectionView> sections = {view(parameters_name, state.parameters),
-                                       view(first_moment_name, state.first_moment),
-                                       view(second_moment_name, state.second_moment)};
+  std::vector<SectionView> sections = {view(parameters_section, state.parameters),
+                                       view(first_moment_section, state.first_moment),
+                                       view(second_moment_section, state.second_moment)};
   sections.insert(sections.end(), others.begin(), others.end());
   write_checkpoint(file, model, state.steps, sections);
 }
@@ -50,9 +46,9 @@ Checkpoint load_replica(const std::filesystem::path& file, Replica& replica) {
   auto checkpoint = read_checkpoint(file, replica.table().fingerprint());
   const auto size = replica.table().buffer_size();
   replica.restore({.steps = checkpoint.step,
-                   .parameters = take_floats(checkpoint, parameters_name, size),
-                   .first_moment = take_floats(checkpoint, first_moment_name, size),
-                   .second_moment = take_floats(checkpoint, second_moment_name, size)});
+                   .parameters = take_floats(checkpoint, parameters_section, size),
+                   .first_moment = take_floats(checkpoint, first_moment_section, size),
+                   .second_moment = take_floats(checkpoint, second_moment_section, size)});
   return checkpoint;
 }
 

@@ -67,7 +67,7 @@ __global__ void update(AdamWStep s, bool decay, std::uint64_t size, const G* g, 
   }
 }
 
-/// Like outer_sync::mixed (audit.h): the sum has the same value in any order.
+/// Like outer_sync::mixed (state_digest.h): the sum has the same value in any order.
 __device__ unsigned long long mixed(std::uint64_t index, std::uint32_t bits) {
   std::uint64_t z = ((index << 32U) | bits) + 0x9e3779b97f4a7c15ULL * (index + 1);
   z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9ULL;

@@ -23,6 +23,7 @@ constexpr auto notes = std::to_array<KeyNote>({
     {"run.sample_tokens", "tokens", "a few lines show at a glance whether the model has learnt anything"},
     {"run.trace_steps", "steps", "covers several sync intervals, in a file that a browser can still open"},
     {"run.record_outer_gradients", "outer gradients", "they are large, and only comparing codecs needs them"},
+    {"run.audit", "", "only a run with faulty or dishonest members needs it, and the records fill disks"},
     {"run.wandb", "", "nothing leaves your machines unless you ask for it"},
     {"run.restarts", "restarts", "enough for a week of bad luck, but stops a worker that crashes every time"},
     {"run.on_event", "", "what to do about an event depends on where you want to be called"},

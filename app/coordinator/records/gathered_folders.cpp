@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/text.h"
+#include "run/audit/audit_lines.h"
 #include "run/experiment/experiment.h"
 #include "run/process/names.h"
 #include "run/process/run_folder.h"
@@ -37,10 +39,25 @@ std::uint64_t gathered_in(const fs::path& run) {
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(run, none)) {
     if (!fs::exists(entry.path() / log_name, none)) continue;  // not a folder of gathered lines
-    for (const auto* file : {metrics_name, log_name, old_log_name}) sum += size_of(entry.path() / file);
+    for (const auto* file : {metrics_name, log_name, old_log_name, audit_file})
+      sum += size_of(entry.path() / file);
     for (const auto& file : event_files_in(entry.path())) sum += size_of(file);
   }
   return sum;
+}
+
+/// The newest lines of a file: their member may send them again.
+std::set<std::string> known_lines(const fs::path& file) {
+  constexpr std::uint64_t in_flight = 1 << 16;  // a member has up to half of this on the way
+  auto lines = last_lines(file, in_flight);
+  return {std::make_move_iterator(lines.begin()), std::make_move_iterator(lines.end())};
+}
+
+/// Whether the line is one of them. They come before all others, so the first other line ends the question.
+bool is_known(std::set<std::string>& known, const std::string& line) {
+  if (known.contains(line)) return true;
+  known.clear();
+  return false;
 }
 
 /// Whether the member itself works in this folder, on this machine or through a shared disk.
@@ -122,19 +139,14 @@ void GatheredFolders::append(Place& place, const Gathered& news) {
                fmt::format("... {} lines are missing: the coordinator was away for too long; {} has them",
                            news.left_out, news.member));
   for (const auto& record : news.records) {
-    if (record.kind == RecordKind::log) {
-      append_log(place, printable(record.line));
-    } else {
-      append_metrics(place, news.member, record.line);
-    }
+    if (record.kind == RecordKind::log) append_log(place, printable(record.line));
+    if (record.kind == RecordKind::metrics) append_metrics(place, news.member, record.line);
+    if (record.kind == RecordKind::audit) append_audit(place, news.member, record.line);
   }
 }
 
 void GatheredFolders::append_metrics(Place& place, const std::string& member, const std::string& line) {
-  if (!place.known.empty()) {
-    if (place.known.contains(line)) return;
-    place.known.clear();
-  }
+  if (is_known(place.known, line)) return;
   const auto parsed = nlohmann::ordered_json::parse(line, nullptr, false);
   if (parsed.is_discarded()) return;
   const auto size = place.metrics->size() + place.curves->size();
@@ -148,6 +160,17 @@ void GatheredFolders::append_metrics(Place& place, const std::string& member, co
         fmt::format("no more metrics of {} are gathered, because run.gather_limit is {} bytes; its own "
                     "metrics.jsonl has them all",
                     member, limit_));
+}
+
+void GatheredFolders::append_audit(Place& place, const std::string& member, const std::string& line) {
+  if (!place.audit) place.audit = std::make_unique<AppendFile>(place.folder / audit_file, say_);
+  if (is_known(place.known_audit, line)) return;
+  if (place.audit->size() + line.size() < limit_) return append_to(*place.audit, line);
+  if (!std::exchange(place.audit_is_full, true))
+    say_(
+        fmt::format("no more audit records of {} are gathered, because run.gather_limit is {} bytes; its own "
+                    "{} has them all",
+                    member, limit_, audit_file));
 }
 
 void GatheredFolders::add_to_curves(Place& place, const nlohmann::ordered_json& line) {
@@ -184,12 +207,12 @@ GatheredFolders::Place GatheredFolders::open(const std::string& member, std::uin
   fs::create_directories(folder);
   const auto metrics = folder / metrics_name;
   if (fresh_ && before == nullptr) {
-    for (const auto* file : {metrics_name, log_name}) make_room(folder / file);
+    for (const auto* file : {metrics_name, log_name, audit_file}) make_room(folder / file);
     set_event_files_aside(folder);
   }
   if (before == nullptr) {
-    constexpr std::uint64_t in_flight = 1 << 16;  // a member has up to half of this on the way
-    for (auto& line : last_lines(metrics, in_flight)) place.known.insert(std::move(line));
+    place.known = known_lines(metrics);
+    place.known_audit = known_lines(folder / audit_file);
   }
   place.curves = before != nullptr && before->curves ? std::move(before->curves)
                                                      : std::make_unique<Curves>(folder, metrics, say_);

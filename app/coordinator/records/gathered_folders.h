@@ -1,9 +1,9 @@
 #pragma once
 // Gathers the members' metrics and logs in the coordinator's run folder: RUN/MEMBER/metrics.jsonl, a copy of
-// the member's file, event files with its curves, and gathered.log, its messages. The files share the disk
-// with coordinator.state, without which no view begins. So each member has a limit (metrics.jsonl and event
-// files end at three quarters of it, gathered.log is rotated to gathered.log.old at an eighth), all members
-// share a limit, and some space stays free.
+// the member's file, event files with its curves, gathered.log, its messages, and with run.audit audit.jsonl.
+// The files share the disk with coordinator.state, without which no view begins. So each member has a limit
+// (metrics.jsonl and event files end at three quarters of it, gathered.log is rotated to gathered.log.old at
+// an eighth; audit.jsonl may take as much again), all members share a limit, and some space stays free.
 
 #include <cstdint>
 #include <filesystem>
@@ -44,14 +44,16 @@ class GatheredFolders {
     std::filesystem::path folder;
     /// Null if the member works in that folder itself.
     std::unique_ptr<AppendFile> metrics, log;
-    std::unique_ptr<Curves> curves;  ///< of all incarnations, so that they write one file
+    std::unique_ptr<AppendFile> audit;  ///< null before the first record for audits
+    std::unique_ptr<Curves> curves;     ///< of all incarnations, so that they write one file
     /// The newest lines that an earlier coordinator kept: their member may send them again.
-    std::set<std::string> known;
-    bool metrics_are_full = false;  ///< and that was reported
+    std::set<std::string> known, known_audit;
+    bool metrics_are_full = false, audit_is_full = false;  ///< and that was reported
   };
   [[nodiscard]] bool has_room();
   void append(Place& place, const outer_sync::protocol::Gathered& news);
   void append_metrics(Place& place, const std::string& member, const std::string& line);
+  void append_audit(Place& place, const std::string& member, const std::string& line);
   void add_to_curves(Place& place, const nlohmann::ordered_json& line);
   void append_log(Place& place, const std::string& line);
   void append_to(AppendFile& file, const std::string& line);

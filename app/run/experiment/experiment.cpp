@@ -44,6 +44,10 @@ void RunConfig::serialize(config::Archive& ar) {
       "each replica writes every Nth outer gradient of each fragment to its folder, for comparing codecs; 0: "
       "none",
       0, 1e9});
+  ar({"audit", &audit, Scope::agreed,
+      "whether replicas and reducers record what they do and receive in audit.jsonl, so that `isthmus audit` "
+      "can "
+      "run steps of a replica again and compare what it contributed; needs outer.log"});
   ar({"restarts", &restarts, Scope::per_site,
       "maximum times that `launch` restarts each worker that was killed or crashed while the others "
       "continued; a worker that lost its connections is restarted without limit",

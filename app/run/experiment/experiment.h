@@ -38,6 +38,7 @@ struct RunConfig {
   std::int64_t trace_steps = 400;
   std::int64_t record_outer_gradients = 0;
   std::int64_t restarts = 100;
+  bool audit = false;
   std::string on_event;
   std::string wandb = "off";
   config::Size gather_limit{256'000'000};

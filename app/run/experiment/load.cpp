@@ -62,6 +62,25 @@ void check_data_parallel(const Experiment& experiment) {
         experiment.reducers));
 }
 
+void check_audit(const Experiment& experiment) {
+  if (experiment.outer.data_parallel())
+    config_error(
+        "run.audit is true and outer.method is data_parallel; expected false: an audit compares "
+        "contributions to rounds, and data-parallel runs have no rounds");
+  if (experiment.outer.log.empty())
+    config_error(
+        "run.audit is true and outer.log is empty; expected a folder: an audit needs the results that "
+        "the replicas applied");
+  if (!experiment.worker.words().empty())
+    config_error(
+        "run.audit is true and worker.command is set; expected false: only steps of `isthmus worker` can be "
+        "run again");
+  if (experiment.data.is_stream())
+    config_error(
+        "run.audit is true and data.path is a stream; expected files: a stream cannot be read "
+        "again");
+}
+
 void check_muon(const Experiment& experiment) {
   const bool parallel = experiment.outer.data_parallel();
   if (parallel && experiment.replicas > 1)
@@ -107,6 +126,7 @@ void resolve(Experiment& experiment, bool needs_data) {
   experiment.replica.check(experiment.inner.batch);
   if (experiment.outer.data_parallel()) check_data_parallel(experiment);
   if (experiment.inner.is_muon()) check_muon(experiment);
+  if (experiment.run.audit) check_audit(experiment);
   // The data-parallel baseline averages gradients at every step, as other methods do in the warm-up.
   if (experiment.outer.data_parallel()) experiment.outer.warmup_steps = experiment.run.steps;
 }

@@ -7,7 +7,10 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <numeric>
+#include <set>
+#include <sstream>
 #include <thread>
 
 #include "isthmus/base/error.h"
@@ -28,6 +31,28 @@ std::filesystem::path own_program() {
     data_error(fmt::format("cannot read /proc/self/exe ({}), which names the program to start; mount /proc",
                            error.message()));
   return program;
+}
+
+std::string processor_here() {
+  // Hypervisors hide instructions, so the model alone does not determine which code runs.
+  constexpr std::array vector_prefixes = {"avx", "amx", "fma", "sve", "asimd"};
+  std::ifstream in("/proc/cpuinfo");
+  std::string model;
+  std::set<std::string> vectors;
+  for (std::string line; std::getline(in, line) && !line.empty();) {  // the first processor
+    const auto colon = line.find(": ");
+    if (colon == std::string::npos) continue;
+    const auto value = line.substr(colon + 2);
+    if (line.starts_with("model name")) model = value;
+    if (!line.starts_with("flags") && !line.starts_with("Features")) continue;
+    std::istringstream words(value);
+    for (std::string word; words >> word;) {
+      if (std::ranges::any_of(vector_prefixes, [&](const char* prefix) { return word.starts_with(prefix); }))
+        vectors.insert(word);
+    }
+  }
+  for (const auto& vector : vectors) model += ' ' + vector;
+  return model;
 }
 
 std::int64_t threads_each(std::int64_t processes, std::int64_t cores) {

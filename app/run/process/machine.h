@@ -22,6 +22,9 @@ namespace isthmus::app {
 [[nodiscard]] std::int64_t threads_each(std::int64_t processes);
 [[nodiscard]] std::int64_t cores_here();
 
+/// Model of the processor and its vector instructions, as the kernel reports them; empty if it does not.
+[[nodiscard]] std::string processor_here();
+
 /// GPUs that a process started here would see, as named in CUDA_VISIBLE_DEVICES: the list of that variable if
 /// it is set, otherwise 0, 1, ... for the GPUs present.
 [[nodiscard]] std::vector<std::string> gpus_here();

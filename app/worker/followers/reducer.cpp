@@ -10,6 +10,7 @@
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/config/codec_plan.h"
 #include "isthmus/outer_sync/net/member/member_node.h"
+#include "run/audit/audit_writer.h"
 #include "run/experiment/identity.h"
 #include "run/metrics/metrics_server.h"
 #include "run/metrics/run_readings.h"
@@ -44,17 +45,20 @@ int run_reducer(WorkerRequest request) {
   const SignalThread signals([&](int signal, int count) { stopper.on_signal(signal, count); });
   Trace trace;  // without a file: there are no steps to show
   const auto records = std::make_shared<outer_sync::RecordQueue>();
-  outer_sync::MemberNode node(experiment.network, static_cast<std::uint64_t>(outer.chunk_elements),
-                              outer_sync::codec_plan(outer, static_cast<std::uint64_t>(experiment.run.seed)),
-                              closing_rule(experiment), trace,
-                              {.lossless = outer.lossless_stage(),
-                               .records = experiment.run.gathers() ? records : nullptr,
-                               .mailbox = mailbox_place(experiment)});
   const auto folder = own_folder(experiment.folder() / request.name);
   const auto say = [&records](const std::string& text) {
     records->add(outer_sync::protocol::RecordKind::log, text);
     say_line(text);
   };
+  std::optional<AuditWriter> audit;
+  if (experiment.run.audit) audit.emplace(experiment.folder() / request.name, records, say);
+  outer_sync::MemberNode node(experiment.network, static_cast<std::uint64_t>(outer.chunk_elements),
+                              outer_sync::codec_plan(outer, static_cast<std::uint64_t>(experiment.run.seed)),
+                              closing_rule(experiment), trace,
+                              {.lossless = outer.lossless_stage(),
+                               .records = experiment.run.gathers() ? records : nullptr,
+                               .take_receipt = audit ? audit->taking_receipts() : nullptr,
+                               .mailbox = mailbox_place(experiment)});
   stopper.in_run(node);
   const auto reached = node.advertised().empty() ? "it opens no port" : "peers dial " + node.advertised();
   say(fmt::format("{} only reduces; {}", request.name, reached));

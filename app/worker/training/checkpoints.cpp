@@ -14,11 +14,8 @@ namespace isthmus::app {
 
 namespace {
 
-constexpr const char* outer_name = "outer";
 constexpr const char* agreed_name = trainer::agreed_section;
-constexpr const char* loop_name = "loop";
 constexpr const char* ledger_name = "ledger";
-constexpr const char* config_name = "config";
 constexpr const char* settings_name = "settings";  ///< changes made during the run; absent without changes
 
 outer_sync::protocol::CheckpointId id_of(std::uint64_t step, const Digest& agreed) {
@@ -70,9 +67,9 @@ Checkpoints::Restored Checkpoints::restore(std::uint64_t step) {
   }
   const auto checkpoint =
       trainer::load_replica(trainer::checkpoint_file(parts_.folder, step, 0), parts_.replica);
-  const auto settings = settings_of(checkpoint);
-  parts_.outer.restore(checkpoint.section(agreed_name), checkpoint.section(outer_name), settings);
-  Restored restored{.loop = from_bytes<LoopState>(checkpoint.section(loop_name)),
+  const auto settings = checkpoint_settings(checkpoint);
+  parts_.outer.restore(checkpoint.section(agreed_name), checkpoint.section(outer_section), settings);
+  Restored restored{.loop = from_bytes<LoopState>(checkpoint.section(loop_section)),
                     .ledger = from_bytes<Ledger>(checkpoint.section(ledger_name)),
                     .file = checkpoint.file};
   if (!outer_sync::protocol::ledger_fits(restored.ledger, parts_.outer.fragments()))
@@ -99,8 +96,7 @@ void Checkpoints::check_stored(const Restored& restored) const {
                           stream_options(experiment, parts_.name)->store.string(), *stored));
 }
 
-/// Leaves out a pause: a resumed run continues.
-outer_sync::protocol::Settings Checkpoints::settings_of(const trainer::Checkpoint& checkpoint) {
+outer_sync::protocol::Settings checkpoint_settings(const trainer::Checkpoint& checkpoint) {
   outer_sync::protocol::Settings settings;
   if (!checkpoint.sections.contains(settings_name)) return settings;
   settings.changes = from_bytes<outer_sync::protocol::Settings>(checkpoint.section(settings_name)).changes;
@@ -110,7 +106,7 @@ outer_sync::protocol::Settings Checkpoints::settings_of(const trainer::Checkpoin
 }
 
 void Checkpoints::say_what_changes(const trainer::Checkpoint& checkpoint) const {
-  const auto& bytes = checkpoint.section(config_name);
+  const auto& bytes = checkpoint.section(config_section);
   const std::string_view yaml(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto source = config::Source::from_text(yaml, checkpoint.file.string());
   const auto* replicas = source.find("replicas");
@@ -158,21 +154,22 @@ void Checkpoints::save(const LoopState& loop) {
     take(snapshot, loop);
   }
   writer().write();
+  if (parts_.audit != nullptr) parts_.audit->write(AuditSnapshot{step});
 }
 
 void Checkpoints::take(trainer::Snapshot& snapshot, const LoopState& loop) {
   snapshot.model = parts_.replica.table().fingerprint();
   parts_.replica.copy_state(snapshot.replica);
   auto& agreed = snapshot.others[agreed_name];
-  auto& own = snapshot.others[outer_name];
+  auto& own = snapshot.others[outer_section];
   auto saved = parts_.outer.save({std::move(agreed), std::move(own)}).value();
   agreed = std::move(saved.agreed);
   own = std::move(saved.own);
   auto stored = with_stored_names(parts_.experiment);
   const auto yaml = to_yaml(stored);
   const auto text = std::as_bytes(std::span(yaml));
-  snapshot.others[config_name].assign(text.begin(), text.end());
-  snapshot.others[loop_name] = to_bytes(loop);
+  snapshot.others[config_section].assign(text.begin(), text.end());
+  snapshot.others[loop_section] = to_bytes(loop);
   snapshot.others[ledger_name] = to_bytes(parts_.node.ledger());
   if (const auto& settings = parts_.outer.settings(); !settings.changes.empty())
     snapshot.others[settings_name] = to_bytes(settings);
@@ -181,10 +178,25 @@ void Checkpoints::take(trainer::Snapshot& snapshot, const LoopState& loop) {
 void Checkpoints::exchange_news() {
   if (parts_.uploads != nullptr) parts_.uploads->offer(writer_ ? writer_->steps() : sound_, trainers());
   if (!writer_) return;
+  if (parts_.audit != nullptr) report_digests();
   std::vector<outer_sync::protocol::CheckpointId> known;
   for (const auto& [step, agreed] : writer_->checkpoints()) known.push_back(id_of(step, agreed));
   parts_.node.report_checkpoints(std::move(known));
   writer_->all_have(parts_.node.status().common_checkpoint);
+}
+
+/// Of checkpoints of this process; those of earlier ones were reported by them.
+void Checkpoints::report_digests() {
+  for (const auto step : writer_->steps()) {
+    if (step <= digests_reported_ || std::ranges::binary_search(sound_, step)) continue;
+    digests_reported_ = step;
+    try {
+      parts_.audit->write(
+          AuditCheckpoint{step, trainer::section_digests(trainer::checkpoint_file(parts_.folder, step, 0))});
+    } catch (const Error& error) {
+      parts_.say(fmt::format("cannot be audited: {}", error.what()));
+    }
+  }
 }
 
 std::vector<std::string> Checkpoints::trainers() const {

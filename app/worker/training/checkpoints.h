@@ -15,6 +15,7 @@
 #include "isthmus/trainer/checkpoint.h"
 #include "isthmus/trainer/checkpoint_writer.h"
 #include "isthmus/trainer/replica.h"
+#include "run/audit/audit_writer.h"
 #include "run/experiment/experiment.h"
 #include "worker/training/uploads.h"
 
@@ -29,6 +30,13 @@ struct LoopState {
     ar(sequences, ramp_steps);
   }
 };
+
+/// Sections of a checkpoint besides those of replica and agreed state.
+inline constexpr const char *outer_section = "outer", *loop_section = "loop", *config_section = "config";
+
+/// The settings that were changed during the run, up to the checkpoint. Leaves out a pause: a resumed run
+/// continues. Throws Error(data) naming the file.
+[[nodiscard]] outer_sync::protocol::Settings checkpoint_settings(const trainer::Checkpoint& checkpoint);
 
 /// Which checkpoints a replica keeps.
 [[nodiscard]] trainer::KeepRule keep_rule(const RunConfig& run);
@@ -46,7 +54,8 @@ class Checkpoints {
     Trace& trace;
     std::filesystem::path folder;
     std::function<void(const std::string&)> say;
-    Uploads* uploads;  ///< null: there is no object store
+    Uploads* uploads;    ///< null: there is no object store
+    AuditWriter* audit;  ///< gets the digests of each checkpoint; may be null
   };
   explicit Checkpoints(Parts parts) : parts_(std::move(parts)) {}
 
@@ -76,16 +85,17 @@ class Checkpoints {
 
  private:
   void find_sound();
-  [[nodiscard]] static outer_sync::protocol::Settings settings_of(const trainer::Checkpoint& checkpoint);
   void say_what_changes(const trainer::Checkpoint& checkpoint) const;
   void check_stored(const Restored& restored) const;
   [[nodiscard]] trainer::CheckpointWriter& writer();
   void take(trainer::Snapshot& snapshot, const LoopState& loop);
+  void report_digests();
   [[nodiscard]] std::vector<std::string> trainers() const;
 
   Parts parts_;
   std::vector<std::uint64_t> sound_;                 ///< on disk, at the start of this process
   std::optional<trainer::CheckpointWriter> writer_;  ///< from the first snapshot on
+  std::uint64_t digests_reported_ = 0;               ///< up to this step
 };
 
 }  // namespace isthmus::app

@@ -7,8 +7,8 @@
 
 #include "isthmus/base/time.h"
 #include "isthmus/outer_sync/core/address.h"
-#include "isthmus/trainer/schedule.h"
 #include "run/process/free_port.h"
+#include "worker/training/inner_rate.h"
 
 namespace isthmus::app {
 
@@ -64,8 +64,7 @@ InnerStep Training::step() {
   InnerStep made;
   made.tokens = newest_ * static_cast<std::uint64_t>(batch.seq_len);
   made.samples = batch.samples;
-  made.lr = join_ramp() *
-            trainer::learning_rate(experiment.inner, step, static_cast<std::uint64_t>(experiment.run.steps));
+  made.lr = inner_rate(experiment, step, ramp_steps_);
   double compute = 0;
   float loss = 0;
   {
@@ -102,12 +101,6 @@ InnerStep Training::step() {
 void Training::count_step() {
   sequences_ += newest_;
   ++ramp_steps_;
-}
-
-/// Factor of the learning rate after joining: moments that start from zero are unreliable at first.
-double Training::join_ramp() const {
-  if (ramp_steps_ >= join_ramp_steps) return 1;
-  return static_cast<double>(ramp_steps_ + 1) / join_ramp_steps;
 }
 
 void Training::average_gradients(std::uint64_t tokens, std::span<const SampleRange> samples) {

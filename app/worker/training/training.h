@@ -20,6 +20,7 @@
 #include "participant/participant.h"
 #include "worker/setup/model_setup.h"
 #include "worker/training/checkpoints.h"
+#include "worker/training/inner_rate.h"
 
 namespace isthmus::app {
 
@@ -84,7 +85,6 @@ class Training {
     return static_cast<std::uint64_t>(parts_.experiment.inner.batch);
   }
   [[nodiscard]] SampleSet first_of_all_tracks() const;
-  [[nodiscard]] double join_ramp() const;
   void average_gradients(std::uint64_t tokens, std::span<const SampleRange> samples);
 
   Parts parts_;
@@ -94,8 +94,6 @@ class Training {
   std::optional<trainer::GlooAllReduce> gloo_;
   std::uint64_t sequences_ = 0;  ///< trained on
   std::uint64_t newest_ = 0;     ///< sequences of the newest step
-  /// Steps over which the learning rate rises after the inner optimizer was reset.
-  static constexpr std::uint64_t join_ramp_steps = 20;
   std::uint64_t ramp_steps_ = join_ramp_steps;
   trainer::LossWatch loss_watch_;
   std::uint64_t loss_spikes_ = 0;

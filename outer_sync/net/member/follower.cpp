@@ -42,7 +42,7 @@ void Follower::catch_up(OuterLoop& loop) {
   loop.finish_hand_overs();
   waits_.shared.update([](TrainerView now) {
     now.both.order.forget();
-    now.both.audits.clear();
+    now.both.digests.clear();
   });
   for (;;) {
     std::optional<StateEvent> state_event;

@@ -37,6 +37,7 @@ class MemberNode::Impl {
         driver(config, layout, rules, crossing, trace, options.mailbox),
         follower(config, waits, driver) {
     if (options.records) driver.gather(options.records);
+    if (options.take_receipt) driver.give_receipts_to(options.take_receipt);
   }
 
   [[nodiscard]] Waits::Lock lock() const { return waits.shared.lock(); }
@@ -155,10 +156,10 @@ void MemberNode::report_checkpoints(std::vector<CheckpointId> checkpoints) {
     checkpoints.erase(checkpoints.begin(), checkpoints.end() - max_checkpoints_reported);
   impl_->lock()->trainer.checkpoints = std::move(checkpoints);
 }
-/// Bounded while the coordinator is away; later rounds are audited too.
-void MemberNode::audited(const Audit& audit) {
+/// Bounded while the coordinator is away; later rounds are checked too.
+void MemberNode::checked(const StateDigest& reported) {
   auto now = impl_->lock();
-  if (now->both.audits.size() < max_audits) now->both.audits.push_back(audit);
+  if (now->both.digests.size() < max_state_digests) now->both.digests.push_back(reported);
 }
 void MemberNode::report_evaluation(std::uint64_t step, double sum_nats, std::uint64_t tokens) {
   impl_->driver.report_evaluation({step, sum_nats, tokens});

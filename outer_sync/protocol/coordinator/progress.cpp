@@ -1,4 +1,4 @@
-// Handles the reports of members in training: chains, audits, health, evaluations, checkpoints.
+// Handles the reports of members in training: chains, digests, health, evaluations, checkpoints.
 
 #include <algorithm>
 #include <cmath>
@@ -41,7 +41,7 @@ bool a_member_joins(const Roster& roster) {
 }  // namespace
 
 void Coordinator::Reports::begin(const View& view, const FragmentLayout& layout) {
-  audits.clear();
+  digests.clear();
   chains.clear();
   health.begin(view, layout);
   paths.begin(view);
@@ -113,7 +113,7 @@ HeartbeatReply Coordinator::reply_to(const MemberStatus& member, std::uint64_t n
 bool Coordinator::check_reports(MemberStatus& member) {
   auto& heartbeat = member.heartbeat;
   const auto& info = member.hello.member;
-  const auto audits = std::exchange(heartbeat.audits, {});
+  const auto digests = std::exchange(heartbeat.digests, {});
   const auto health = std::exchange(heartbeat.health, {});
   const auto paths = std::exchange(heartbeat.paths, {});
   if (heartbeat.view != number_) return true;
@@ -125,7 +125,7 @@ bool Coordinator::check_reports(MemberStatus& member) {
       return false;
     }
   }
-  if (!all_have_the_same_state(member, audits)) return false;
+  if (!all_have_the_same_state(member, digests)) return false;
   if (health.size() <= layout_->fragment_count()) {
     for (const auto& part : health) {
       if (auto judged = reports_.health.add(id_of(info), part)) out_.add(std::move(*judged));
@@ -164,15 +164,16 @@ void Coordinator::deal_again_if_links_changed() {
 /// A member with other global parameters than the majority must copy the state from the others. Without a
 /// majority it is unknown which members are right, and the run ends; its checkpoints are compared when it is
 /// resumed. Returns false if a member was evicted or the run has ended.
-bool Coordinator::all_have_the_same_state(const MemberStatus& member, const std::vector<Audit>& audits) {
-  if (audits.empty()) return true;
+bool Coordinator::all_have_the_same_state(const MemberStatus& member,
+                                          const std::vector<StateDigest>& digests) {
+  if (digests.empty()) return true;
   std::set<std::string> trainers_in_view, odd;
   for (const auto& [name, other] : members()) {
     if (other.role == Role::member && trains(other)) trainers_in_view.insert(name);
   }
   std::string where;
-  for (const auto& audit : audits) {
-    const auto difference = reports_.audits.add(member.hello.member.name, audit, trainers_in_view);
+  for (const auto& reported : digests) {
+    const auto difference = reports_.digests.add(member.hello.member.name, reported, trainers_in_view);
     if (!difference) continue;
     where = "after round " + std::to_string(difference->round) + " of fragment " +
             std::to_string(difference->fragment);

@@ -16,8 +16,8 @@
 #include "device_parameters.h"
 #include "emulated_passes.h"
 #include "isthmus/base/aligned.h"
-#include "isthmus/outer_sync/engine/audit.h"
 #include "isthmus/outer_sync/engine/passes.h"
+#include "isthmus/outer_sync/engine/state_digest.h"
 #include "passes_table.h"
 #include "replicas.h"
 

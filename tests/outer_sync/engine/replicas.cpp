@@ -44,7 +44,7 @@ class MemoryNetwork::Port final : public RoundExchange {
     const std::lock_guard lock(network_.mutex_);
     member_->applied(fragment, round, chain, std::move(samples));
   }
-  void audited(const protocol::Audit& audit) override { audits.push_back(audit); }
+  void checked(const protocol::StateDigest& reported) override { digests.push_back(reported); }
   void serve_state_from(StateSource) override {}
   void serve() override {}
   Reducer& reducer() override { return reducer_; }
@@ -55,7 +55,7 @@ class MemoryNetwork::Port final : public RoundExchange {
   }
 
   std::unique_ptr<protocol::Member> member_;
-  std::vector<protocol::Audit> audits;  ///< of its own thread
+  std::vector<protocol::StateDigest> digests;  ///< of its own thread
 
  private:
   protocol::Member& peer(MemberIndex m) { return *network_.ports_.at(m)->member_; }
@@ -94,8 +94,8 @@ MemoryNetwork::~MemoryNetwork() = default;
 
 RoundExchange& MemoryNetwork::exchange(std::size_t member) { return *ports_.at(member); }
 
-const std::vector<protocol::Audit>& MemoryNetwork::audits(std::size_t member) const {
-  return ports_.at(member)->audits;
+const std::vector<protocol::StateDigest>& MemoryNetwork::digests(std::size_t member) const {
+  return ports_.at(member)->digests;
 }
 
 /// Like a coordinator: all members seal the first view, and their answers form it.

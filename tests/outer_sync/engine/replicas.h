@@ -65,8 +65,8 @@ class MemoryNetwork {
   /// Begins the view; every member has applied the rounds in `fragments`.
   void begin(const std::vector<protocol::FragmentState>& fragments);
   [[nodiscard]] RoundExchange& exchange(std::size_t member);
-  /// Audits that the member has reported; not while it runs.
-  [[nodiscard]] const std::vector<protocol::Audit>& audits(std::size_t member) const;
+  /// Digests that the member has reported; not while it runs.
+  [[nodiscard]] const std::vector<protocol::StateDigest>& digests(std::size_t member) const;
   /// Makes all waits throw that can no longer be answered.
   void fail();
 
@@ -117,7 +117,9 @@ class Replicas {
   [[nodiscard]] Replica& at(std::size_t m) { return *replicas_.at(m); }
   [[nodiscard]] std::size_t size() const { return replicas_.size(); }
   [[nodiscard]] MemoryNetwork& network() { return network_; }
-  [[nodiscard]] const std::vector<protocol::Audit>& audits(std::size_t m) const { return network_.audits(m); }
+  [[nodiscard]] const std::vector<protocol::StateDigest>& digests(std::size_t m) const {
+    return network_.digests(m);
+  }
   [[nodiscard]] const FragmentLayout& layout() const { return layout_; }
   /// The replicas' common hash; fails the test if their hashes differ.
   [[nodiscard]] Digest global_hash();

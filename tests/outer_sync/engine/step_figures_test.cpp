@@ -70,7 +70,7 @@ TEST(StepFigures, TheSpreadIsADistance) {
 
 // H = 1, tau = 0, lr = mu = 1/2; both replicas move by 1 in each step, so g = -1. Steps 13 to 24 have
 // momentum: before step 16 it is -(1 + 1/2 + 1/4 + 1/8).
-TEST(StepFigures, OfAuditedRoundsByHand) {
+TEST(StepFigures, OfCheckedRoundsByHand) {
   auto config = config_of(1, 1, 0, std::nullopt);
   config.optimizer = {
       .lr = 0.5, .momentum = 0.5, .nesterov = true, .average_first = 0.1875, .average_last = 0.625};
@@ -136,7 +136,7 @@ TEST(StepFigures, AreEqualOnAllReplicasAndInEveryRun) {
   }
 }
 
-TEST(StepFigures, ARestoredLoopHasNoneUntilItAppliesAnAuditedRound) {
+TEST(StepFigures, ARestoredLoopHasNoneUntilItAppliesACheckedRound) {
   const auto config = config_of(2, 4, 1, 0.5);
   Replicas replicas(config, layout_of(2), 2, random_step);
   replicas.train(80);

@@ -101,7 +101,7 @@ std::vector<ControlMessage> one_of_each() {
                 .relays = 3,
                 .relayed = {5},
                 .checkpoints = {{100, 1}, {200, 2}},
-                .audits = {{1, 16, 7}},
+                .digests = {{1, 16, 7}},
                 .outer_gain = 2.5,
                 .outer_correlation = -0.25},
       HeartbeatReply{4, 11, {7, 6}, {9, 8}, 5'000'000, 10.5, 200},

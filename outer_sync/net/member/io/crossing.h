@@ -104,7 +104,7 @@ struct Handover {
   protocol::WorkOrder order;                      ///< which samples the loader gets
   /// Bound of the agreed step, for as long as no round that the trainer sends from now on commits.
   std::uint64_t reach = protocol::Settings::never;
-  std::vector<protocol::Audit> audits;  ///< made since the last heartbeat
+  std::vector<protocol::StateDigest> digests;  ///< made since the last heartbeat
   /// Reducers only: the rounds followed, and a number that changes when they become void.
   std::vector<protocol::FragmentState> followed;
   std::uint64_t life = 0;

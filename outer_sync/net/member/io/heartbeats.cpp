@@ -61,7 +61,7 @@ Heartbeat Heartbeats::next() {
     beat.outer_correlation = report.outer_correlation;
     beat.late_results = report.late_results;
     beat.checkpoints = now->trainer.checkpoints;
-    beat.audits = std::exchange(now->both.audits, {});
+    beat.digests = std::exchange(now->both.digests, {});
     beat.contributed = static_cast<std::uint16_t>(now->run.participation.contributed);
   }
   beat.bytes_sent += counters_.total;

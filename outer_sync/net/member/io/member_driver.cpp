@@ -214,7 +214,7 @@ void MemberDriver::done(const Done& done) {
 void MemberDriver::leave(const std::string& reason) {
   asio::post(io_, [this, reason] {
     records_.send_all();
-    control_.send(heartbeat());  // reports its last step, loss and audits
+    control_.send(heartbeat());  // reports its last step, loss and digests
     shutdown_.leave(reason);
   });
 }

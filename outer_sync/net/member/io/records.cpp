@@ -18,7 +18,7 @@ std::size_t size_of(const Record& record) { return record.line.size() + 8; }
 }  // namespace
 
 void RecordQueue::add(RecordKind kind, std::string line) {
-  if (kind == RecordKind::metrics && line.size() > longest_record) return;
+  if (kind != RecordKind::log && line.size() > longest_record) return;
   if (line.size() > longest_record) line.resize(longest_record);
   std::ranges::replace_if(
       line, [](char c) { return c == '\n' || c == '\r'; }, ' ');

@@ -157,7 +157,11 @@ void Rounds::carry_out(const SendAck& action) {
 void Rounds::carry_out(const SendBegun& action) { mesh_.say_begun(ids_[action.peer], action.view); }
 
 void Rounds::carry_out(Reduce& action) {
-  asio::post(codec_pool_, [this, job = std::move(action)] { reduce(job); });
+  std::vector<std::string> names;  // of the contributors, for receipts
+  if (take_receipt_) {
+    for (const auto member : action.members) names.push_back(member_->view().members.at(member).name);
+  }
+  asio::post(codec_pool_, [this, job = std::move(action), names = std::move(names)] { reduce(job, names); });
 }
 
 void Rounds::carry_out(const ForgetResidual& action) {
@@ -203,12 +207,13 @@ void Rounds::say_if_rejected(const Deliver& round) {
 }
 
 /// Runs on the codec thread.
-void Rounds::reduce(const Reduce& job) {
+void Rounds::reduce(const Reduce& job, const std::vector<std::string>& names) {
   try {
     const Trace::Scope scope(
         trace_, Trace::Row::reduce, "reduce",
         "{\"chunk\":" + std::to_string(job.chunk) + ",\"round\":" + std::to_string(job.round) + "}");
     auto made = codecs_->reducer.reduce(job.chunk, job.round, job.contributions, job.weights, job.reject);
+    if (!names.empty()) make_receipt(job, names, made);
     const bool alone = job.contributions.size() == 1;
     auto packed = alone ? nullptr : codecs_->result_packer.pack(job.chunk, job.round, *made.bytes);
     asio::post(io_, [this, view = job.view, chunk = job.chunk, round = job.round, made = std::move(made),
@@ -226,6 +231,26 @@ void Rounds::reduce(const Reduce& job) {
   } catch (const Error& error) {
     shared_.fail(error);
   }
+}
+
+/// Runs on the codec thread. Warm-up rounds cannot be audited: they are not in the round log.
+void Rounds::make_receipt(const Reduce& job, const std::vector<std::string>& names,
+                          const Reduction& made) const {
+  if (job.round <= codecs_->codecs.warmup_rounds) return;
+  Receipt receipt{.fragment = codecs_->layout.fragment_of(job.chunk),
+                  .round = job.round,
+                  .chunk = job.chunk,
+                  .result = hash_of(*made.bytes),
+                  .contributions = {}};
+  const auto stays = kept(job.reject, made.measured.squares);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    auto received = codecs_->reducer.received(job.chunk, job.round, *job.contributions[i]);
+    received.member = names[i];
+    received.weight = job.weights[i];
+    received.kept = stays[i];
+    receipt.contributions.push_back(std::move(received));
+  }
+  take_receipt_(receipt);
 }
 
 }  // namespace isthmus::outer_sync::transport

@@ -13,6 +13,7 @@
 
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/protocol/member.h"
+#include "isthmus/outer_sync/protocol/receipts.h"
 #include "net/link/connection.h"
 #include "net/member/io/codec_context.h"
 #include "net/member/io/crossing.h"
@@ -32,6 +33,8 @@ class Rounds final : public PeerMesh::Handler {
 
   /// Call once if this member has a state that others may fetch.
   void give_state_with(StateServer& giver) { giver_ = &giver; }
+  /// Makes receipts for what this member receives as an owner. Call before the first round.
+  void give_receipts_to(protocol::TakeReceipt take) { take_receipt_ = std::move(take); }
 
   // ---- this replica's state ----
 
@@ -98,7 +101,9 @@ class Rounds final : public PeerMesh::Handler {
   void carry_out(protocol::Deliver& action);
   [[nodiscard]] std::uint64_t order_of_own(const protocol::ChunkKey& key);
   void say_if_rejected(const protocol::Deliver& round);
-  void reduce(const protocol::Reduce& job);
+  void reduce(const protocol::Reduce& job, const std::vector<std::string>& names);
+  void make_receipt(const protocol::Reduce& job, const std::vector<std::string>& names,
+                    const Reduction& made) const;
 
   asio::io_context& io_;
   PeerMesh& mesh_;
@@ -107,6 +112,7 @@ class Rounds final : public PeerMesh::Handler {
   Trace& trace_;
   Say say_;
   StateServer* giver_ = nullptr;
+  protocol::TakeReceipt take_receipt_;  ///< empty: no receipts are made
   std::optional<protocol::Member> member_;
   std::vector<protocol::ReplicaId> ids_;   ///< members of the current view; empty outside a view
   std::map<Place, std::uint64_t> orders_;  ///< send order of rounds, by when they began here

@@ -28,6 +28,10 @@ inline constexpr std::uint32_t checkpoint_version = 6;
 /// history only if they have the same.
 inline constexpr const char* agreed_section = "agreed";
 
+/// The sections with a replica's own state.
+inline constexpr const char *parameters_section = "parameters", *first_moment_section = "first_moment",
+                            *second_moment_section = "second_moment";
+
 /// A named section to write; the caller keeps the bytes.
 struct SectionView {
   std::string name;  ///< 1 to 255 bytes, each name once
@@ -65,8 +69,11 @@ void check_checkpoint_header(const std::filesystem::path& file, const Digest& mo
 [[nodiscard]] std::optional<Digest> section_digest(const std::filesystem::path& file,
                                                    const std::string& name);
 
-/// The same from the first bytes of a checkpoint, of which the caller has no more. `shown` names it in
-/// errors.
+/// Digests of all sections, by name. Throws in the same way.
+[[nodiscard]] std::map<std::string, Digest> section_digests(const std::filesystem::path& file);
+
+/// The digest of one from the first bytes of a checkpoint, of which the caller has no more. `shown` names it
+/// in errors.
 [[nodiscard]] std::optional<Digest> section_digest(std::span<const std::byte> beginning,
                                                    const std::string& shown, const std::string& name);
 
@@ -80,8 +87,8 @@ struct PartialCopy {
 void copy_sections(const std::filesystem::path& file, std::span<const std::string> names,
                    const PartialCopy& to);
 
-/// Writes a replica's state in the sections "parameters", "first_moment" and "second_moment", next to the
-/// sections `others` (the outer loop's state, the config as YAML). `model` is the table's fingerprint.
+/// Writes a replica's state in its sections, next to the sections `others` (the outer loop's state, the
+/// config as YAML). `model` is the table's fingerprint.
 void save_replica(const std::filesystem::path& file, const Digest& model, const ReplicaState& state,
                   std::span<const SectionView> others);
 void save_replica(const std::filesystem::path& file, const Replica& replica,

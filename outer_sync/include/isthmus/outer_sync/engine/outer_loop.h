@@ -75,6 +75,10 @@ class OuterLoop {
                                               std::span<const float> local)>;
   void observe_gradients(GradientObserver observer) { gradient_observer_ = std::move(observer); }
 
+  /// Called after each round that was applied at its step, warm-up rounds excluded.
+  using AppliedObserver = std::function<void(FragmentId, protocol::Round)>;
+  void observe_applied(AppliedObserver observer) { applied_observer_ = std::move(observer); }
+
   /// Logs the rounds applied from now on (log/round_log.h).
   struct LogPlan {
     std::filesystem::path folder;
@@ -159,7 +163,7 @@ class OuterLoop {
   /// The rounds in flight that have their results: after `restore`, all of them.
   [[nodiscard]] std::vector<protocol::DecidedRound> decided_rounds() const;
 
-  /// By fragment; default values until this process has applied an audited round.
+  /// By fragment; default values until this process has applied a checked round.
   [[nodiscard]] const std::vector<FragmentFigures>& figures() const { return figures_; }
 
   struct Stats {
@@ -209,7 +213,7 @@ class OuterLoop {
   void record(const InFlight& flight);
   void extend_chain(FragmentId p, std::span<const protocol::SharedBytes> results,
                     std::vector<SampleRange> samples);
-  [[nodiscard]] bool is_audited(FragmentId p, protocol::Round round) const;
+  [[nodiscard]] bool is_checked(FragmentId p, protocol::Round round) const;
   void measure(FragmentId p, protocol::Round round, std::span<const protocol::SharedBytes> results,
                const quant::OuterStep& rule);
   [[noreturn]] static void refuse_result(protocol::Round round, ChunkId chunk);
@@ -238,6 +242,7 @@ class OuterLoop {
   AlignedVector<float> gradient_residual_;  ///< of warm-up gradients; empty after the warm-up
   RoundsInFlight in_flight_;
   GradientObserver gradient_observer_;
+  AppliedObserver applied_observer_;
   std::optional<LogPlan> log_plan_;
   std::unique_ptr<log::RoundLog> log_;
   Stats stats_;

@@ -70,8 +70,8 @@ class OuterState {
 
   /// Norm of a fragment's local minus global parameters.
   [[nodiscard]] double spread(FragmentId fragment);
-  /// Digest of a fragment's global parameters and velocity (audit.h).
-  [[nodiscard]] std::uint64_t audit(FragmentId fragment);
+  /// Digest of a fragment's global parameters and velocity (state_digest.h).
+  [[nodiscard]] std::uint64_t digest(FragmentId fragment);
 
   /// The state that a checkpoint keeps, in host memory.
   struct Vectors {

@@ -50,7 +50,7 @@ class Passes {
   /// Writes the products of each tile of two vectors (quant/passes.h) to device memory.
   virtual void products(std::span<const float> x, std::span<const float> y,
                         std::span<quant::Products> tiles) = 0;
-  /// Waits, and returns outer_sync::digest_of(values) (audit.h).
+  /// Waits, and returns outer_sync::digest_of(values) (state_digest.h).
   [[nodiscard]] virtual std::uint64_t digest(std::span<const float> values) = 0;
   [[nodiscard]] virtual std::unique_ptr<Mark> mark() = 0;
 

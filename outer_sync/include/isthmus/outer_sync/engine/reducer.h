@@ -12,6 +12,7 @@
 #include "isthmus/outer_sync/core/buffer_pool.h"
 #include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/protocol/member.h"
+#include "isthmus/outer_sync/protocol/receipts.h"
 #include "isthmus/quant/passes.h"
 
 namespace isthmus::outer_sync {
@@ -59,6 +60,9 @@ class Reducer {
   /// Sum of squares of the decoded values, in fp64: element i is added to sum i mod 16, then the sixteen sums
   /// are added in order. Infinity if the bytes do not decode.
   [[nodiscard]] double squares(ChunkId chunk, protocol::Round round, const Bytes& bytes) const;
+
+  /// The receipt for one contribution, without its member. Its sketch is of zeros if the bytes do not decode.
+  [[nodiscard]] protocol::Received received(ChunkId chunk, protocol::Round round, const Bytes& bytes) const;
 
   /// Drops a chunk's residual, because its result was dropped or another member owns the chunk now.
   void forget(ChunkId chunk) { residuals_.at(chunk) = {}; }

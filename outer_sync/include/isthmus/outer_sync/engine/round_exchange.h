@@ -65,8 +65,8 @@ class RoundExchange {
   virtual void applied(FragmentId fragment, protocol::Round round, const Digest& chain,
                        std::vector<SampleRange> samples) = 0;
 
-  /// Digest of a fragment's global parameters and momentum after an audited round (protocol/audits.h).
-  virtual void audited(const protocol::Audit& /*audit*/) {}
+  /// Digest of a fragment's global parameters and momentum after a checked round (protocol/state_digests.h).
+  virtual void checked(const protocol::StateDigest& /*digest*/) {}
 
   /// Returns a fragment's state, with the inner optimizer's moments if `moments` is set and they exist.
   /// Called on the trainer's thread, from within wait() and serve().

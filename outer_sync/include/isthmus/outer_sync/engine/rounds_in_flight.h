@@ -28,7 +28,7 @@ struct InFlight {
   bool is_last = false;      ///< belongs to the final sync
   std::uint64_t weight = 0;  ///< tokens behind the contribution; 0 in the warm-up, which keeps no count
   SampleSet samples = {};    ///< sequences behind it
-  std::optional<double> spread = {};  ///< before encoding, if the round is audited
+  std::optional<double> spread = {};  ///< before encoding, if the round is checked
   HandOver hand_over = {};            ///< declared last: until it is done, another thread writes `own`
 };
 

@@ -25,7 +25,7 @@ struct OuterStepFigures {
 [[nodiscard]] std::optional<OuterStepFigures> figures_of(const quant::Products& products,
                                                          const quant::OuterStep& rule);
 
-/// Figures of a fragment's newest audited round (protocol/audits.h).
+/// Figures of a fragment's newest checked round (protocol/state_digests.h).
 struct FragmentFigures {
   protocol::Round round = 0;
   std::optional<OuterStepFigures> step = {};

@@ -22,6 +22,7 @@
 #include "isthmus/outer_sync/protocol/messages/joining.h"
 #include "isthmus/outer_sync/protocol/messages/members.h"
 #include "isthmus/outer_sync/protocol/messages/state.h"
+#include "isthmus/outer_sync/protocol/receipts.h"
 
 namespace isthmus::outer_sync {
 
@@ -35,6 +36,8 @@ struct MemberOptions {
   bool moments = false;
   /// The records of this queue, and this node's own log lines, are sent to the coordinator. May be null.
   std::shared_ptr<RecordQueue> records = nullptr;
+  /// Gets a receipt for each chunk that this member reduces (protocol/receipts.h). May be empty.
+  protocol::TakeReceipt take_receipt = nullptr;
   /// With network.mailbox.
   std::optional<MailboxPlace> mailbox = std::nullopt;
   /// The node's blocking calls run it about ten times a second on the caller's thread, for instance to notice
@@ -139,7 +142,7 @@ class MemberNode final : public RoundExchange {
   [[nodiscard]] Awaited wait(FragmentId fragment, protocol::Round round, bool can_train_on) override;
   void applied(FragmentId fragment, protocol::Round round, const Digest& chain,
                std::vector<SampleRange> samples) override;
-  void audited(const protocol::Audit& audit) override;
+  void checked(const protocol::StateDigest& reported) override;
   void serve_state_from(StateSource source) override;
   void serve() override;
   [[nodiscard]] std::uint64_t agreed_step() const override;

@@ -15,7 +15,6 @@
 
 #include "isthmus/outer_sync/core/calendar.h"
 #include "isthmus/outer_sync/core/layout.h"
-#include "isthmus/outer_sync/protocol/audits.h"
 #include "isthmus/outer_sync/protocol/coordinator/admission.h"
 #include "isthmus/outer_sync/protocol/coordinator/forming/phase.h"
 #include "isthmus/outer_sync/protocol/coordinator/observers.h"
@@ -32,6 +31,7 @@
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "isthmus/outer_sync/protocol/received.h"
+#include "isthmus/outer_sync/protocol/state_digests.h"
 #include "isthmus/outer_sync/protocol/view_change.h"
 
 namespace isthmus::outer_sync::protocol {
@@ -205,7 +205,8 @@ class Coordinator {
   void on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat);
   [[nodiscard]] HeartbeatReply reply_to(const MemberStatus& member, std::uint64_t number) const;
   [[nodiscard]] bool check_reports(MemberStatus& member);
-  [[nodiscard]] bool all_have_the_same_state(const MemberStatus& member, const std::vector<Audit>& audits);
+  [[nodiscard]] bool all_have_the_same_state(const MemberStatus& member,
+                                             const std::vector<StateDigest>& digests);
   void deal_again_if_links_changed();
   void settle_evaluations(bool all_done = false);
 
@@ -257,7 +258,7 @@ class Coordinator {
     Evaluations evaluations;
     ChainReports chains;
     GatheredRecords records;
-    Audits audits;
+    StateDigests digests;
     RunHealth health;
     RunPaths paths;
     DealWatch deals;

@@ -62,14 +62,14 @@ struct Heartbeat {
   std::vector<ReplicaId> relayed{};         ///< members that it reaches only through a relay
   std::vector<CheckpointId> checkpoints{};  ///< the newest complete ones here
   std::uint64_t disk_free = 0;              ///< bytes, in its run folder; 0: not known
-  std::vector<Audit> audits{};              ///< since the last heartbeat
+  std::vector<StateDigest> digests{};       ///< since the last heartbeat
   /// Newest outer steps (step_figures.h), mean over the fragments; a gain of 0: not known.
   double outer_gain = 0, outer_correlation = 0;
   std::uint64_t late_results = 0;  ///< since the start: not here when their step came
   template <class Archive>
   void serialize(Archive& ar) {
     ar(number, view, step, contributed, unreachable, loss, tokens_per_second, utilization, bytes_sent, uplink,
-       inner_steps_per_second, fragments, health, paths, relays, relayed, checkpoints, disk_free, audits,
+       inner_steps_per_second, fragments, health, paths, relays, relayed, checkpoints, disk_free, digests,
        outer_gain, outer_correlation, late_results);
   }
 };

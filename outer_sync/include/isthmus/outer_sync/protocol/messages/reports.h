@@ -23,6 +23,7 @@ struct EvalReport {
 enum class RecordKind : std::uint8_t {
   log,      ///< a line of the member's log
   metrics,  ///< a JSON object
+  audit,    ///< a JSON object for audits of the run (docs/how-to/audit.md)
 };
 struct Record {
   RecordKind kind = RecordKind::log;

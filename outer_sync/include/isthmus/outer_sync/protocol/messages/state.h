@@ -1,5 +1,5 @@
 #pragma once
-// The state that members report and compare: rounds applied, checkpoints and requests for them, audits.
+// The state that members report and compare: rounds applied, checkpoints and requests for them, digests.
 
 #include <compare>
 #include <cstddef>
@@ -54,19 +54,19 @@ struct CheckpointAt {
   }
 };
 
-/// Digest of a fragment's global parameters and momentum after an audited round (protocol/audits.h).
-struct Audit {
+/// Digest of a fragment's global parameters and momentum after a checked round (protocol/state_digests.h).
+struct StateDigest {
   FragmentId fragment = 0;
   Round round = 0;
   std::uint64_t digest = 0;
-  friend bool operator==(const Audit&, const Audit&) = default;
+  friend bool operator==(const StateDigest&, const StateDigest&) = default;
   template <class Archive>
   void serialize(Archive& ar) {
     ar(fragment, round, digest);
   }
 };
 
-/// Maximum number of audits in a heartbeat.
-inline constexpr std::size_t max_audits = 1024;
+/// Maximum number of digests in a heartbeat.
+inline constexpr std::size_t max_state_digests = 1024;
 
 }  // namespace isthmus::outer_sync::protocol

@@ -1,5 +1,5 @@
 #pragma once
-// Queue of a member's metrics and log lines on their way to the coordinator's run folder.
+// Queue of a member's metrics, log lines and audit records on their way to the coordinator's run folder.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,8 +18,8 @@ class RecordQueue {
   static constexpr std::size_t default_max_bytes = 4 * 1024 * 1024;
   explicit RecordQueue(std::size_t max_bytes = default_max_bytes) : max_bytes_(max_bytes) {}
 
-  /// Cuts a log line longer than `longest_record`, but drops such a metrics line, since half a JSON object is
-  /// useless. Replaces line breaks by spaces.
+  /// Cuts a log line longer than `longest_record`, but drops other lines of that length, since half a JSON
+  /// object is useless. Replaces line breaks by spaces.
   void add(protocol::RecordKind kind, std::string line);
   /// The oldest lines numbered `from` or higher, as many as fit into `max_bytes` but at least one, if any.
   /// They stay in the queue.

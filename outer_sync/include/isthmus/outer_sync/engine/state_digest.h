@@ -1,7 +1,8 @@
 #pragma once
-// The digest by which replicas compare their global parameters and momentum during a run (protocol/audits.h).
-// It detects faults such as a flipped bit, but does not resist an attacker. It is a sum modulo 2^64, so its
-// value does not depend on the order: CPUs and GPUs with any number of threads agree.
+// The digest by which replicas compare their global parameters and momentum during a run
+// (protocol/state_digests.h). It detects faults such as a flipped bit, but does not resist an attacker. It is
+// a sum modulo 2^64, so its value does not depend on the order: CPUs and GPUs with any number of threads
+// agree.
 
 #include <cstdint>
 #include <span>

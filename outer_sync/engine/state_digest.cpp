@@ -1,4 +1,4 @@
-#include "isthmus/outer_sync/engine/audit.h"
+#include "isthmus/outer_sync/engine/state_digest.h"
 
 #include <bit>
 #include <cstddef>

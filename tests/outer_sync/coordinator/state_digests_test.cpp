@@ -1,4 +1,4 @@
-// Finding members with wrong global parameters by comparing digests at audited rounds.
+// Finding members with wrong global parameters by comparing digests at checked rounds.
 
 #include <gmock/gmock.h>
 
@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "coordinator_support.h"
-#include "isthmus/outer_sync/engine/audit.h"
-#include "isthmus/outer_sync/protocol/audits.h"
+#include "isthmus/outer_sync/engine/state_digest.h"
+#include "isthmus/outer_sync/protocol/state_digests.h"
 #include "replicas.h"
 
 namespace isthmus::outer_sync::protocol {
@@ -19,7 +19,7 @@ using testing::HasSubstr;
 
 // ---- the digest ----
 
-TEST(AuditDigest, EachBitCounts) {
+TEST(StateDigestOf, EachBitCounts) {
   std::vector<float> values(97);
   std::iota(values.begin(), values.end(), -40.0F);
   const auto digest = outer_sync::digest_of(values);
@@ -32,27 +32,27 @@ TEST(AuditDigest, EachBitCounts) {
   }
 }
 
-TEST(AuditDigest, PlacesCountAndSoDoTheTwoVectors) {
+TEST(StateDigestOf, PlacesCountAndSoDoTheTwoVectors) {
   EXPECT_NE(outer_sync::digest_of(std::array{1.0F, 2.0F}), outer_sync::digest_of(std::array{2.0F, 1.0F}));
   EXPECT_NE(outer_sync::digest_of(std::array{0.0F}), outer_sync::digest_of(std::array{-0.0F}));
   EXPECT_NE(combined(1, 2), combined(2, 1));
 }
 
 /// The GPU kernel computes the same digest, so these values are fixed.
-TEST(AuditDigest, ItsValuesAreFixed) {
+TEST(StateDigestOf, ItsValuesAreFixed) {
   EXPECT_EQ(outer_sync::digest_of(std::span<const float>()), 0U);
   EXPECT_EQ(mixed(0, 0), 0xe220a8397b1dcdafU) << "the first number of SplitMix64 with seed 0";
 }
 
 // ---- rounds ----
 
-TEST(AuditedRounds, AreEverySixteenthAndNotOfAllFragmentsAtOnce) {
+TEST(CheckedRounds, AreEverySixteenthAndNotOfAllFragmentsAtOnce) {
   std::size_t of_one = 0;
   for (Round round = 1; round <= 160; ++round) {
     std::size_t at_once = 0;
-    for (FragmentId p = 0; p < 16; ++p) at_once += is_audited(p, round) ? 1 : 0;
+    for (FragmentId p = 0; p < 16; ++p) at_once += is_checked(p, round) ? 1 : 0;
     EXPECT_EQ(at_once, 1U) << "round " << round;
-    of_one += is_audited(3, round) ? 1 : 0;
+    of_one += is_checked(3, round) ? 1 : 0;
   }
   EXPECT_EQ(of_one, 10U);
 }
@@ -60,75 +60,75 @@ TEST(AuditedRounds, AreEverySixteenthAndNotOfAllFragmentsAtOnce) {
 // ---- the comparison ----
 
 constexpr FragmentId fragment = 1;
-Audit audit(std::uint64_t digest, Round round = 15) { return {fragment, round, digest}; }
+StateDigest reported(std::uint64_t digest, Round round = 15) { return {fragment, round, digest}; }
 
-TEST(AuditComparison, TheMajorityIsRight) {
-  Audits audits;
+TEST(StateDigestsCompared, TheMajorityIsRight) {
+  StateDigests digests;
   const std::set<std::string> three{"a", "b", "c"};
-  EXPECT_FALSE(audits.add("a", audit(7), three));
-  EXPECT_FALSE(audits.add("b", audit(8), three)) << "c may still decide";
-  const auto difference = audits.add("c", audit(7), three);
+  EXPECT_FALSE(digests.add("a", reported(7), three));
+  EXPECT_FALSE(digests.add("b", reported(8), three)) << "c may still decide";
+  const auto difference = digests.add("c", reported(7), three);
   ASSERT_TRUE(difference);
   EXPECT_EQ(difference->round, 15U);
   EXPECT_EQ(difference->fragment, fragment);
   EXPECT_THAT(difference->odd, ElementsAre("b"));
 }
 
-TEST(AuditComparison, AMajorityOfTheViewNeedNotWaitForTheRest) {
-  Audits audits;
+TEST(StateDigestsCompared, AMajorityOfTheViewNeedNotWaitForTheRest) {
+  StateDigests digests;
   const std::set<std::string> five{"a", "b", "c", "d", "e"};
-  EXPECT_FALSE(audits.add("a", audit(7), five));
-  EXPECT_FALSE(audits.add("b", audit(7), five));
-  EXPECT_FALSE(audits.add("c", audit(8), five));
-  EXPECT_THAT(audits.add("d", audit(7), five)->odd, ElementsAre("c"));
-  EXPECT_THAT(audits.add("e", audit(9), five)->odd, ElementsAre("c", "e"))
+  EXPECT_FALSE(digests.add("a", reported(7), five));
+  EXPECT_FALSE(digests.add("b", reported(7), five));
+  EXPECT_FALSE(digests.add("c", reported(8), five));
+  EXPECT_THAT(digests.add("d", reported(7), five)->odd, ElementsAre("c"));
+  EXPECT_THAT(digests.add("e", reported(9), five)->odd, ElementsAre("c", "e"))
       << "the late digest must also count as odd";
 }
 
-TEST(AuditComparison, OfTwoThatDifferNobodyCanTell) {
-  Audits audits;
+TEST(StateDigestsCompared, OfTwoThatDifferNobodyCanTell) {
+  StateDigests digests;
   const std::set<std::string> two{"a", "b"};
-  EXPECT_FALSE(audits.add("a", audit(7), two));
-  const auto difference = audits.add("b", audit(8), two);
+  EXPECT_FALSE(digests.add("a", reported(7), two));
+  const auto difference = digests.add("b", reported(8), two);
   ASSERT_TRUE(difference);
   EXPECT_TRUE(difference->odd.empty());
 }
 
-TEST(AuditComparison, WhatIsNotOfTheViewDoesNotCount) {
-  Audits audits;
-  EXPECT_FALSE(audits.add("a", audit(7), {"a", "b"}));
-  EXPECT_FALSE(audits.add("stranger", audit(8), {"a", "b"}));
-  EXPECT_FALSE(audits.add("b", audit(7), {"a", "b"}));
-  EXPECT_FALSE(audits.add("c", audit(8), {"c"})) << "a and b have left";
-  audits.clear();
-  EXPECT_FALSE(audits.add("b", audit(9), {"a", "b"})) << "the digests are of different views";
+TEST(StateDigestsCompared, WhatIsNotOfTheViewDoesNotCount) {
+  StateDigests digests;
+  EXPECT_FALSE(digests.add("a", reported(7), {"a", "b"}));
+  EXPECT_FALSE(digests.add("stranger", reported(8), {"a", "b"}));
+  EXPECT_FALSE(digests.add("b", reported(7), {"a", "b"}));
+  EXPECT_FALSE(digests.add("c", reported(8), {"c"})) << "a and b have left";
+  digests.clear();
+  EXPECT_FALSE(digests.add("b", reported(9), {"a", "b"})) << "the digests are of different views";
 }
 
-TEST(AuditComparison, OldRoundsAreForgotten) {
-  Audits audits;
+TEST(StateDigestsCompared, OldRoundsAreForgotten) {
+  StateDigests digests;
   const std::set<std::string> two{"a", "b"};
   for (Round round = 15; round < 15 + 16 * 8; round += 16)
-    EXPECT_FALSE(audits.add("a", audit(7, round), two));
-  EXPECT_FALSE(audits.add("b", audit(8, 15), two))
+    EXPECT_FALSE(digests.add("a", reported(7, round), two));
+  EXPECT_FALSE(digests.add("b", reported(8, 15), two))
       << "a digest that comes this late has nothing to be compared with";
-  EXPECT_TRUE(audits.add("b", audit(8, 15 + 16 * 7), two));
+  EXPECT_TRUE(digests.add("b", reported(8, 15 + 16 * 7), two));
 }
 
 // ---- the coordinator ----
 
-Heartbeat beat_with_audit(std::uint64_t digest, ViewNumber view = 1) {
+Heartbeat beat_with_digest(std::uint64_t digest, ViewNumber view = 1) {
   Heartbeat heartbeat{.number = 1, .view = view, .unreachable = {}, .fragments = {}, .health = {}};
-  heartbeat.audits = {audit(digest)};
+  heartbeat.digests = {reported(digest)};
   return heartbeat;
 }
 
-TEST(AuditedRun, TheOddOneTakesTheStateAnewAndTheOthersGoOn) {
+TEST(CheckedRun, TheOddOneTakesTheStateAnewAndTheOthersGoOn) {
   CoordinatorHarness harness(3);
   harness.run_all({"eu-1", "eu-2", "us-1"});
-  harness.receive(1, beat_with_audit(7));
-  harness.receive(2, beat_with_audit(8));
+  harness.receive(1, beat_with_digest(7));
+  harness.receive(2, beat_with_digest(8));
   EXPECT_FALSE(harness.last<Evicted>(2));
-  harness.receive(3, beat_with_audit(7));
+  harness.receive(3, beat_with_digest(7));
   EXPECT_FALSE(harness.ended);
   ASSERT_TRUE(harness.last<Evicted>(2));
   EXPECT_THAT(harness.last<Evicted>(2)->reason,
@@ -138,32 +138,32 @@ TEST(AuditedRun, TheOddOneTakesTheStateAnewAndTheOthersGoOn) {
   EXPECT_EQ(harness.last<NewView>(1)->view.members.size(), 2U);
 }
 
-TEST(AuditedRun, OfTwoThatDifferItEndsAndSaysWhatToDo) {
+TEST(CheckedRun, OfTwoThatDifferItEndsAndSaysWhatToDo) {
   CoordinatorHarness harness(2);
   harness.run_all({"eu-1", "us-1"});
-  harness.receive(1, beat_with_audit(7));
-  harness.receive(2, beat_with_audit(8));
+  harness.receive(1, beat_with_digest(7));
+  harness.receive(2, beat_with_digest(8));
   ASSERT_TRUE(harness.ended);
   EXPECT_EQ(harness.ended->how, Ended::How::diverged);
   EXPECT_THAT(harness.ended->reason, AllOf(HasSubstr("eu-1, us-1 differ after round 15 of fragment 1"),
                                            HasSubstr("resume the run from its last common checkpoint")));
 }
 
-TEST(AuditedRun, ReportsOfAnotherViewAreNotCompared) {
+TEST(CheckedRun, ReportsOfAnotherViewAreNotCompared) {
   CoordinatorHarness harness(2);
   harness.run_all({"eu-1", "us-1"});
-  harness.receive(1, beat_with_audit(7));
-  harness.receive(2, beat_with_audit(8, 0));
+  harness.receive(1, beat_with_digest(7));
+  harness.receive(2, beat_with_digest(8, 0));
   EXPECT_FALSE(harness.ended);
 }
 
-TEST(AuditedRun, AFragmentThatTheRunDoesNotHaveBreaksTheProtocol) {
+TEST(CheckedRun, AFragmentThatTheRunDoesNotHaveBreaksTheProtocol) {
   CoordinatorHarness harness(3);
   harness.run_all({"eu-1", "eu-2", "us-1"});
-  auto heartbeat = beat_with_audit(7);
-  heartbeat.audits.front().fragment = 2;
+  auto heartbeat = beat_with_digest(7);
+  heartbeat.digests.front().fragment = 2;
   harness.receive(1, heartbeat);
-  EXPECT_THAT(harness.refusal(1), HasSubstr("an audit of fragment 2 of 2"));
+  EXPECT_THAT(harness.refusal(1), HasSubstr("a digest of fragment 2 of 2"));
 }
 
 }  // namespace
@@ -174,14 +174,15 @@ TEST(AuditedRun, AFragmentThatTheRunDoesNotHaveBreaksTheProtocol) {
 namespace isthmus::outer_sync {
 namespace {
 
-TEST(AuditedReplicas, AllReportTheSameAndAFlippedBitIsSeen) {
+TEST(CheckedReplicas, AllReportTheSameAndAFlippedBitIsSeen) {
   auto config = config_of(2, 4, 1, 0.5);
   Replicas run(config, layout_of(2), 3, random_step);
   run.train(4 * 20);
-  ASSERT_GE(run.audits(0).size(), 2U) << "each fragment once";
-  EXPECT_EQ(run.audits(1), run.audits(0));
-  EXPECT_EQ(run.audits(2), run.audits(0));
-  for (const auto& audit : run.audits(0)) EXPECT_TRUE(protocol::is_audited(audit.fragment, audit.round));
+  ASSERT_GE(run.digests(0).size(), 2U) << "each fragment once";
+  EXPECT_EQ(run.digests(1), run.digests(0));
+  EXPECT_EQ(run.digests(2), run.digests(0));
+  for (const auto& reported : run.digests(0))
+    EXPECT_TRUE(protocol::is_checked(reported.fragment, reported.round));
 
   const auto snapshot = run.at(1).loop.snapshot(0);
   auto theta = *snapshot.theta;
@@ -189,11 +190,11 @@ TEST(AuditedReplicas, AllReportTheSameAndAFlippedBitIsSeen) {
   auto odd = snapshot;
   odd.theta = std::make_shared<const AlignedVector<float>>(theta);
   run.at(1).loop.install(odd);
-  const auto before = run.audits(0).size();
+  const auto before = run.digests(0).size();
   run.train(4 * 40);
-  ASSERT_GT(run.audits(0).size(), before);
-  EXPECT_EQ(run.audits(2), run.audits(0));
-  EXPECT_NE(run.audits(1), run.audits(0));
+  ASSERT_GT(run.digests(0).size(), before);
+  EXPECT_EQ(run.digests(2), run.digests(0));
+  EXPECT_NE(run.digests(1), run.digests(0));
 }
 
 }  // namespace

@@ -1,0 +1,254 @@
+#include "audit/audit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+#include <utility>
+
+#include "audit/records.h"
+#include "audit/rerun.h"
+#include "audit/verdict.h"
+#include "isthmus/base/error.h"
+#include "isthmus/base/say.h"
+#include "isthmus/trainer/checkpoint.h"
+#include "isthmus/trainer/checkpoint_folder.h"
+#include "participant/replica_folder.h"
+#include "run/output/exit_codes.h"
+#include "run/output/json_output.h"
+#include "run/output/lines.h"
+#include "worker/setup/machine_traits.h"
+#include "worker/training/checkpoints.h"
+
+namespace isthmus::app {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* config_name = "config.yaml";
+
+/// Members with audit records in the run's folder.
+std::vector<std::string> members_in(const fs::path& run) {
+  std::vector<std::string> names;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(run, none)) {
+    if (fs::exists(entry.path() / audit_file)) names.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(names);
+  if (names.empty())
+    data_error(run.string() + ": no member has audit records (MEMBER/" + audit_file +
+               "); expected the folder of a run with run.audit true");
+  return names;
+}
+
+/// A part of a member's training that can be run again.
+struct Task {
+  std::string member;
+  AuditInterval interval;
+};
+
+/// Between checkpoints that are still there; deleted ones lie inside an interval.
+std::vector<Task> tasks_of(const fs::path& run, const std::string& member) {
+  Journal journal;
+  const auto skipped =
+      read_audit_file(run / member / audit_file, [&](const AuditLine& line) { journal.add(line); });
+  if (skipped > 0)
+    say_error(fmt::format("isthmus: {} lines of {} are of another form and skipped", skipped,
+                          (run / member / audit_file).string()));
+  const auto folder = checkpoints_in(run / member);
+  const auto exists = [&](const AuditCheckpoint& checkpoint) {
+    return fs::exists(trainer::checkpoint_file(folder, checkpoint.step, 0));
+  };
+  std::vector<Task> tasks;
+  std::vector<AuditInterval> open;
+  for (const auto& interval : journal.intervals()) {
+    if (!open.empty() && open.back().end != interval.begin) open.clear();
+    if (open.empty() && !exists(interval.begin)) continue;
+    open.push_back(interval);
+    if (!exists(interval.end)) continue;
+    tasks.push_back({member, joined(open)});
+    open.clear();
+  }
+  return tasks;
+}
+
+std::vector<Task> all_tasks(const AuditRequest& request) {
+  const auto members = members_in(request.run);
+  if (!request.member.empty() && std::ranges::find(members, request.member) == members.end())
+    data_error(fmt::format("{}: {} has no audit records ({}/{}); expected one of: {}", request.run.string(),
+                           request.member, request.member, audit_file, fmt::join(members, ", ")));
+  std::vector<Task> tasks;
+  for (const auto& member : members) {
+    if (!request.member.empty() && member != request.member) continue;
+    auto of_member = tasks_of(request.run, member);
+    std::ranges::move(of_member, std::back_inserter(tasks));
+  }
+  if (tasks.empty())
+    data_error(
+        fmt::format("{}: no steps can be run again: that needs two checkpoints of a member after the "
+                    "warm-up; raise run.keep_checkpoints, set run.keep_every, or fetch older ones with "
+                    "`isthmus fetch`",
+                    request.run.string()));
+  return tasks;
+}
+
+/// The intervals in which the member applied this round: its contribution was sent in it or just before.
+std::vector<Task> with_round(std::vector<Task> tasks, const AuditRequest& request) {
+  const AuditApplied wanted{request.fragment, *request.round};
+  std::erase_if(tasks, [&](const Task& task) {
+    return std::ranges::none_of(task.interval.events, [&](const AuditEvent& event) {
+      const auto* applied = std::get_if<AuditApplied>(&event);
+      return applied != nullptr && *applied == wanted;
+    });
+  });
+  if (tasks.empty())
+    data_error(fmt::format("round {} of fragment {} lies between no two checkpoints that are there",
+                           *request.round, request.fragment));
+  return tasks;
+}
+
+/// Intervals drawn at random, until they have this share of all rounds.
+std::vector<Task> sampled(std::vector<Task> tasks, double share, std::uint64_t seed) {
+  std::uint64_t all = 0;
+  for (const auto& task : tasks) all += task.interval.rounds();
+  std::mt19937_64 random(seed);
+  std::ranges::shuffle(tasks, random);
+  std::uint64_t taken = 0;
+  std::size_t count = 0;
+  while (count < tasks.size() &&
+         (count == 0 || static_cast<double>(taken) < share * static_cast<double>(all)))
+    taken += tasks[count++].interval.rounds();
+  tasks.erase(tasks.begin() + static_cast<std::ptrdiff_t>(count), tasks.end());
+  return tasks;
+}
+
+/// Receipts for the rounds of one interval, and for the next rounds, which were sent in it.
+Receipts receipts_for(const fs::path& run, const Task& task) {
+  std::map<std::uint32_t, std::pair<std::uint64_t, std::uint64_t>> rounds;  // by fragment: first, last
+  for (const auto& event : task.interval.events) {
+    const auto* applied = std::get_if<AuditApplied>(&event);
+    if (applied == nullptr) continue;
+    auto& [first, last] = rounds.try_emplace(applied->fragment, applied->round, applied->round).first->second;
+    last = applied->round;
+  }
+  Receipts receipts;
+  for (const auto& member : members_in(run)) {
+    read_audit_file(run / member / audit_file, [&](AuditLine line) {
+      auto* receipt = std::get_if<outer_sync::protocol::Receipt>(&line);
+      if (receipt == nullptr) return;
+      const auto place = rounds.find(receipt->fragment);
+      const bool fits = place == rounds.end() ||
+                        (receipt->round >= place->second.first && receipt->round <= place->second.second + 1);
+      if (fits) receipts.add(member, std::move(*receipt));
+    });
+  }
+  return receipts;
+}
+
+/// A log of a member that is not under audit, if there is one.
+fs::path log_for(const AuditRequest& request, const Experiment& experiment, const std::string& member) {
+  if (!request.log.empty()) return request.log;
+  fs::path own;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(experiment.outer.log, none)) {
+    if (!fs::exists(entry.path() / "log.header")) continue;
+    if (entry.path().filename() != member) return entry.path();
+    own = entry.path();
+  }
+  if (own.empty())
+    data_error(
+        fmt::format("there is no round log in {}; expected one of any member: give its folder with --log",
+                    experiment.outer.log));
+  return own;
+}
+
+/// The config of the member's machine, from its checkpoint; what all must share must be as in the run's
+/// config.
+Experiment experiment_of(const AuditRequest& request, const Task& task, const fs::path& checkpoint) {
+  const auto assigned = request.assignments;
+  const auto saved = trainer::read_checkpoint(checkpoint);
+  const auto& yaml = saved.section(config_section);
+  const std::string_view text(reinterpret_cast<const char*>(yaml.data()), yaml.size());
+  auto experiment = load_experiment(config::Source::from_text(text, checkpoint.string()), assigned,
+                                    std::nullopt, Purpose::training);
+  const auto run_config = request.run / config_name;
+  if (fs::exists(run_config)) {
+    auto of_run = load_experiment(run_config, assigned, std::nullopt, Purpose::inference);
+    const auto expected = shared_items(of_run), found = shared_items(experiment);
+    const auto differs = std::ranges::mismatch(expected, found);
+    if (differs.in1 != expected.end() || differs.in2 != found.end()) {
+      const auto& item = differs.in1 != expected.end() ? *differs.in1 : *differs.in2;
+      throw Error(
+          ErrorKind::divergence,
+          fmt::format("{} trained with another {} than the run's config, which has {}; if the run was "
+                      "resumed with other settings, repeat the audit with --set",
+                      task.member, item.first, item.second));
+    }
+  }
+  const bool sets_threads = std::ranges::any_of(
+      assigned, [](const auto& assignment) { return assignment.starts_with("trainer.threads="); });
+  const auto threads = task.interval.machine.find(threads_trait);
+  if (!sets_threads && threads != task.interval.machine.end())
+    experiment.trainer.threads = std::atoll(threads->second.c_str());
+  return experiment;
+}
+
+AuditVerdict audit(const AuditRequest& request, const Task& task) {
+  AuditVerdict verdict{.member = task.member,
+                       .begin = task.interval.begin.step,
+                       .end = task.interval.end.step,
+                       .machine = task.interval.machine};
+  const auto folder = checkpoints_in(request.run / task.member);
+  const auto begin = trainer::checkpoint_file(folder, verdict.begin, 0);
+  try {
+    const auto experiment = experiment_of(request, task, begin);
+    verdict.log = log_for(request, experiment, task.member);
+    verdict.made = rerun({.experiment = experiment,
+                          .member = task.member,
+                          .interval = task.interval,
+                          .begin = begin,
+                          .end = trainer::checkpoint_file(folder, verdict.end, 0),
+                          .log = verdict.log,
+                          .build = request.build,
+                          .program = request.program},
+                         receipts_for(request.run, task));
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::config) throw;
+    verdict.problem = error;
+  }
+  return verdict;
+}
+
+}  // namespace
+
+int run_audit(const AuditRequest& request) {
+  JsonOutput json(request.json);
+  auto tasks = all_tasks(request);
+  const auto seed = request.seed.value_or(std::random_device()());
+  if (request.round) {
+    tasks = with_round(std::move(tasks), request);
+  } else {
+    const auto count = tasks.size();
+    tasks = sampled(std::move(tasks), request.sample, seed);
+    fmt::print("{}", in_lines(fmt::format("{} of {} intervals between checkpoints, drawn with --seed {}",
+                                          tasks.size(), count, seed),
+                              2));
+  }
+  auto findings = nlohmann::ordered_json::array();
+  int status = 0;
+  for (const auto& task : tasks) {
+    const auto verdict = audit(request, task);
+    fmt::print("{}", text_of(verdict));
+    findings.push_back(json_of(verdict));
+    status = std::max(status, status_of(verdict));
+  }
+  json.print({{"seed", seed}, {"intervals", findings}});
+  return status;
+}
+
+}  // namespace isthmus::app

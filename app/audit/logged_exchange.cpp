@@ -1,0 +1,143 @@
+#include "audit/logged_exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "isthmus/base/error.h"
+#include "isthmus/outer_sync/engine/sketch.h"
+
+namespace isthmus::app {
+
+using outer_sync::ChunkId;
+using outer_sync::FragmentId;
+using outer_sync::protocol::Receipt;
+using outer_sync::protocol::Received;
+using outer_sync::protocol::SharedBytes;
+using outer_sync::protocol::Sketch;
+
+LoggedExchange::LoggedExchange(Parts parts)
+    : parts_(std::move(parts)),
+      reducer_(parts_.layout, parts_.codecs),
+      settings_(std::make_shared<const outer_sync::protocol::Settings>(parts_.settings)) {}
+
+void LoggedExchange::contribute(ChunkId chunk, std::uint64_t round, SharedBytes bytes, std::uint64_t weight,
+                                const SampleSet&) {
+  auto made = reducer_.received(chunk, round, *bytes);
+  made.weight = weight;
+  const std::lock_guard lock(mutex_);
+  made_[{round, chunk}] = {std::move(made), step_};
+}
+
+bool LoggedExchange::read_to(FragmentId fragment, std::uint64_t round) {
+  auto& log = parts_.log.at(fragment);
+  while (log.state().round < round) {
+    if (!log.next()) return false;
+  }
+  return true;
+}
+
+const Receipts::Found& LoggedExchange::receipt_of(ChunkId chunk, std::uint64_t round,
+                                                  const SharedBytes& result) const {
+  const auto* found = parts_.receipts.find(chunk, round, hash_of(*result));
+  if (found != nullptr) return *found;
+  data_error(fmt::format(
+      "no member has a receipt for chunk {} of round {}; expected the audit.jsonl of its owner in "
+      "the run's folder: copy it there from the owner's machine",
+      chunk, round));
+}
+
+const Received* LoggedExchange::own_in(const Receipt& receipt) const {
+  const auto own = std::ranges::find(receipt.contributions, parts_.member, &Received::member);
+  return own == receipt.contributions.end() ? nullptr : &*own;
+}
+
+/// Without the result while the member did not have it either.
+outer_sync::Awaited LoggedExchange::wait(FragmentId fragment, std::uint64_t round, bool) {
+  if (expected_.empty() || expected_.front() != AuditApplied{fragment, round}) {
+    if (must_have_all_) refuse_round(fragment, round);
+    return {};
+  }
+  if (!read_to(fragment, round))
+    data_error(
+        fmt::format("the round log ends before round {} of fragment {}; expected all rounds up to the "
+                    "checkpoint: give a longer log with --log",
+                    round, fragment));
+  outer_sync::RoundResult result{.chunks = parts_.log[fragment].results(), .included = {}};
+  const auto first = parts_.layout.chunks_of(fragment).first;
+  for (std::size_t i = 0; i < result.chunks.size(); ++i) {
+    const auto* own = own_in(receipt_of(first + static_cast<ChunkId>(i), round, result.chunks[i]).receipt);
+    result.included.push_back(own != nullptr && own->kept);
+    result.rejected.push_back(own != nullptr && !own->kept);
+  }
+  return {.result = std::move(result)};
+}
+
+void LoggedExchange::applied(FragmentId fragment, std::uint64_t round, const Digest& chain,
+                             std::vector<SampleRange>) {
+  if (expected_.empty() || expected_.front() != AuditApplied{fragment, round}) refuse_round(fragment, round);
+  expected_.pop_front();
+  if (!read_to(fragment, round) || parts_.log[fragment].state().chain != chain)
+    throw Error(
+        ErrorKind::divergence,
+        fmt::format("round {} of fragment {} in the checkpoint of {} is not that of the round log: it "
+                    "belongs to another history, or was changed",
+                    round, fragment, parts_.member));
+  compare(fragment, round);
+}
+
+void LoggedExchange::compare(FragmentId fragment, std::uint64_t round) {
+  const auto results = parts_.log[fragment].results();
+  const auto chunks = parts_.layout.chunks_of(fragment);
+  AuditedRound out{.fragment = fragment, .round = round};
+  std::vector<Sketch> made, received;
+  const std::lock_guard lock(mutex_);
+  for (auto k = chunks.first; k < chunks.last; ++k) {
+    const auto place = made_.find({round, k});
+    if (place == made_.end()) continue;  // sent before the checkpoint
+    const auto own_made = std::move(place->second);
+    made_.erase(place);
+    const auto& found = receipt_of(k, round, results[k - chunks.first]);
+    const auto* own = own_in(found.receipt);
+    if (own == nullptr) continue;  // late for this chunk
+    ++out.chunks;
+    out.sent_at = own_made.sent_at;
+    out.weight = own_made.made.weight;
+    if (own->bytes == own_made.made.bytes) {
+      ++out.equal;
+    } else if (std::ranges::find(out.owners, found.owner) == out.owners.end()) {
+      out.owners.push_back(found.owner);
+    }
+    out.weight_received = own->weight;
+    made.push_back(own_made.made.sketch);
+    received.push_back(own->sketch);
+  }
+  if (out.chunks == 0) return;
+  out.distance = outer_sync::relative_distance(received, made);
+  compared_.push_back(std::move(out));
+}
+
+void LoggedExchange::compare_the_rest() {
+  std::map<FragmentId, std::uint64_t> rounds;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [place, made] : made_) rounds[parts_.layout.fragment_of(place.second)] = place.first;
+  }
+  for (const auto& [fragment, round] : rounds) {
+    if (read_to(fragment, round)) compare(fragment, round);
+  }
+}
+
+void LoggedExchange::refuse_round(FragmentId fragment, std::uint64_t round) const {
+  data_error(
+      fmt::format("the journal of {} does not fit: its steps lead to round {} of fragment {}, which it "
+                  "did not apply at that time",
+                  parts_.member, round, fragment));
+}
+
+void LoggedExchange::give_up(const std::string& reason) {
+  data_error(parts_.member + "'s interval cannot be audited: " + reason);
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,142 @@
+#include "audit/records.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "isthmus/base/error.h"
+
+namespace isthmus::app {
+
+using outer_sync::protocol::Receipt;
+
+class Journal::Impl {
+ public:
+  void operator()(const AuditStart& line) {
+    machine_ = line.machine;
+    speeds_.reset();
+    if (line.state == AuditStart::State::checkpoint) return go_back_to(line.step);
+    parts_.clear();  // a new run, or the state of others: what came before does not lead to it
+  }
+  void operator()(const AuditTrained& line) { add(line); }
+  void operator()(const AuditApplied& line) { add(line); }
+  void operator()(const AuditSpeeds& line) {
+    speeds_ = line;
+    add(line);
+  }
+  void operator()(const AuditSnapshot& line) {
+    parts_.push_back({.step = line.step, .machine = machine_, .speeds = speeds_, .events = {}});
+  }
+  void operator()(const AuditCheckpoint& line) {
+    const auto part = std::ranges::find(parts_, line.step, &Part::step);
+    if (part == parts_.end()) return;
+    part->checkpoint = line;
+    if (part == parts_.begin()) return;
+    collect(part);
+  }
+  void operator()(const Receipt&) {}
+
+  [[nodiscard]] const std::vector<AuditInterval>& intervals() const { return intervals_; }
+
+ private:
+  /// From a snapshot to the next one.
+  struct Part {
+    std::uint64_t step = 0;
+    MachineTraits machine;
+    std::optional<AuditSpeeds> speeds;
+    std::vector<AuditEvent> events;
+    std::optional<AuditCheckpoint> checkpoint = {};
+  };
+
+  void add(AuditEvent event) {
+    if (!parts_.empty()) parts_.back().events.push_back(std::move(event));
+  }
+
+  /// The process has begun again from this checkpoint: what was done after it is void.
+  void go_back_to(std::uint64_t step) {
+    const auto part = std::ranges::find(parts_, step, &Part::step);
+    if (part == parts_.end()) return parts_.clear();
+    parts_.erase(part + 1, parts_.end());
+    part->events.clear();
+    part->speeds.reset();
+    part->machine = machine_;
+    std::erase_if(intervals_, [&](const AuditInterval& interval) { return interval.end.step > step; });
+  }
+
+  /// The interval that ends here. Snapshots that came to no checkpoint lie between.
+  void collect(std::vector<Part>::iterator end) {
+    auto begin = end;
+    do {
+      --begin;
+    } while (!begin->checkpoint && begin != parts_.begin());
+    if (!begin->checkpoint) return;
+    AuditInterval interval{.begin = *begin->checkpoint,
+                           .end = *end->checkpoint,
+                           .speeds = begin->speeds,
+                           .machine = begin->machine};
+    for (auto part = begin; part != end; ++part)
+      std::ranges::copy(part->events, std::back_inserter(interval.events));
+    intervals_.push_back(std::move(interval));
+  }
+
+  std::vector<Part> parts_;
+  std::vector<AuditInterval> intervals_;
+  MachineTraits machine_;
+  std::optional<AuditSpeeds> speeds_;
+};
+
+Journal::Journal() : impl_(std::make_unique<Impl>()) {}
+Journal::~Journal() = default;
+Journal::Journal(Journal&&) noexcept = default;
+Journal& Journal::operator=(Journal&&) noexcept = default;
+void Journal::add(const AuditLine& line) { std::visit(*impl_, line); }
+const std::vector<AuditInterval>& Journal::intervals() const { return impl_->intervals(); }
+
+std::uint64_t AuditInterval::rounds() const {
+  return static_cast<std::uint64_t>(std::ranges::count_if(
+      events, [](const auto& event) { return std::holds_alternative<AuditApplied>(event); }));
+}
+
+AuditInterval joined(std::span<const AuditInterval> intervals) {
+  auto out = intervals.front();
+  for (const auto& next : intervals.subspan(1)) {
+    out.events.push_back(next.speeds.value_or(AuditSpeeds()));  // a process that began there knew none
+    std::ranges::copy(next.events, std::back_inserter(out.events));
+    out.end = next.end;
+    if (next.machine != out.machine) out.machine.clear();
+  }
+  return out;
+}
+
+std::uint64_t read_audit_file(const std::filesystem::path& file, const std::function<void(AuditLine)>& take) {
+  std::ifstream in(file);
+  if (!in) data_error("cannot read " + file.string() + "; expected the audit records of a member");
+  std::uint64_t skipped = 0;
+  for (std::string text; std::getline(in, text);) {
+    if (text.empty()) continue;
+    if (auto line = audit_line(text)) {
+      take(std::move(*line));
+    } else {
+      ++skipped;
+    }
+  }
+  return skipped;
+}
+
+void Receipts::add(const std::string& owner, Receipt receipt) {
+  const std::pair place{receipt.round, receipt.chunk};
+  by_place_[place].push_back({owner, std::move(receipt)});
+}
+
+const Receipts::Found* Receipts::find(outer_sync::ChunkId chunk, std::uint64_t round,
+                                      const Digest& result) const {
+  const auto place = by_place_.find({round, chunk});
+  if (place == by_place_.end()) return nullptr;
+  const auto& all = place->second;
+  const auto at =
+      std::ranges::find_if(all, [&](const Found& found) { return found.receipt.result == result; });
+  return at == all.end() ? nullptr : &*at;
+}
+
+}  // namespace isthmus::app

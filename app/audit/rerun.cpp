@@ -1,0 +1,275 @@
+#include "audit/rerun.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "isthmus/base/aligned.h"
+#include "isthmus/base/error.h"
+#include "isthmus/base/progress.h"
+#include "isthmus/data/loader.h"
+#include "isthmus/outer_sync/config/codec_plan.h"
+#include "isthmus/outer_sync/engine/outer_loop.h"
+#include "isthmus/trainer/checkpoint.h"
+#include "isthmus/trainer/outer_state.h"
+#include "isthmus/trainer/replica.h"
+#include "run/output/terminal.h"
+#include "worker/setup/machine_traits.h"
+#include "worker/setup/model_setup.h"
+#include "worker/setup/ranks.h"
+#include "worker/training/checkpoints.h"
+#include "worker/training/inner_rate.h"
+
+namespace isthmus::app {
+
+namespace {
+
+namespace fs = std::filesystem;
+using outer_sync::FragmentId;
+using outer_sync::OuterLoop;
+
+/// The sequences that the member trained on, in its order.
+class JournalSamples final : public data::SampleSource {
+ public:
+  explicit JournalSamples(const std::vector<AuditEvent>& events) {
+    for (const auto& event : events) {
+      if (const auto* trained = std::get_if<AuditTrained>(&event))
+        ranges_.insert(ranges_.end(), trained->samples.begin(), trained->samples.end());
+    }
+  }
+  [[nodiscard]] SampleRange next(std::uint64_t most) override {
+    if (at_ == ranges_.size()) return beyond_.next(most);  // the loader reads ahead
+    auto& range = ranges_[at_];
+    const SampleRange taken{range.track, range.begin, std::min(range.end, range.begin + most)};
+    range.begin = taken.end;
+    if (range.begin == range.end) ++at_;
+    return taken;
+  }
+
+ private:
+  std::vector<SampleRange> ranges_;
+  std::size_t at_ = 0;
+  data::OneTrack beyond_;
+};
+
+/// Throws unless the file is the checkpoint that the member has reported.
+void check_reported(const fs::path& file, const AuditCheckpoint& reported) {
+  for (const auto& [name, digest] : reported.sections) {
+    if (trainer::section_digest(file, name) == digest) continue;
+    throw Error(
+        ErrorKind::divergence,
+        fmt::format(
+            "{}: section {} differs from the digest that was reported when it was written: the file was "
+            "changed or replaced",
+            file.string(), name));
+  }
+}
+
+class Rerunner {
+ public:
+  Rerunner(const RerunRequest& request, const Receipts& receipts)
+      : request_(request),
+        config_(request_.experiment),
+        setup_(config_),
+        ranks_(start_ranks(config_, setup_,
+                           {.experiment = config_,
+                            .name = request_.member,
+                            .build = request_.build,
+                            .program = request_.program},
+                           request_.begin.parent_path())),
+        replica_(make_replica(config_, setup_, ranks_.get())),
+        exchange_(
+            {.member = request_.member,
+             .layout = setup_.table.layout(),
+             .codecs = outer_sync::codec_plan(config_.outer, static_cast<std::uint64_t>(config_.run.seed)),
+             .receipts = receipts,
+             .log = log_,
+             .settings = checkpoint_settings(trainer::read_checkpoint(request_.end))}),
+        outer_(config_.outer, setup_.table.layout(), trainer::make_outer_state(*replica_, config_.outer),
+               exchange_, trace_, noise_seed(config_, request_.member)),
+        samples_(request_.interval.events) {
+    outer_.share_moments(*replica_);
+  }
+
+  Rerun run() {
+    restore();
+    open_log();
+    out_.machine = machine_traits(config_, setup_.hardware, request_.build);
+    loader_.emplace(setup_.corpus, loader_options(config_), samples_, *setup_.hardware.memory, trace_);
+    outer_.end_at(last_step());
+    const auto& events = request_.interval.events;
+    if (const auto& speeds = request_.interval.speeds) outer_.set_speeds(speeds->own, speeds->reference);
+    expect_until_next(events.begin());
+    make_agreed_steps();
+    for (auto at = events.begin(); at != events.end(); ++at) {
+      if (std::holds_alternative<AuditApplied>(*at)) continue;
+      expect_until_next(at + 1);
+      if (const auto* speeds = std::get_if<AuditSpeeds>(&*at)) {
+        outer_.set_speeds(speeds->own, speeds->reference);
+      } else {
+        make_step(std::get<AuditTrained>(*at), step_after(at));
+      }
+      make_agreed_steps();
+    }
+    end();
+    return std::move(out_);
+  }
+
+ private:
+  using Events = std::vector<AuditEvent>::const_iterator;
+
+  [[nodiscard]] std::uint64_t last_step() const {
+    const auto& run = config_.run;
+    return static_cast<std::uint64_t>(run.stop_after > 0 ? std::min(run.steps, run.stop_after) : run.steps);
+  }
+
+  void restore() {
+    check_reported(request_.begin, request_.interval.begin);
+    check_reported(request_.end, request_.interval.end);
+    const auto checkpoint = trainer::load_replica(request_.begin, *replica_);
+    outer_.restore(checkpoint.section(trainer::agreed_section), checkpoint.section(outer_section),
+                   checkpoint_settings(checkpoint));
+    ramp_steps_ = from_bytes<LoopState>(checkpoint.section(loop_section)).ramp_steps;
+  }
+
+  /// The agreed state of the checkpoint must be that of the log: from any other state, a member could have
+  /// computed anything.
+  void open_log() {
+    const auto& layout = setup_.table.layout();
+    const auto& log = reader_.emplace(request_.log);
+    if (log.header().model != setup_.table.fingerprint())
+      data_error(request_.log.string() + ": the log of another model; expected one of this run");
+    std::vector<outer_sync::protocol::Round> rounds;
+    for (const auto& fragment : outer_.fragments()) rounds.push_back(fragment.round);
+    static_cast<void>(log.layout_from(rounds));
+    theta_.assign(layout.buffer_size(), 0.0F);
+    const auto global = outer_.global_parameters();
+    log_.reserve(rounds.size());
+    for (FragmentId p = 0; p < rounds.size(); ++p) {
+      const auto& range = layout.fragment(p);
+      log_.push_back(log.open(layout, p, rounds[p], std::span(theta_).subspan(range.begin, range.size)));
+      auto& fragment = log_.back();
+      while (fragment.state().round < rounds[p]) {
+        if (!fragment.next())
+          data_error(
+              fmt::format("{}: it ends before round {} of fragment {}; expected all rounds up to the "
+                          "checkpoints under audit",
+                          request_.log.string(), rounds[p], p));
+      }
+      const bool same_history = fragment.state() == outer_.fragments()[p];
+      if (!same_history || !std::ranges::equal(fragment.theta(), global.subspan(range.begin, range.size)))
+        throw Error(ErrorKind::divergence,
+                    fmt::format("{}: its global parameters of fragment {} are not those of round {} in {}",
+                                request_.begin.string(), p, rounds[p], request_.log.string()));
+    }
+  }
+
+  /// The rounds that the member applied before its next event of another kind.
+  void expect_until_next(Events at) {
+    if (exchange_.left() > 0) refuse_journal(outer_.step());
+    std::deque<AuditApplied> rounds;
+    const auto end = request_.interval.events.end();
+    for (; at != end && std::holds_alternative<AuditApplied>(*at); ++at)
+      rounds.push_back(std::get<AuditApplied>(*at));
+    exchange_.expect(std::move(rounds));
+  }
+
+  /// The agreed step at the next inner step.
+  [[nodiscard]] std::uint64_t step_after(Events at) const {
+    const auto end = request_.interval.events.end();
+    const auto next = std::find_if(
+        at + 1, end, [](const auto& event) { return std::holds_alternative<AuditTrained>(event); });
+    return next == end ? request_.interval.end.step : std::get<AuditTrained>(*next).step;
+  }
+
+  void make_step(const AuditTrained& trained, std::uint64_t next_step) {
+    if (outer_.step() != trained.step) refuse_journal(trained.step);
+    const auto& batch = loader_->next();
+    if (!std::ranges::equal(batch.samples, trained.samples))
+      data_error(
+          fmt::format("at step {} {} trained on other numbers of sequences than inner.batch {}; expected "
+                      "the batch of its machine: give it with --set",
+                      trained.step, request_.member, config_.inner.batch));
+    // It left its step for that of the others, after an absence.
+    const bool leapt = !config_.outer.paced_by_time() && next_step > trained.step + 1;
+    exchange_.at_step(trained.step + 1, leapt ? next_step - 1 : 0);
+    replica_->forward_backward(batch);
+    static_cast<void>(replica_->inner_step(inner_rate(config_, trained.step + 1, ramp_steps_)));
+    ++ramp_steps_;
+    ++out_.steps;
+    const auto sequences = static_cast<std::uint64_t>(batch.sequences());
+    outer_.after_step(sequences * static_cast<std::uint64_t>(batch.seq_len), batch.samples);
+    progress_.update(format_bar(
+        static_cast<double>(outer_.step() - request_.interval.begin.step) /
+            static_cast<double>(request_.interval.end.step - request_.interval.begin.step),
+        fmt::format("{}: step {} of {}", request_.member, outer_.step(), request_.interval.end.step)));
+  }
+
+  void make_agreed_steps() {
+    while (outer_.next_step()) {
+    }
+    // Results that came while the agreed step stood still.
+    for (auto left = exchange_.left(); left > 0; left = exchange_.left()) {
+      static_cast<void>(outer_.complete_step());
+      if (exchange_.left() == left) break;
+    }
+  }
+
+  void end() {
+    if (outer_.step() != request_.interval.end.step) refuse_journal(request_.interval.end.step);
+    if (outer_.step() == static_cast<std::uint64_t>(config_.run.steps)) {  // no replica trained on from here
+      exchange_.must_have_all();
+      outer_.finish();
+    }
+    exchange_.compare_the_rest();
+    progress_.finish();
+    out_.rounds = exchange_.compared();
+    const auto state = replica_->state();
+    const std::pair<const char*, const std::vector<float>&> sections[] = {
+        {trainer::parameters_section, state.parameters},
+        {trainer::first_moment_section, state.first_moment},
+        {trainer::second_moment_section, state.second_moment}};
+    for (const auto& [name, values] : sections) {
+      const auto reported = request_.interval.end.sections.find(name);
+      const bool same = reported != request_.interval.end.sections.end() &&
+                        reported->second == hash_of(std::as_bytes(std::span(values)));
+      if (!same) out_.sections.emplace_back(name);
+    }
+  }
+
+  [[noreturn]] void refuse_journal(std::uint64_t step) const {
+    data_error(
+        fmt::format("the journal of {} does not fit its steps: it was at agreed step {}, and its journal "
+                    "leads to {}",
+                    request_.member, step, outer_.step()));
+  }
+
+  const RerunRequest& request_;
+  Experiment config_;
+  ModelSetup setup_;
+  std::unique_ptr<RankProcesses> ranks_;  ///< null for one rank
+  std::unique_ptr<trainer::Replica> replica_;
+  Trace trace_;  ///< without a file
+  std::optional<outer_sync::log::LogReader> reader_;
+  AlignedVector<float> theta_;
+  std::vector<outer_sync::log::LoggedFragment> log_;
+  LoggedExchange exchange_;
+  OuterLoop outer_;
+  JournalSamples samples_;
+  std::optional<data::Loader> loader_;
+  std::uint64_t ramp_steps_ = 0;
+  Progress progress_{stderr, is_terminal(stderr)};
+  Rerun out_;
+};
+
+}  // namespace
+
+Rerun rerun(const RerunRequest& request, const Receipts& receipts) {
+  return Rerunner(request, receipts).run();
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,39 @@
+#pragma once
+// Runs a member's inner steps again between two of its checkpoints, on this machine, with the results of a
+// round log. Used by `isthmus audit`, on one thread.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "audit/logged_exchange.h"
+#include "audit/records.h"
+#include "run/experiment/experiment.h"
+
+namespace isthmus::app {
+
+struct RerunRequest {
+  Experiment experiment;  ///< of the member's machine
+  std::string member;
+  AuditInterval interval;
+  std::filesystem::path begin, end;  ///< files of its checkpoints
+  std::filesystem::path log;         ///< folder of a round log of the run
+  std::string build;                 ///< of this binary
+  std::vector<std::string> program;  ///< command that starts it, for ranks
+};
+
+struct Rerun {
+  std::uint64_t steps = 0;           ///< inner steps
+  std::vector<AuditedRound> rounds;  ///< in the order in which they were applied
+  /// Sections of the last checkpoint with other bytes than computed here.
+  std::vector<std::string> sections;
+  MachineTraits machine;  ///< of this machine
+};
+
+/// Throws Error(data) if files are missing or do not fit each other, so that nothing can be said; and
+/// Error(divergence) if a checkpoint is not as the member has reported it, or its agreed state is not that of
+/// the log.
+[[nodiscard]] Rerun rerun(const RerunRequest& request, const Receipts& receipts);
+
+}  // namespace isthmus::app

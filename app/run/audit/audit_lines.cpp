@@ -1,0 +1,179 @@
+#include "run/audit/audit_lines.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <stdexcept>
+
+namespace isthmus::app {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using outer_sync::protocol::Receipt;
+using outer_sync::protocol::Received;
+using outer_sync::protocol::Sketch;
+
+constexpr std::array states = {"initial", "checkpoint", "others"};
+
+[[noreturn]] void refuse_line(const char* what) { throw std::invalid_argument(what); }
+
+std::uint8_t hex_digit(char digit) {
+  if (digit >= '0' && digit <= '9') return static_cast<std::uint8_t>(digit - '0');
+  if (digit >= 'a' && digit <= 'f') return static_cast<std::uint8_t>(digit - 'a' + 10);
+  refuse_line("not a hexadecimal digit");
+}
+
+void from_hex(const std::string& text, std::span<std::uint8_t> out) {
+  if (text.size() != 2 * out.size()) refuse_line("not as many digits as expected");
+  for (std::size_t i = 0; i < out.size(); ++i)
+    out[i] = static_cast<std::uint8_t>((hex_digit(text[2 * i]) << 4U) | hex_digit(text[2 * i + 1]));
+}
+
+Digest digest_from(const Json& text) {
+  Digest digest;
+  from_hex(text.get<std::string>(), digest.bytes);
+  return digest;
+}
+
+using SketchBytes = std::array<std::uint8_t, sizeof(Sketch)>;
+
+std::string hex_of(const Sketch& sketch) {
+  constexpr auto digits = "0123456789abcdef";
+  std::string out;
+  for (const auto byte : std::bit_cast<SketchBytes>(sketch)) {
+    out += digits[byte >> 4U];
+    out += digits[byte & 15U];
+  }
+  return out;
+}
+
+Sketch sketch_from(const Json& text) {
+  SketchBytes bytes{};
+  from_hex(text.get<std::string>(), bytes);
+  return std::bit_cast<Sketch>(bytes);
+}
+
+// ---- one object each ----
+
+Json json_of_line(const AuditStart& line) {
+  return {{"start", states.at(static_cast<std::size_t>(line.state))},
+          {"version", audit_version},
+          {"step", line.step},
+          {"time", line.time},
+          {"machine", line.machine}};
+}
+
+Json json_of_line(const AuditTrained& line) {
+  auto ranges = Json::array();
+  for (const auto& range : line.samples) ranges.push_back({range.track, range.begin, range.end});
+  return {{"trained", ranges}, {"step", line.step}};
+}
+
+Json json_of_line(const AuditApplied& line) { return {{"applied", line.round}, {"fragment", line.fragment}}; }
+Json json_of_line(const AuditSpeeds& line) { return {{"speeds", {line.own, line.reference}}}; }
+Json json_of_line(const AuditSnapshot& line) { return {{"snapshot", line.step}}; }
+
+Json json_of_line(const AuditCheckpoint& line) {
+  auto sections = Json::object();
+  for (const auto& [name, digest] : line.sections) sections[name] = digest.hex();
+  return {{"checkpoint", line.step}, {"sections", sections}};
+}
+
+Json json_of_line(const Receipt& line) {
+  auto contributions = Json::array();
+  for (const auto& received : line.contributions) {
+    contributions.push_back({{"member", received.member},
+                             {"weight", received.weight},
+                             {"kept", received.kept},
+                             {"bytes", received.bytes.hex()},
+                             {"sketch", hex_of(received.sketch)}});
+  }
+  return {{"received", line.round},
+          {"fragment", line.fragment},
+          {"chunk", line.chunk},
+          {"result", line.result.hex()},
+          {"contributions", contributions}};
+}
+
+// ---- and back ----
+
+AuditStart start_from(const Json& json) {
+  if (json.at("version") != audit_version) refuse_line("another version");
+  const auto state = std::ranges::find(states, json.at("start").get<std::string>());
+  if (state == states.end()) refuse_line("unknown kind of start");
+  return {.state = static_cast<AuditStart::State>(state - states.begin()),
+          .step = json.at("step"),
+          .time = json.at("time"),
+          .machine = json.at("machine")};
+}
+
+AuditTrained trained_from(const Json& json) {
+  AuditTrained line{.step = json.at("step")};
+  for (const auto& range : json.at("trained")) {
+    line.samples.push_back({range.at(0), range.at(1), range.at(2)});
+    if (!line.samples.back().sound()) refuse_line("not a range of samples");
+  }
+  return line;
+}
+
+AuditSpeeds speeds_from(const Json& json) {
+  const auto& speeds = json.at("speeds");
+  return {.own = speeds.at(0), .reference = speeds.at(1)};
+}
+
+AuditCheckpoint checkpoint_from(const Json& json) {
+  AuditCheckpoint line{.step = json.at("checkpoint")};
+  for (const auto& [name, digest] : json.at("sections").items()) line.sections[name] = digest_from(digest);
+  return line;
+}
+
+Receipt receipt_from(const Json& json) {
+  Receipt line{.fragment = json.at("fragment"),
+               .round = json.at("received"),
+               .chunk = json.at("chunk"),
+               .result = digest_from(json.at("result")),
+               .contributions = {}};
+  for (const auto& received : json.at("contributions")) {
+    line.contributions.push_back({.member = received.at("member"),
+                                  .weight = received.at("weight"),
+                                  .kept = received.at("kept"),
+                                  .bytes = digest_from(received.at("bytes")),
+                                  .sketch = sketch_from(received.at("sketch"))});
+  }
+  return line;
+}
+
+AuditLine line_from(const Json& json) {
+  if (json.contains("start")) return start_from(json);
+  if (json.contains("trained")) return trained_from(json);
+  if (json.contains("applied"))
+    return AuditApplied{.fragment = json.at("fragment"), .round = json.at("applied")};
+  if (json.contains("speeds")) return speeds_from(json);
+  if (json.contains("snapshot")) return AuditSnapshot{json.at("snapshot")};
+  if (json.contains("checkpoint")) return checkpoint_from(json);
+  return receipt_from(json);
+}
+
+}  // namespace
+
+std::string audit_text(const AuditLine& line) {
+  const auto json = std::visit([](const auto& of_kind) { return json_of_line(of_kind); }, line);
+  // Names come from other machines: invalid UTF-8 must not end a run.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::optional<AuditLine> audit_line(const std::string& text) {
+  const auto json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  try {
+    return line_from(json);
+  } catch (const std::exception&) {  // of nlohmann-json, or refuse's
+    return std::nullopt;
+  }
+}
+
+}  // namespace isthmus::app

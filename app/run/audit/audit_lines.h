@@ -1,0 +1,72 @@
+#pragma once
+// audit.jsonl: what a member did and received, for `isthmus audit` (docs/how-to/audit.md). One JSON object a
+// line. A trainer writes its own doings in their order: a start, then inner steps, rounds applied and
+// snapshots for checkpoints. Owners write receipts.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "isthmus/base/hash.h"
+#include "isthmus/base/samples.h"
+#include "isthmus/outer_sync/core/layout.h"
+#include "isthmus/outer_sync/protocol/receipts.h"
+
+namespace isthmus::app {
+
+inline constexpr int audit_version = 1;
+inline constexpr const char* audit_file = "audit.jsonl";
+
+/// By name: everything that decides whether two machines compute the same bits.
+using MachineTraits = std::map<std::string, std::string>;
+
+/// A process begins to train from the state at this agreed step.
+struct AuditStart {
+  enum class State { initial, checkpoint, others };  ///< where the state came from
+  State state = State::initial;
+  std::uint64_t step = 0;
+  std::int64_t time = 0;  ///< milliseconds since 1970
+  MachineTraits machine = {};
+  friend bool operator==(const AuditStart&, const AuditStart&) = default;
+};
+/// An inner step, made while the agreed step was `step`.
+struct AuditTrained {
+  std::uint64_t step = 0;
+  std::vector<SampleRange> samples = {};
+  friend bool operator==(const AuditTrained&, const AuditTrained&) = default;
+};
+struct AuditApplied {
+  outer_sync::FragmentId fragment = 0;
+  std::uint64_t round = 0;
+  friend bool operator==(const AuditApplied&, const AuditApplied&) = default;
+};
+/// With outer.pace time: the speeds given to the outer loop after an inner step, in inner steps per second.
+struct AuditSpeeds {
+  double own = 0, reference = 0;
+  friend bool operator==(const AuditSpeeds&, const AuditSpeeds&) = default;
+};
+/// The state at this agreed step was copied for a checkpoint.
+struct AuditSnapshot {
+  std::uint64_t step = 0;
+  friend bool operator==(const AuditSnapshot&, const AuditSnapshot&) = default;
+};
+/// The checkpoint is on disk. Its sections cannot be exchanged later, because the coordinator has their
+/// digests.
+struct AuditCheckpoint {
+  std::uint64_t step = 0;
+  std::map<std::string, Digest> sections = {};
+  friend bool operator==(const AuditCheckpoint&, const AuditCheckpoint&) = default;
+};
+
+using AuditLine = std::variant<AuditStart, AuditTrained, AuditApplied, AuditSpeeds, AuditSnapshot,
+                               AuditCheckpoint, outer_sync::protocol::Receipt>;
+
+/// Without a line break.
+[[nodiscard]] std::string audit_text(const AuditLine& line);
+/// nullopt for anything that `audit_text` does not write: files come from other members.
+[[nodiscard]] std::optional<AuditLine> audit_line(const std::string& text);
+
+}  // namespace isthmus::app

@@ -1,0 +1,20 @@
+#include "run/audit/audit_writer.h"
+
+#include <utility>
+
+namespace isthmus::app {
+
+AuditWriter::AuditWriter(const std::filesystem::path& folder, std::shared_ptr<outer_sync::RecordQueue> copies,
+                         const std::function<void(const std::string&)>& say)
+    : file_(folder / audit_file, say), copies_(std::move(copies)) {
+  if (file_.size() > 0) file_.append("\n");  // a killed process may have left half a line
+}
+
+void AuditWriter::write(const AuditLine& line) {
+  auto text = audit_text(line);
+  const std::lock_guard lock(mutex_);
+  file_.append(text + '\n');
+  if (copies_) copies_->add(outer_sync::protocol::RecordKind::audit, std::move(text));
+}
+
+}  // namespace isthmus::app

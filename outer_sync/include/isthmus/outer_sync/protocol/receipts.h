@@ -1,0 +1,45 @@
+#pragma once
+// Receipts: what the owner of a chunk received from each member in a round. An audit runs a member's steps
+// again and compares its contributions with them (docs/how-to/audit.md).
+// The codec thread of the owner makes them, in runs with run.audit.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "isthmus/base/hash.h"
+#include "isthmus/outer_sync/core/layout.h"
+#include "isthmus/outer_sync/protocol/messages/members.h"
+
+namespace isthmus::outer_sync::protocol {
+
+/// Sums over a contribution's decoded values (engine/sketch.h).
+inline constexpr std::size_t sketch_size = 32;
+using Sketch = std::array<float, sketch_size>;
+
+/// One member's contribution to one chunk.
+struct Received {
+  std::string member;
+  std::uint64_t weight = 0;  ///< its tokens
+  bool kept = true;          ///< false: rejected for its norm (outer.reject)
+  Digest bytes;              ///< SHA-256 of the encoded chunk
+  Sketch sketch{};
+  friend bool operator==(const Received&, const Received&) = default;
+};
+
+struct Receipt {
+  FragmentId fragment = 0;
+  Round round = 0;
+  ChunkId chunk = 0;
+  Digest result;                        ///< SHA-256 of the result that the owner made of them
+  std::vector<Received> contributions;  ///< in member order
+  friend bool operator==(const Receipt&, const Receipt&) = default;
+};
+
+/// Called on the owner's codec thread; must not throw.
+using TakeReceipt = std::function<void(const Receipt&)>;
+
+}  // namespace isthmus::outer_sync::protocol
