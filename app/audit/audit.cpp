@@ -15,6 +15,7 @@
 #include "audit/verdict.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/say.h"
+#include "isthmus/outer_sync/log/log_header.h"
 #include "isthmus/trainer/checkpoint.h"
 #include "isthmus/trainer/checkpoint_folder.h"
 #include "participant/replica_folder.h"
@@ -32,61 +33,81 @@ namespace fs = std::filesystem;
 
 constexpr const char* config_name = "config.yaml";
 
-/// Members with audit records in the run's folder.
-std::vector<std::string> members_in(const fs::path& run) {
-  std::vector<std::string> names;
+/// Folders of members with audit records; a restarted worker may have several.
+std::vector<fs::path> folders_in(const fs::path& run) {
+  std::vector<fs::path> folders;
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(run, none)) {
-    if (fs::exists(entry.path() / audit_file)) names.push_back(entry.path().filename().string());
+    if (fs::exists(entry.path() / audit_file)) folders.push_back(entry.path());
   }
-  std::ranges::sort(names);
-  if (names.empty())
+  std::ranges::sort(folders);
+  if (folders.empty())
     data_error(run.string() + ": no member has audit records (MEMBER/" + audit_file +
                "); expected the folder of a run with run.audit true");
-  return names;
+  return folders;
 }
 
 /// A part of a member's training that can be run again.
 struct Task {
-  std::string member;
+  fs::path folder;  ///< of its checkpoints
   AuditInterval interval;
 };
 
+/// The config in a checkpoint: that of the member's machine.
+Experiment config_in(const fs::path& checkpoint, const std::vector<std::string>& assignments) {
+  const auto saved = trainer::read_checkpoint(checkpoint);
+  const auto& yaml = saved.section(config_section);
+  const std::string_view text(reinterpret_cast<const char*>(yaml.data()), yaml.size());
+  return load_experiment(config::Source::from_text(text, checkpoint.string()), assignments, std::nullopt,
+                         Purpose::training);
+}
+
 /// Between checkpoints that are still there; deleted ones lie inside an interval.
-std::vector<Task> tasks_of(const fs::path& run, const std::string& member) {
+std::vector<Task> tasks_of(const fs::path& member_folder, const std::vector<std::string>& assignments) {
   Journal journal;
   const auto skipped =
-      read_audit_file(run / member / audit_file, [&](const AuditLine& line) { journal.add(line); });
+      read_audit_file(member_folder / audit_file, [&](const AuditLine& line) { journal.add(line); });
   if (skipped > 0)
     say_error(fmt::format("isthmus: {} lines of {} are of another form and skipped", skipped,
-                          (run / member / audit_file).string()));
-  const auto folder = checkpoints_in(run / member);
+                          (member_folder / audit_file).string()));
+  const auto folder = checkpoints_in(member_folder);
   const auto exists = [&](const AuditCheckpoint& checkpoint) {
     return fs::exists(trainer::checkpoint_file(folder, checkpoint.step, 0));
   };
   std::vector<Task> tasks;
   std::vector<AuditInterval> open;
+  std::optional<std::uint64_t> warmup;  // steps; their rounds are in no log
   for (const auto& interval : journal.intervals()) {
     if (!open.empty() && open.back().end != interval.begin) open.clear();
-    if (open.empty() && !exists(interval.begin)) continue;
+    if (open.empty()) {
+      if (!exists(interval.begin)) continue;
+      if (!warmup) {
+        const auto file = trainer::checkpoint_file(folder, interval.begin.step, 0);
+        warmup = static_cast<std::uint64_t>(config_in(file, assignments).outer.warmup_steps);
+      }
+      if (interval.begin.step < *warmup) continue;
+    }
     open.push_back(interval);
     if (!exists(interval.end)) continue;
-    tasks.push_back({member, joined(open)});
+    tasks.push_back({folder, joined(open)});
     open.clear();
   }
   return tasks;
 }
 
 std::vector<Task> all_tasks(const AuditRequest& request) {
-  const auto members = members_in(request.run);
-  if (!request.member.empty() && std::ranges::find(members, request.member) == members.end())
-    data_error(fmt::format("{}: {} has no audit records ({}/{}); expected one of: {}", request.run.string(),
-                           request.member, request.member, audit_file, fmt::join(members, ", ")));
   std::vector<Task> tasks;
-  for (const auto& member : members) {
-    if (!request.member.empty() && member != request.member) continue;
-    auto of_member = tasks_of(request.run, member);
-    std::ranges::move(of_member, std::back_inserter(tasks));
+  for (const auto& folder : folders_in(request.run)) {
+    auto of_folder = tasks_of(folder, request.assignments);
+    std::ranges::move(of_folder, std::back_inserter(tasks));
+  }
+  if (!request.member.empty()) {
+    std::set<std::string> others;
+    for (const auto& task : tasks) others.insert(task.interval.member);
+    std::erase_if(tasks, [&](const Task& task) { return task.interval.member != request.member; });
+    if (tasks.empty() && !others.empty())
+      data_error(fmt::format("{}: no steps of {} can be run again; expected one of: {}", request.run.string(),
+                             request.member, fmt::join(others, ", ")));
   }
   if (tasks.empty())
     data_error(
@@ -97,13 +118,14 @@ std::vector<Task> all_tasks(const AuditRequest& request) {
   return tasks;
 }
 
-/// The intervals in which the member applied this round: its contribution was sent in it or just before.
+/// The intervals in which a member may have sent its contribution to this round: after it had applied the
+/// round before, and before it applied this one.
 std::vector<Task> with_round(std::vector<Task> tasks, const AuditRequest& request) {
-  const AuditApplied wanted{request.fragment, *request.round};
   std::erase_if(tasks, [&](const Task& task) {
     return std::ranges::none_of(task.interval.events, [&](const AuditEvent& event) {
       const auto* applied = std::get_if<AuditApplied>(&event);
-      return applied != nullptr && *applied == wanted;
+      return applied != nullptr && applied->fragment == request.fragment &&
+             (applied->round == *request.round || applied->round + 1 == *request.round);
     });
   });
   if (tasks.empty())
@@ -137,45 +159,42 @@ Receipts receipts_for(const fs::path& run, const Task& task) {
     last = applied->round;
   }
   Receipts receipts;
-  for (const auto& member : members_in(run)) {
-    read_audit_file(run / member / audit_file, [&](AuditLine line) {
+  for (const auto& folder : folders_in(run)) {
+    read_audit_file(folder / audit_file, [&](AuditLine line) {
       auto* receipt = std::get_if<outer_sync::protocol::Receipt>(&line);
       if (receipt == nullptr) return;
       const auto place = rounds.find(receipt->fragment);
       const bool fits = place == rounds.end() ||
                         (receipt->round >= place->second.first && receipt->round <= place->second.second + 1);
-      if (fits) receipts.add(member, std::move(*receipt));
+      if (fits) receipts.add(folder.filename().string(), std::move(*receipt));
     });
   }
   return receipts;
 }
 
-/// A log of a member that is not under audit, if there is one.
-fs::path log_for(const AuditRequest& request, const Experiment& experiment, const std::string& member) {
-  if (!request.log.empty()) return request.log;
-  fs::path own;
+/// Logs of members that are not under audit come first.
+std::vector<fs::path> logs_for(const AuditRequest& request, const Experiment& experiment,
+                               const std::string& member) {
+  if (!request.log.empty()) return {request.log};
+  std::vector<fs::path> logs;
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(experiment.outer.log, none)) {
-    if (!fs::exists(entry.path() / "log.header")) continue;
-    if (entry.path().filename() != member) return entry.path();
-    own = entry.path();
+    if (fs::exists(entry.path() / outer_sync::log::header_name)) logs.push_back(entry.path());
   }
-  if (own.empty())
+  std::ranges::sort(logs);
+  std::ranges::stable_partition(logs, [&](const auto& log) { return log.filename() != member; });
+  if (logs.empty())
     data_error(
         fmt::format("there is no round log in {}; expected one of any member: give its folder with --log",
                     experiment.outer.log));
-  return own;
+  return logs;
 }
 
 /// The config of the member's machine, from its checkpoint; what all must share must be as in the run's
 /// config.
 Experiment experiment_of(const AuditRequest& request, const Task& task, const fs::path& checkpoint) {
-  const auto assigned = request.assignments;
-  const auto saved = trainer::read_checkpoint(checkpoint);
-  const auto& yaml = saved.section(config_section);
-  const std::string_view text(reinterpret_cast<const char*>(yaml.data()), yaml.size());
-  auto experiment = load_experiment(config::Source::from_text(text, checkpoint.string()), assigned,
-                                    std::nullopt, Purpose::training);
+  const auto& assigned = request.assignments;
+  auto experiment = config_in(checkpoint, assigned);
   const auto run_config = request.run / config_name;
   if (fs::exists(run_config)) {
     auto of_run = load_experiment(run_config, assigned, std::nullopt, Purpose::inference);
@@ -187,7 +206,7 @@ Experiment experiment_of(const AuditRequest& request, const Task& task, const fs
           ErrorKind::divergence,
           fmt::format("{} trained with another {} than the run's config, which has {}; if the run was "
                       "resumed with other settings, repeat the audit with --set",
-                      task.member, item.first, item.second));
+                      task.interval.member, item.first, item.second));
     }
   }
   const bool sets_threads = std::ranges::any_of(
@@ -199,21 +218,20 @@ Experiment experiment_of(const AuditRequest& request, const Task& task, const fs
 }
 
 AuditVerdict audit(const AuditRequest& request, const Task& task) {
-  AuditVerdict verdict{.member = task.member,
+  AuditVerdict verdict{.member = task.interval.member,
                        .begin = task.interval.begin.step,
                        .end = task.interval.end.step,
                        .machine = task.interval.machine};
-  const auto folder = checkpoints_in(request.run / task.member);
+  const auto& folder = task.folder;
   const auto begin = trainer::checkpoint_file(folder, verdict.begin, 0);
   try {
     const auto experiment = experiment_of(request, task, begin);
-    verdict.log = log_for(request, experiment, task.member);
     verdict.made = rerun({.experiment = experiment,
-                          .member = task.member,
+                          .member = task.interval.member,
                           .interval = task.interval,
                           .begin = begin,
                           .end = trainer::checkpoint_file(folder, verdict.end, 0),
-                          .log = verdict.log,
+                          .logs = logs_for(request, experiment, task.interval.member),
                           .build = request.build,
                           .program = request.program},
                          receipts_for(request.run, task));

@@ -55,7 +55,7 @@ const Received* LoggedExchange::own_in(const Receipt& receipt) const {
 
 /// Without the result while the member did not have it either.
 outer_sync::Awaited LoggedExchange::wait(FragmentId fragment, std::uint64_t round, bool) {
-  if (expected_.empty() || expected_.front() != AuditApplied{fragment, round}) {
+  if (!is_next(fragment, round)) {
     if (must_have_all_) refuse_round(fragment, round);
     return {};
   }
@@ -76,13 +76,11 @@ outer_sync::Awaited LoggedExchange::wait(FragmentId fragment, std::uint64_t roun
 
 void LoggedExchange::applied(FragmentId fragment, std::uint64_t round, const Digest& chain,
                              std::vector<SampleRange>) {
-  if (expected_.empty() || expected_.front() != AuditApplied{fragment, round}) refuse_round(fragment, round);
+  if (!is_next(fragment, round)) refuse_round(fragment, round);
   expected_.pop_front();
   if (!read_to(fragment, round) || parts_.log[fragment].state().chain != chain)
-    throw Error(
-        ErrorKind::divergence,
-        fmt::format("round {} of fragment {} in the checkpoint of {} is not that of the round log: it "
-                    "belongs to another history, or was changed",
+    data_error(
+        fmt::format("round {} of fragment {} at {} is not that of the round log: its history is another one",
                     round, fragment, parts_.member));
   compare(fragment, round);
 }
@@ -127,6 +125,10 @@ void LoggedExchange::compare_the_rest() {
   for (const auto& [fragment, round] : rounds) {
     if (read_to(fragment, round)) compare(fragment, round);
   }
+}
+
+bool LoggedExchange::is_next(FragmentId fragment, std::uint64_t round) const {
+  return !expected_.empty() && expected_.front().fragment == fragment && expected_.front().round == round;
 }
 
 void LoggedExchange::refuse_round(FragmentId fragment, std::uint64_t round) const {

@@ -14,6 +14,7 @@ using outer_sync::protocol::Receipt;
 class Journal::Impl {
  public:
   void operator()(const AuditStart& line) {
+    member_ = line.member;
     machine_ = line.machine;
     speeds_.reset();
     if (line.state == AuditStart::State::checkpoint) return go_back_to(line.step);
@@ -71,7 +72,8 @@ class Journal::Impl {
       --begin;
     } while (!begin->checkpoint && begin != parts_.begin());
     if (!begin->checkpoint) return;
-    AuditInterval interval{.begin = *begin->checkpoint,
+    AuditInterval interval{.member = member_,
+                           .begin = *begin->checkpoint,
                            .end = *end->checkpoint,
                            .speeds = begin->speeds,
                            .machine = begin->machine};
@@ -82,6 +84,7 @@ class Journal::Impl {
 
   std::vector<Part> parts_;
   std::vector<AuditInterval> intervals_;
+  std::string member_;
   MachineTraits machine_;
   std::optional<AuditSpeeds> speeds_;
 };

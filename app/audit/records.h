@@ -23,6 +23,7 @@ using AuditEvent = std::variant<AuditTrained, AuditApplied, AuditSpeeds>;
 
 /// A member's doings between two of its checkpoints, without a gap.
 struct AuditInterval {
+  std::string member;
   AuditCheckpoint begin, end;
   std::vector<AuditEvent> events = {};
   std::optional<AuditSpeeds> speeds = {};  ///< in force at the beginning

@@ -69,6 +69,27 @@ void check_reported(const fs::path& file, const AuditCheckpoint& reported) {
   }
 }
 
+/// An inner step and what followed it; the first one only has what followed the snapshot.
+struct Step {
+  const AuditTrained* trained = nullptr;
+  const AuditSpeeds* speeds = nullptr;
+  std::deque<AuditApplied> in_step, between;  ///< rounds applied before and after the step was counted
+};
+
+std::vector<Step> steps_of(const std::vector<AuditEvent>& events) {
+  std::vector<Step> steps(1);
+  for (const auto& event : events) {
+    if (const auto* trained = std::get_if<AuditTrained>(&event)) {
+      steps.emplace_back().trained = trained;
+    } else if (const auto* applied = std::get_if<AuditApplied>(&event)) {
+      (applied->between_steps ? steps.back().between : steps.back().in_step).push_back(*applied);
+    } else {
+      steps.back().speeds = &std::get<AuditSpeeds>(event);
+    }
+  }
+  return steps;
+}
+
 class Rerunner {
  public:
   Rerunner(const RerunRequest& request, const Receipts& receipts)
@@ -103,16 +124,13 @@ class Rerunner {
     outer_.end_at(last_step());
     const auto& events = request_.interval.events;
     if (const auto& speeds = request_.interval.speeds) outer_.set_speeds(speeds->own, speeds->reference);
-    expect_until_next(events.begin());
-    make_agreed_steps();
-    for (auto at = events.begin(); at != events.end(); ++at) {
-      if (std::holds_alternative<AuditApplied>(*at)) continue;
-      expect_until_next(at + 1);
-      if (const auto* speeds = std::get_if<AuditSpeeds>(&*at)) {
-        outer_.set_speeds(speeds->own, speeds->reference);
-      } else {
-        make_step(std::get<AuditTrained>(*at), step_after(at));
+    for (const auto& step : steps_of(events)) {
+      if (step.trained != nullptr) {
+        expect(step.in_step);
+        make_step(*step.trained);
       }
+      if (step.speeds != nullptr) outer_.set_speeds(step.speeds->own, step.speeds->reference);
+      expect(step.between);
       make_agreed_steps();
     }
     end();
@@ -120,8 +138,6 @@ class Rerunner {
   }
 
  private:
-  using Events = std::vector<AuditEvent>::const_iterator;
-
   [[nodiscard]] std::uint64_t last_step() const {
     const auto& run = config_.run;
     return static_cast<std::uint64_t>(run.stop_after > 0 ? std::min(run.steps, run.stop_after) : run.steps);
@@ -140,12 +156,10 @@ class Rerunner {
   /// computed anything.
   void open_log() {
     const auto& layout = setup_.table.layout();
-    const auto& log = reader_.emplace(request_.log);
-    if (log.header().model != setup_.table.fingerprint())
-      data_error(request_.log.string() + ": the log of another model; expected one of this run");
     std::vector<outer_sync::protocol::Round> rounds;
     for (const auto& fragment : outer_.fragments()) rounds.push_back(fragment.round);
-    static_cast<void>(log.layout_from(rounds));
+    choose_log(rounds);
+    const auto& log = *reader_;
     theta_.assign(layout.buffer_size(), 0.0F);
     const auto global = outer_.global_parameters();
     log_.reserve(rounds.size());
@@ -158,35 +172,54 @@ class Rerunner {
           data_error(
               fmt::format("{}: it ends before round {} of fragment {}; expected all rounds up to the "
                           "checkpoints under audit",
-                          request_.log.string(), rounds[p], p));
+                          out_.log.string(), rounds[p], p));
       }
-      const bool same_history = fragment.state() == outer_.fragments()[p];
-      if (!same_history || !std::ranges::equal(fragment.theta(), global.subspan(range.begin, range.size)))
+      if (fragment.state() != outer_.fragments()[p])
+        data_error(
+            fmt::format("round {} of fragment {} in {} is not that of {}: the run has abandoned its history",
+                        rounds[p], p, request_.begin.string(), out_.log.string()));
+      if (!std::ranges::equal(fragment.theta(), global.subspan(range.begin, range.size)))
         throw Error(ErrorKind::divergence,
                     fmt::format("{}: its global parameters of fragment {} are not those of round {} in {}",
-                                request_.begin.string(), p, rounds[p], request_.log.string()));
+                                request_.begin.string(), p, rounds[p], out_.log.string()));
     }
   }
 
-  /// The rounds that the member applied before its next event of another kind.
-  void expect_until_next(Events at) {
+  /// Only a log with all rounds that the member applied will do.
+  void check_end(const outer_sync::log::LogReader& log) const {
+    for (const auto& event : request_.interval.events) {
+      const auto* applied = std::get_if<AuditApplied>(&event);
+      if (applied == nullptr || applied->round <= log.last_round(applied->fragment)) continue;
+      data_error(fmt::format("the log in {} ends before round {} of fragment {}, which {} applied",
+                             out_.log.string(), applied->round, applied->fragment, request_.member));
+    }
+  }
+
+  /// A log of a member that joined late begins late, and one of a member that was lost ends early.
+  void choose_log(const std::vector<outer_sync::protocol::Round>& from) {
+    std::optional<Error> problem;
+    for (const auto& folder : request_.logs) {
+      try {
+        out_.log = folder;
+        const auto& log = reader_.emplace(folder);
+        if (log.header().model != setup_.table.fingerprint())
+          data_error(folder.string() + ": the log of another model; expected one of this run");
+        static_cast<void>(log.layout_from(from));
+        check_end(log);
+        return;
+      } catch (const Error& error) {
+        if (!problem) problem = error;
+      }
+    }
+    throw *problem;
+  }
+
+  void expect(const std::deque<AuditApplied>& rounds) {
     if (exchange_.left() > 0) refuse_journal(outer_.step());
-    std::deque<AuditApplied> rounds;
-    const auto end = request_.interval.events.end();
-    for (; at != end && std::holds_alternative<AuditApplied>(*at); ++at)
-      rounds.push_back(std::get<AuditApplied>(*at));
-    exchange_.expect(std::move(rounds));
+    exchange_.expect(rounds);
   }
 
-  /// The agreed step at the next inner step.
-  [[nodiscard]] std::uint64_t step_after(Events at) const {
-    const auto end = request_.interval.events.end();
-    const auto next = std::find_if(
-        at + 1, end, [](const auto& event) { return std::holds_alternative<AuditTrained>(event); });
-    return next == end ? request_.interval.end.step : std::get<AuditTrained>(*next).step;
-  }
-
-  void make_step(const AuditTrained& trained, std::uint64_t next_step) {
+  void make_step(const AuditTrained& trained) {
     if (outer_.step() != trained.step) refuse_journal(trained.step);
     const auto& batch = loader_->next();
     if (!std::ranges::equal(batch.samples, trained.samples))
@@ -194,9 +227,7 @@ class Rerunner {
           fmt::format("at step {} {} trained on other numbers of sequences than inner.batch {}; expected "
                       "the batch of its machine: give it with --set",
                       trained.step, request_.member, config_.inner.batch));
-    // It left its step for that of the others, after an absence.
-    const bool leapt = !config_.outer.paced_by_time() && next_step > trained.step + 1;
-    exchange_.at_step(trained.step + 1, leapt ? next_step - 1 : 0);
+    exchange_.at_step(trained.step + 1, trained.others);
     replica_->forward_backward(batch);
     static_cast<void>(replica_->inner_step(inner_rate(config_, trained.step + 1, ramp_steps_)));
     ++ramp_steps_;
@@ -225,6 +256,7 @@ class Rerunner {
       exchange_.must_have_all();
       outer_.finish();
     }
+    check_history();
     exchange_.compare_the_rest();
     progress_.finish();
     out_.rounds = exchange_.compared();
@@ -239,6 +271,14 @@ class Rerunner {
                         reported->second == hash_of(std::as_bytes(std::span(values)));
       if (!same) out_.sections.emplace_back(name);
     }
+  }
+
+  /// A member that was lost may have applied a last round whose result never reached the others.
+  void check_history() const {
+    const auto end = trainer::read_checkpoint(request_.end);
+    if (outer_sync::saved_fragments(end.section(trainer::agreed_section)) == outer_.fragments()) return;
+    data_error(fmt::format("the rounds in {} are not those of {}: the run has abandoned its history",
+                           request_.end.string(), out_.log.string()));
   }
 
   [[noreturn]] void refuse_journal(std::uint64_t step) const {

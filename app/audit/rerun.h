@@ -18,7 +18,8 @@ struct RerunRequest {
   std::string member;
   AuditInterval interval;
   std::filesystem::path begin, end;  ///< files of its checkpoints
-  std::filesystem::path log;         ///< folder of a round log of the run
+  std::vector<std::filesystem::path>
+      logs;                          ///< folders of round logs; the first that begins early enough is read
   std::string build;                 ///< of this binary
   std::vector<std::string> program;  ///< command that starts it, for ranks
 };
@@ -28,7 +29,8 @@ struct Rerun {
   std::vector<AuditedRound> rounds;  ///< in the order in which they were applied
   /// Sections of the last checkpoint with other bytes than computed here.
   std::vector<std::string> sections;
-  MachineTraits machine;  ///< of this machine
+  MachineTraits machine;      ///< of this machine
+  std::filesystem::path log;  ///< that was read
 };
 
 /// Throws Error(data) if files are missing or do not fit each other, so that nothing can be said; and

@@ -112,7 +112,7 @@ nlohmann::ordered_json json_of(const AuditVerdict& verdict) {
           {"status", status_of(verdict)},
           {"problem", verdict.problem ? verdict.problem->what() : ""},
           {"like_machine", verdict.is_like_machine()},
-          {"log", verdict.log.string()},
+          {"log", verdict.made.log.string()},
           {"steps", verdict.made.steps},
           {"rounds", rounds},
           {"sections", verdict.made.sections}};

@@ -108,7 +108,7 @@ class Worker final : public TrainingHooks {
                               setup_.table.fingerprint()));
     if (audit_) {
       outer.observe_applied([this](outer_sync::FragmentId fragment, std::uint64_t round) {
-        audit_->write(AuditApplied{fragment, round});
+        audit_->write(AuditApplied{fragment, round, !in_step_});
       });
     }
     if (config_.run.record_outer_gradients > 0) {
@@ -168,6 +168,7 @@ class Worker final : public TrainingHooks {
     using State = Participant::State;
     const auto now = participant.state();
     const auto before = std::exchange(newest_state_, now);
+    in_step_ = false;
     if (now == State::training) return training_.begin();
     training_.end();
     // After an eviction there is no ledger that belongs to the state here.
@@ -176,12 +177,18 @@ class Worker final : public TrainingHooks {
 
   InnerStep train_step() override {
     auto step = training_.step();
-    if (audit_)
-      audit_->write(AuditTrained{participant_.outer().step(), {step.samples.begin(), step.samples.end()}});
+    in_step_ = true;
+    if (audit_) {
+      const auto own = participant_.outer().step(), others = node_.agreed_step();
+      audit_->write(AuditTrained{.step = own,
+                                 .samples = {step.samples.begin(), step.samples.end()},
+                                 .others = others > own ? others : 0});
+    }
     return step;
   }
   void stepped(const Participant&, const StepRecord& record) override {
     training_.count_step();
+    in_step_ = false;
     if (audit_ && config_.outer.paced_by_time())
       audit_->write(AuditSpeeds{record.own_speed, record.reference_speed});
   }
@@ -228,7 +235,8 @@ class Worker final : public TrainingHooks {
 
   void write_start(AuditStart::State state) {
     if (!audit_) return;
-    audit_->write(AuditStart{.state = state,
+    audit_->write(AuditStart{.member = request_.name,
+                             .state = state,
                              .step = participant_.outer().step(),
                              .time = std::chrono::duration_cast<std::chrono::milliseconds>(
                                          std::chrono::system_clock::now().time_since_epoch())
@@ -322,6 +330,7 @@ class Worker final : public TrainingHooks {
   Evaluations evaluations_;
   Participant::State newest_state_ = Participant::State::joining;
   Clock::time_point ledger_kept_;     ///< when it was last written
+  bool in_step_ = false;              ///< an inner step was made, and the outer loop has not counted it yet
   bool saved_ = true;                 ///< the last checkpoint is on disk
   std::unique_ptr<RankWatch> watch_;  ///< last: its thread uses the members above
 };

@@ -137,6 +137,10 @@ AlignedVector<float> saved_global_parameters(std::span<const std::byte> agreed,
   return global;
 }
 
+std::vector<protocol::FragmentState> saved_fragments(std::span<const std::byte> agreed) {
+  return saved_state<AgreedState>(agreed).fragments;
+}
+
 // ---- joining and leaving members ----
 
 FragmentSnapshot OuterLoop::snapshot(FragmentId p, bool with_moments) {

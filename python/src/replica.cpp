@@ -28,6 +28,9 @@ app::Experiment checked(app::Experiment experiment, const std::string& name) {
         ErrorKind::config,
         "outer.method is data_parallel, which PyTorch itself provides (DistributedDataParallel); expected "
         "another method");
+  if (experiment.run.audit)
+    throw Error(ErrorKind::config,
+                "run.audit is true; expected false: only steps of `isthmus worker` can be run again");
   app::take_replica_name(name, experiment);
   return experiment;
 }

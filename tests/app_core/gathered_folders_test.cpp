@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <vector>
@@ -20,10 +22,12 @@ namespace {
 using outer_sync::protocol::Gathered;
 using outer_sync::protocol::RecordKind;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
+using ::testing::SizeIs;
 
 constexpr std::uint64_t limit = 100'000;
 
@@ -197,6 +201,30 @@ TEST_F(GatheredFoldersTest, CurvesCountInTheLimit) {
   }
   EXPECT_LE(size(), limit);
   EXPECT_GT(size(), limit / 2);
+}
+
+TEST_F(GatheredFoldersTest, RecordsForAuditsHaveAFileAndALimitOfTheirOwn) {
+  const auto records = [&] {
+    std::ifstream in(folder_ / "eu-1/audit.jsonl");
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(in, line);) lines.push_back(line);
+    return lines;
+  };
+  {
+    auto folders = this->folders();
+    EXPECT_TRUE(folders.keep(
+        {"eu-1", 1, 0, {{RecordKind::audit, R"({"snapshot":1})"}, {RecordKind::metrics, R"({"step":1})"}}}));
+    EXPECT_THAT(records(), ElementsAre(R"({"snapshot":1})"));
+  }
+  auto folders = this->folders(false);
+  EXPECT_TRUE(folders.keep(
+      {"eu-1", 1, 0, {{RecordKind::audit, R"({"snapshot":1})"}, {RecordKind::audit, R"({"snapshot":2})"}}}));
+  EXPECT_THAT(records(), SizeIs(2)) << "its member sent the first line again to the next coordinator";
+  EXPECT_TRUE(keep(folders, RecordKind::audit, std::string(500, 'x'), 20'000));
+  EXPECT_LE(std::filesystem::file_size(folder_ / "eu-1/audit.jsonl"), limit);
+  EXPECT_THAT(said_, Contains(HasSubstr("no more audit records of eu-1 are gathered")));
+  EXPECT_TRUE(keep(folders, RecordKind::metrics, R"({"step":7,"loss":1})", 10))
+      << "they do not take the room of metrics";
 }
 
 TEST_F(GatheredFoldersTest, LinesThatAreNoFiguresMakeNoCurve) {

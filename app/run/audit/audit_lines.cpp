@@ -62,6 +62,7 @@ Sketch sketch_from(const Json& text) {
 Json json_of_line(const AuditStart& line) {
   return {{"start", states.at(static_cast<std::size_t>(line.state))},
           {"version", audit_version},
+          {"member", line.member},
           {"step", line.step},
           {"time", line.time},
           {"machine", line.machine}};
@@ -70,10 +71,14 @@ Json json_of_line(const AuditStart& line) {
 Json json_of_line(const AuditTrained& line) {
   auto ranges = Json::array();
   for (const auto& range : line.samples) ranges.push_back({range.track, range.begin, range.end});
-  return {{"trained", ranges}, {"step", line.step}};
+  Json json{{"trained", ranges}, {"step", line.step}};
+  if (line.others > 0) json["others"] = line.others;
+  return json;
 }
 
-Json json_of_line(const AuditApplied& line) { return {{"applied", line.round}, {"fragment", line.fragment}}; }
+Json json_of_line(const AuditApplied& line) {
+  return {{"applied", line.round}, {"fragment", line.fragment}, {"between_steps", line.between_steps}};
+}
 Json json_of_line(const AuditSpeeds& line) { return {{"speeds", {line.own, line.reference}}}; }
 Json json_of_line(const AuditSnapshot& line) { return {{"snapshot", line.step}}; }
 
@@ -105,14 +110,15 @@ AuditStart start_from(const Json& json) {
   if (json.at("version") != audit_version) refuse_line("another version");
   const auto state = std::ranges::find(states, json.at("start").get<std::string>());
   if (state == states.end()) refuse_line("unknown kind of start");
-  return {.state = static_cast<AuditStart::State>(state - states.begin()),
+  return {.member = json.at("member"),
+          .state = static_cast<AuditStart::State>(state - states.begin()),
           .step = json.at("step"),
           .time = json.at("time"),
           .machine = json.at("machine")};
 }
 
 AuditTrained trained_from(const Json& json) {
-  AuditTrained line{.step = json.at("step")};
+  AuditTrained line{.step = json.at("step"), .others = json.value("others", std::uint64_t{0})};
   for (const auto& range : json.at("trained")) {
     line.samples.push_back({range.at(0), range.at(1), range.at(2)});
     if (!line.samples.back().sound()) refuse_line("not a range of samples");
@@ -151,7 +157,9 @@ AuditLine line_from(const Json& json) {
   if (json.contains("start")) return start_from(json);
   if (json.contains("trained")) return trained_from(json);
   if (json.contains("applied"))
-    return AuditApplied{.fragment = json.at("fragment"), .round = json.at("applied")};
+    return AuditApplied{.fragment = json.at("fragment"),
+                        .round = json.at("applied"),
+                        .between_steps = json.at("between_steps")};
   if (json.contains("speeds")) return speeds_from(json);
   if (json.contains("snapshot")) return AuditSnapshot{json.at("snapshot")};
   if (json.contains("checkpoint")) return checkpoint_from(json);

@@ -26,6 +26,7 @@ using MachineTraits = std::map<std::string, std::string>;
 /// A process begins to train from the state at this agreed step.
 struct AuditStart {
   enum class State { initial, checkpoint, others };  ///< where the state came from
+  std::string member = {};
   State state = State::initial;
   std::uint64_t step = 0;
   std::int64_t time = 0;  ///< milliseconds since 1970
@@ -36,11 +37,14 @@ struct AuditStart {
 struct AuditTrained {
   std::uint64_t step = 0;
   std::vector<SampleRange> samples = {};
+  std::uint64_t others = 0;  ///< after an absence: the others' agreed step, at which it continues
   friend bool operator==(const AuditTrained&, const AuditTrained&) = default;
 };
 struct AuditApplied {
   outer_sync::FragmentId fragment = 0;
   std::uint64_t round = 0;
+  /// After the inner step was counted: its result was not there in time.
+  bool between_steps = false;
   friend bool operator==(const AuditApplied&, const AuditApplied&) = default;
 };
 /// With outer.pace time: the speeds given to the outer loop after an inner step, in inner steps per second.

@@ -187,7 +187,8 @@ void NetworkRun::reduce(const std::string& name, ReducerResult& result) {
   try {
     Trace trace;
     MemberNode node(network(SIZE_MAX), static_cast<std::uint64_t>(options_.layout.chunk_elements()), codecs(),
-                    options_.closing, trace, {.lossless = options_.outer.lossless_stage()});
+                    options_.closing, trace,
+                    {.lossless = options_.outer.lossless_stage(), .take_receipt = take_receipt});
     {
       const std::lock_guard lock(mutex_);
       result.node = &node;
@@ -268,7 +269,9 @@ void NetworkRun::work(std::size_t m, WorkerResult& result) {
   try {
     Trace trace;
     MemberNode node(network(m), options_.layout, codecs(), options_.closing, trace,
-                    {.lossless = options_.outer.lossless_stage(), .moments = options_.moments});
+                    {.lossless = options_.outer.lossless_stage(),
+                     .moments = options_.moments,
+                     .take_receipt = take_receipt});
     try {
       take_part(m, node, result);
     } catch (const Error& error) {

@@ -253,4 +253,7 @@ class OuterLoop {
 [[nodiscard]] AlignedVector<float> saved_global_parameters(std::span<const std::byte> agreed,
                                                            const FragmentLayout& layout);
 
+/// Reads the rounds and chain hashes, by fragment, in the same way.
+[[nodiscard]] std::vector<protocol::FragmentState> saved_fragments(std::span<const std::byte> agreed);
+
 }  // namespace isthmus::outer_sync

@@ -65,6 +65,8 @@ class LogReader {
   /// Allocates nothing on the header's word: every element in it is backed by bytes of a file. Throws
   /// Error(data) if a fragment has no file that begins at or before its round `from`.
   [[nodiscard]] FragmentLayout layout_from(std::span<const protocol::Round> from) const;
+  /// The last complete round of a fragment's newest file; 0 without a file. By the file's size alone.
+  [[nodiscard]] protocol::Round last_round(FragmentId fragment) const;
   /// The fragment from its newest snapshot at or before round `from`. The arguments must outlive it. Throws
   /// as LoggedFragment does, and as `layout_from`.
   [[nodiscard]] LoggedFragment open(const FragmentLayout& layout, FragmentId fragment, protocol::Round from,

@@ -1,0 +1,126 @@
+// A member's records in order: which steps between checkpoints can be run again.
+
+#include <gmock/gmock.h>
+
+#include "audit/records.h"
+#include "isthmus/base/error.h"
+#include "temporary_folder.h"
+
+namespace isthmus::app {
+namespace {
+
+using State = AuditStart::State;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+AuditCheckpoint checkpoint(std::uint64_t step) { return {.step = step, .sections = {{"agreed", Digest{}}}}; }
+
+/// Ten steps with a round, a snapshot, and its checkpoint.
+void train(Journal& journal, std::uint64_t from, bool with_checkpoint = true) {
+  for (auto step = from; step < from + 10; ++step)
+    journal.add(AuditTrained{.step = step, .samples = {{0, step, step + 1}}});
+  journal.add(AuditApplied{.fragment = 0, .round = from / 10 + 1});
+  journal.add(AuditSnapshot{from + 10});
+  if (with_checkpoint) journal.add(checkpoint(from + 10));
+}
+
+TEST(AuditJournal, HasAnIntervalBetweenEachTwoCheckpoints) {
+  Journal journal;
+  journal.add(AuditStart{.state = State::initial, .machine = {{"build", "a"}}});
+  for (const auto from : {0, 10, 20}) train(journal, static_cast<std::uint64_t>(from));
+  const auto& intervals = journal.intervals();
+  ASSERT_THAT(intervals, SizeIs(2)) << "the initial state is in no checkpoint";
+  EXPECT_EQ(intervals[0].begin.step, 10U);
+  EXPECT_EQ(intervals[0].end.step, 20U);
+  EXPECT_THAT(intervals[0].events, SizeIs(11));
+  EXPECT_EQ(intervals[0].rounds(), 1U);
+  EXPECT_EQ(intervals[0].machine.at("build"), "a");
+}
+
+TEST(AuditJournal, ASnapshotWithoutCheckpointLiesInsideAnInterval) {
+  Journal journal;
+  journal.add(AuditStart{});
+  train(journal, 0);
+  train(journal, 10, false);
+  train(journal, 20);
+  ASSERT_THAT(journal.intervals(), SizeIs(1));
+  EXPECT_EQ(journal.intervals()[0].end.step, 30U);
+  EXPECT_THAT(journal.intervals()[0].events, SizeIs(22));
+}
+
+TEST(AuditJournal, ADigestMayArriveAfterLaterSteps) {
+  Journal journal;
+  journal.add(AuditStart{});
+  train(journal, 0, false);
+  journal.add(AuditTrained{.step = 10, .samples = {{0, 10, 11}}});
+  journal.add(checkpoint(10));
+  journal.add(AuditSnapshot{11});
+  journal.add(checkpoint(11));
+  ASSERT_THAT(journal.intervals(), SizeIs(1));
+  EXPECT_THAT(journal.intervals()[0].events, SizeIs(1));
+}
+
+TEST(AuditJournal, ARestartGoesBackToItsCheckpoint) {
+  Journal journal;
+  journal.add(AuditStart{.state = State::initial, .machine = {{"build", "a"}}});
+  train(journal, 0);
+  train(journal, 10);
+  journal.add(AuditTrained{.step = 20, .samples = {{0, 500, 501}}});  // lost
+  journal.add(AuditStart{.state = State::checkpoint, .step = 20, .machine = {{"build", "b"}}});
+  train(journal, 20);
+  ASSERT_THAT(journal.intervals(), SizeIs(2));
+  EXPECT_THAT(journal.intervals()[1].events, SizeIs(11));
+  EXPECT_EQ(journal.intervals()[1].machine.at("build"), "b");
+  journal.add(AuditStart{.state = State::checkpoint, .step = 10});
+  EXPECT_THAT(journal.intervals(), IsEmpty()) << "the run has gone back further";
+}
+
+TEST(AuditJournal, TheStateOfOthersBeginsAnew) {
+  Journal journal;
+  journal.add(AuditStart{});
+  train(journal, 0);
+  journal.add(AuditStart{.state = State::others, .step = 17});
+  for (std::uint64_t step = 17; step < 20; ++step)
+    journal.add(AuditTrained{.step = step, .samples = {{0, step, step + 1}}});
+  journal.add(AuditSnapshot{20});
+  journal.add(checkpoint(20));
+  EXPECT_THAT(journal.intervals(), IsEmpty());
+  train(journal, 20);
+  EXPECT_THAT(journal.intervals(), SizeIs(1));
+}
+
+TEST(AuditJournal, JoinedIntervalsKeepTheirMachineOnlyIfItIsOne) {
+  Journal journal;
+  journal.add(AuditStart{.state = State::initial, .machine = {{"build", "a"}}});
+  for (const auto from : {0, 10, 20}) train(journal, static_cast<std::uint64_t>(from));
+  auto intervals = journal.intervals();
+  EXPECT_EQ(joined(intervals).machine.at("build"), "a");
+  EXPECT_EQ(joined(intervals).rounds(), 2U);
+  EXPECT_EQ(joined(intervals).end.step, 30U);
+  intervals[1].machine["build"] = "b";
+  EXPECT_THAT(joined(intervals).machine, IsEmpty());
+}
+
+TEST(AuditReceipts, AreFoundByTheResultThatWasMadeOfThem) {
+  Digest first, second;
+  second.bytes.fill(1);
+  Receipts receipts;
+  receipts.add("eu", {.fragment = 0, .round = 3, .chunk = 1, .result = first, .contributions = {}});
+  receipts.add("us", {.fragment = 0, .round = 3, .chunk = 1, .result = second, .contributions = {}});
+  ASSERT_NE(receipts.find(1, 3, second), nullptr) << "the round was repeated under another owner";
+  EXPECT_EQ(receipts.find(1, 3, second)->owner, "us");
+  EXPECT_EQ(receipts.find(1, 4, second), nullptr);
+  EXPECT_EQ(receipts.find(0, 3, second), nullptr);
+}
+
+TEST(AuditFiles, LinesOfAnotherFormAreCounted) {
+  const TemporaryFolder folder;
+  const auto file = folder.write("audit.jsonl", audit_text(AuditSnapshot{7}) + "\n\nnonsense\n{\"snap");
+  std::size_t lines = 0;
+  EXPECT_EQ(read_audit_file(file, [&](const AuditLine&) { ++lines; }), 2U);
+  EXPECT_EQ(lines, 1U);
+  EXPECT_THROW((void)read_audit_file(folder / "none", [](const AuditLine&) {}), Error);
+}
+
+}  // namespace
+}  // namespace isthmus::app

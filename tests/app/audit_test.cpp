@@ -1,0 +1,286 @@
+// `isthmus audit` on real runs: honest ones, and ones with a false record, a replaced checkpoint or a flipped
+// bit.
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include "elastic_run.h"
+#include "isthmus/trainer/checkpoint.h"
+#include "isthmus/trainer/checkpoint_folder.h"
+#include "process_memory.h"
+#include "temporary_folder.h"
+
+namespace isthmus {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+/// The settings of a run of 40 steps that can be audited from step 20 on.
+Words audited(const Site& site, const Words& more = {}) {
+  Words settings = {"run.audit=true", "outer.log=" + (site / "log").string(), "run.checkpoint_every=10",
+                    "run.keep_checkpoints=0", "outer.warmup_steps=0"};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
+struct Audit {
+  Result result;
+  json intervals;
+  /// Intervals of a member with this exit status.
+  [[nodiscard]] std::size_t count(const std::string& member, int status) const {
+    std::size_t count = 0;
+    for (const auto& interval : intervals)
+      count += interval["member"] == member && interval["status"] == status ? 1 : 0;
+    return count;
+  }
+};
+
+/// Runs `isthmus WORDS`.
+Result isthmus(const Site& site, Words words) {
+  static int commands = 0;
+  words.insert(words.begin(), PROGRAM_UNDER_TEST);
+  return Command(std::move(words), site / ("audit-" + std::to_string(++commands) + ".log")).wait();
+}
+
+Audit audit(const Site& site, const Words& words = {}) {
+  Words all = {"audit", site.run().string(), "--sample", "1", "--json"};
+  all.insert(all.end(), words.begin(), words.end());
+  Audit out{.result = isthmus(site, all), .intervals = {}};
+  // The document, between the lines for people.
+  const auto& text = out.result.output;
+  const auto begin = text.find('{'), end = text.rfind('}');
+  const auto document =
+      begin == std::string::npos ? json() : json::parse(text.substr(begin, end - begin + 1), nullptr, false);
+  if (document.is_object()) out.intervals = document["intervals"];
+  return out;
+}
+
+/// Replaces the lines of a member's records.
+void edit_records(const Site& site, const std::string& member, const std::function<void(json&)>& edit) {
+  const auto file = site.run() / member / "audit.jsonl";
+  std::ifstream in(file);
+  std::ostringstream out;
+  for (std::string line; std::getline(in, line);) {
+    auto record = json::parse(line, nullptr, false);
+    if (record.is_object()) edit(record);
+    out << (record.is_object() ? record.dump() : line) << '\n';
+  }
+  in.close();
+  std::ofstream(file) << out.str();
+}
+
+class AuditOf : public ::testing::Test {
+ protected:
+  void run(const Words& more = {}) {
+    const auto result = site.launch(audited(site, more));
+    ASSERT_EQ(result.status, 0) << result.report() << site.logs();
+  }
+  Site site;
+};
+
+TEST_F(AuditOf, HonestReplicasFindsEveryByteEqual) {
+  run();
+  const auto found = audit(site);
+  ASSERT_EQ(found.result.status, 0) << found.result.report();
+  EXPECT_EQ(found.count("replica-0", 0), 3U) << found.result.report();
+  EXPECT_EQ(found.count("replica-1", 0), 3U) << found.result.report();
+  for (const auto& interval : found.intervals) {
+    EXPECT_TRUE(interval["like_machine"]) << interval;
+    EXPECT_EQ(interval["steps"], 10);
+    EXPECT_GT(interval["rounds"].size(), 0U);
+    EXPECT_THAT(interval["sections"], IsEmpty()) << "the state at the end is that of the checkpoint";
+    for (const auto& round : interval["rounds"]) EXPECT_EQ(round["equal"], round["chunks"]) << round;
+  }
+}
+
+TEST_F(AuditOf, ASampleTakesAsManyIntervalsAsItsShareNeeds) {
+  run();
+  const auto draw = [&](const Words& words) {
+    Words all = {"audit", site.run().string()};
+    all.insert(all.end(), words.begin(), words.end());
+    return site.isthmus(all).output;
+  };
+  EXPECT_THAT(draw({"--seed", "7"}), HasSubstr("1 of 6 intervals")) << "the default is 1 % of the rounds";
+  EXPECT_THAT(draw({"--sample", "0.5", "--seed", "7"}),
+              AllOf(HasSubstr("of 6 intervals"), Not(HasSubstr("1 of 6 intervals"))));
+  EXPECT_THAT(draw({"--member", "replica-1", "--seed", "7"}), HasSubstr("1 of 3 intervals"));
+}
+
+TEST_F(AuditOf, OtherPacesCodecsAndOwnersIsExactToo) {
+  run({"outer.pace=time", "outer.error_feedback=true", "outer.topology=hub", "reducers=1",
+       "outer.merge=alpha"});
+  const auto found = audit(site);
+  ASSERT_EQ(found.result.status, 0) << found.result.report();
+  EXPECT_EQ(found.intervals.size(), 6U) << found.result.report();
+}
+
+TEST_F(AuditOf, AnUnlikeMachineComparesByDistance) {
+  run({"inner.precision=fp32"});
+  const auto found = audit(site, {"--set", "inner.precision=bf16"});
+  ASSERT_EQ(found.result.status, 0) << found.result.report();
+  EXPECT_THAT(found.result.output, HasSubstr("precision fp32 (here bf16)"));
+  for (const auto& interval : found.intervals) EXPECT_FALSE(interval["like_machine"]) << interval;
+}
+
+TEST_F(AuditOf, AFalseContributionNamesItsMemberAndTheRound) {
+  run();
+  const auto falsify = [](json& record) {
+    if (!record.contains("received") || record["received"] != 3) return;
+    for (auto& contribution : record["contributions"]) {
+      if (contribution["member"] == "replica-0") contribution["bytes"] = std::string(64, '0');
+    }
+  };
+  for (const auto* owner : {"replica-0", "replica-1"}) edit_records(site, owner, falsify);
+  const auto found = audit(site);
+  EXPECT_EQ(found.result.status, 5) << found.result.report();
+  EXPECT_EQ(found.count("replica-0", 5), 1U) << found.result.report();
+  EXPECT_EQ(found.count("replica-1", 0), 3U) << found.result.report();
+  for (const auto& interval : found.intervals) {
+    for (const auto& round : interval["rounds"])
+      EXPECT_EQ(round["wrong"], interval["member"] == "replica-0" && round["round"] == 3) << round;
+  }
+  const auto one = site.isthmus({"audit", site.run().string(), "--member", "replica-0", "--round", "3"});
+  EXPECT_EQ(one.status, 5) << one.report();
+  EXPECT_THAT(one.output,
+              AllOf(HasSubstr("WRONG: replica-0"), HasSubstr("fragment 0 round 3, sent at step")));
+}
+
+TEST_F(AuditOf, AMemberThatTrainedOnOtherSamplesThanItClaimsNamesIt) {
+  run();
+  edit_records(site, "replica-1", [](json& record) {
+    if (!record.contains("trained") || record["step"] < 20) return;
+    for (auto& range : record["trained"])
+      range[1] = range[1].get<int>() + 100, range[2] = range[2].get<int>() + 100;
+  });
+  const auto found = audit(site);
+  EXPECT_EQ(found.result.status, 5) << found.result.report();
+  EXPECT_EQ(found.count("replica-0", 0), 3U) << found.result.report();
+  EXPECT_EQ(found.count("replica-1", 5), 2U) << found.result.report();
+  EXPECT_THAT(found.result.output, HasSubstr("WRONG: replica-1, steps 20 to 30"));
+}
+
+TEST_F(AuditOf, AReplacedCheckpointIsFound) {
+  run();
+  const auto file = [&](const char* member) {
+    return trainer::checkpoint_file(site.run() / member / "checkpoints", 20, 0);
+  };
+  std::filesystem::copy_file(file("replica-1"), file("replica-0"),
+                             std::filesystem::copy_options::overwrite_existing);
+  const auto found = audit(site);
+  EXPECT_EQ(found.result.status, 5) << found.result.report();
+  EXPECT_THAT(found.result.output,
+              HasSubstr("differs from the digest that was reported when it was written"));
+  EXPECT_EQ(found.count("replica-0", 5), 2U) << found.result.report();
+  EXPECT_EQ(found.count("replica-1", 0), 3U) << found.result.report();
+}
+
+TEST_F(AuditOf, StepsWithoutRecordsIsNoVerdict) {
+  run();
+  std::filesystem::remove(site.run() / "replica-1/audit.jsonl");
+  const auto found = audit(site);
+  EXPECT_EQ(found.result.status, 3) << found.result.report();
+  EXPECT_THAT(found.result.output,
+              AllOf(HasSubstr("not audited: replica-0"), HasSubstr("no member has a receipt for chunk")));
+  const auto other = site.isthmus({"audit", site.run().string(), "--member", "replica-1"});
+  EXPECT_EQ(other.status, 3);
+  EXPECT_THAT(other.output, HasSubstr("expected one of: replica-0"));
+}
+
+TEST_F(AuditOf, ARunWithoutRecordsSaysHowToKeepThem) {
+  ASSERT_EQ(site.launch().status, 0) << site.logs();
+  const auto result = site.isthmus({"audit", site.run().string()});
+  EXPECT_EQ(result.status, 3) << result.report();
+  EXPECT_THAT(result.output, HasSubstr("expected the folder of a run with run.audit true"));
+}
+
+/// A killed replica, a setting changed in the run, and a replica that was away: what can be audited is right.
+TEST(AuditOfATroubledRun, AccusesNobody) {
+  const TemporaryFolder logs;
+  ElasticRun run({"run.steps=100000", "run.audit=true", "run.checkpoint_every=20", "run.keep_checkpoints=0",
+                  "run.eval_every=30", "replicas=3", "network.detect_timeout=2s", "network.heartbeat=0.5s",
+                  "outer.min_replicas=1", "outer.log=" + logs.path().string()});
+  run.start({"ap-1", "eu-1", "us-1"});  // ap-1 has the log of the whole run
+  ASSERT_TRUE(run.reaches("us-1", 130)) << run.logs();
+  run.kill("us-1");
+  ASSERT_TRUE(run.coordinator_says("us-1 is lost")) << run.logs();
+  ASSERT_TRUE(run.reaches("eu-1", 200)) << run.logs();
+  run.add("us-1");
+  ASSERT_TRUE(run.joined_at("us-1")) << run.logs();
+  const auto& site = run.site();
+  const auto set = isthmus(site, {"ctl", "set", "outer.sync_every=8", "--coordinator", run.address(),
+                                  "--secret", (site.run() / "run.secret").string()});
+  ASSERT_EQ(set.status, 0) << set.report();
+  run.signal("eu-1", SIGSTOP);
+  ASSERT_TRUE(run.coordinator_says("eu-1 is lost")) << run.logs();
+  run.signal("eu-1", SIGCONT);
+  const auto step = run.metrics("us-1").back()["step"].get<std::uint64_t>();
+  ASSERT_TRUE(run.reaches("eu-1", step + 150)) << run.logs();
+  run.stop();
+  const auto found = audit(site);
+  EXPECT_THAT(found.result.status, ::testing::AnyOf(0, 3)) << found.result.report();
+  EXPECT_GT(found.count("eu-1", 0), 5U) << found.result.report();
+  EXPECT_GT(found.count("us-1", 0), 5U) << found.result.report();
+  EXPECT_THAT(found.result.output, Not(HasSubstr("WRONG"))) << found.result.report();
+}
+
+/// 32 values of the second moment in the newest checkpoint; empty if none can be read.
+std::vector<float> newest_second_moment(const std::filesystem::path& folder) {
+  const auto steps = trainer::checkpoint_steps(folder, 0);
+  if (steps.empty()) return {};
+  try {
+    const auto checkpoint = trainer::read_checkpoint(trainer::checkpoint_file(folder, steps.back(), 0));
+    const auto& bytes = checkpoint.section(trainer::second_moment_section);
+    std::vector<float> values(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    // Rows of the embedding that the corpus does not need stay zero, and zeros are everywhere.
+    const auto place =
+        std::ranges::search_n(values, 32, 0, [](float value, float zero) { return value > zero; });
+    return {place.begin(), place.end()};
+  } catch (const Error&) {  // it was superseded meanwhile
+    return {};
+  }
+}
+
+/// No digest of the run covers the inner optimizer's memory, so the run itself does not notice.
+TEST(AuditOfFaultyMemory, NamesTheMemberWithAFlippedBit) {
+  const TemporaryFolder logs;
+  ElasticRun run({"run.steps=100000", "run.audit=true", "run.checkpoint_every=40", "run.keep_checkpoints=0",
+                  "run.eval_every=0", "replicas=2", "outer.log=" + logs.path().string(),
+                  "outer.warmup_steps=0", "inner.beta2=0.9999"});
+  run.start({"eu-1", "us-1"});
+  ASSERT_TRUE(run.reaches("us-1", 130)) << run.logs();
+  const auto& site = run.site();
+  const auto pid = site.process("--name us-1");
+  std::size_t flips = 0;
+  ASSERT_TRUE(eventually([&] {
+    kill(pid, SIGSTOP);
+    const auto values = newest_second_moment(site.run() / "us-1/checkpoints");
+    const ProcessMemory memory(pid);
+    constexpr off_t exponent = 3;  // its byte
+    for (const auto place : values.empty() ? std::vector<off_t>() : memory.places_near(values)) {
+      memory.flip(place + exponent);
+      ++flips;
+    }
+    kill(pid, SIGCONT);
+    return flips > 0;
+  })) << run.logs();
+  const auto steps = trainer::checkpoint_steps(site.run() / "us-1/checkpoints", 0);
+  ASSERT_TRUE(run.reaches("us-1", steps.back() + 200)) << run.logs();
+  run.stop();
+  EXPECT_EQ(run.hash().size(), 64U) << "the replicas agree all the same";
+  const auto found = audit(site);
+  EXPECT_EQ(found.result.status, 5) << flips << " flips" << found.result.report();
+  EXPECT_GE(found.count("us-1", 5), 1U) << found.result.report();
+  EXPECT_EQ(found.count("eu-1", 5), 0U) << found.result.report();
+}
+
+}  // namespace
+}  // namespace isthmus
