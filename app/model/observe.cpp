@@ -134,10 +134,8 @@ class Observer {
     if (step) line["step"] = *step;
     line["rounds"] = follower_.rounds();
     const auto hash = follower_.global_hash().hex();
-    std::string text = step ? fmt::format("step {}", *step) : "rounds";
-    if (!step) {
-      for (const auto round : follower_.rounds()) text += fmt::format(" {}", round);
-    }
+    const auto [least, most] = std::ranges::minmax(follower_.rounds());
+    std::string text = step ? fmt::format("step {}", *step) : fmt::format("rounds {} to {}", least, most);
     if (evaluation_ && evaluation_->setup.heldout.sequences() > 0) {
       const auto sum = evaluation_->setup.evaluate(follower_.global_parameters());
       const double loss = sum.nats / static_cast<double>(sum.tokens);
@@ -151,7 +149,7 @@ class Observer {
     }
     line["global_hash"] = hash;
     metrics_.write(line);
-    say(text + ", hash " + hash.substr(0, 16));
+    say(text + ", hash " + hash.substr(0, 12));
     newest_ = line;
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cassert>
 #include <cmath>
 #include <limits>
@@ -10,21 +11,35 @@
 
 namespace isthmus::outer_sync {
 
+namespace {
+
+constexpr std::size_t block = protocol::sketch_size;
+/// The sums, twice: a block that is rotated by r is added to r, r + 1, ... without a wrap.
+using Sums = std::array<double, 2 * block>;
+
+/// Adds up to 32 values, each with its own sign, to the sums from `rotation` on.
+void add_block(std::span<const float> values, std::uint32_t signs, std::size_t rotation, Sums& sums) {
+  std::array<float, block> signed_values{};
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto sign = ((signs >> i) & 1U) << 31U;
+    signed_values[i] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(values[i]) ^ sign);
+  }
+  for (std::size_t i = 0; i < block; ++i) sums[rotation + i] += double{signed_values[i]};
+}
+
+}  // namespace
+
 protocol::Sketch sketch_of(std::span<const float> values, ChunkId chunk, protocol::Round round) {
-  // One hash has the places and signs of ten values: five bits and one bit each.
-  constexpr std::size_t values_a_hash = 10, bits = 6;
-  static_assert(protocol::sketch_size == 32);
+  static_assert(block == 32, "a hash has 32 signs and a rotation");
   const auto key = combined(chunk, round);
-  std::array<double, protocol::sketch_size> sums{};
-  for (std::size_t begin = 0; begin < values.size(); begin += values_a_hash) {
-    auto hash = mixed(key + begin, 0);
-    for (std::size_t i = begin; i < std::min(begin + values_a_hash, values.size()); ++i, hash >>= bits) {
-      const double value = values[i];
-      sums[hash & 31U] += (hash & 32U) != 0 ? value : -value;
-    }
+  Sums sums{};
+  for (std::size_t begin = 0; begin < values.size(); begin += block) {
+    const auto hash = mixed(key + begin, 0);
+    add_block(values.subspan(begin, std::min(block, values.size() - begin)), static_cast<std::uint32_t>(hash),
+              (hash >> 32U) % block, sums);
   }
   protocol::Sketch sketch;
-  std::ranges::transform(sums, sketch.begin(), [](double sum) { return static_cast<float>(sum); });
+  for (std::size_t i = 0; i < block; ++i) sketch[i] = static_cast<float>(sums[i] + sums[i + block]);
   return sketch;
 }
 

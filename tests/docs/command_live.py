@@ -20,7 +20,7 @@ device: cpu
 sites:
   eu: {replicas: 1}
   us: {replicas: 2}
-network: {coordinator: ADDRESS}
+network: {coordinator: ADDRESS, heartbeat: 0.2s}
 """
 STOPPED = 130  # the exit status of a stopped run, which `attach` ends with
 
@@ -76,6 +76,30 @@ class Live:
         members = status.get("members", [])
         return len(members) == 3 and all(member.get("step", 0) > 0 for member in members)
 
+    def settle(self):
+        """Waits until all members train in the present view: before their first step in it, a change is refused. (A
+        change makes a new view, and the first heartbeats in it can be of steps made before.)"""
+        views = {}
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            status = self.room.call(["ctl", "status", "live.yaml", "--json"])
+            if status.returncode == 0:
+                status = json.loads(status.stdout)
+                steps = views.setdefault(status.get("view"), {})
+                for member in status.get("members", []):
+                    steps.setdefault(member["name"], set()).add(member.get("step", 0))
+                if self.trains(status) and all(len(of_member) > 2 for of_member in steps.values()):
+                    return
+            time.sleep(0.1)
+
+    def await_checkpoint(self):
+        """The run is resumed later, after one of its members has left."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if len({file.parent for file in self.room.folder.glob("runs/live/*/checkpoints/*.ckpt")}) == 3:
+                return
+            time.sleep(0.1)
+
     def stage(self, call):
         return "attach --stop" if call.verb == "attach" and call.values("--stop") else call.verb
 
@@ -90,7 +114,11 @@ class Live:
         return words + (["--once"] if call.verb == "observe" and "--once" not in words else [])
 
     def call(self, stage, words, program):
+        if stage in ("ctl set", "ctl pause"):
+            self.settle()
         done = self.room.call(words, program)
+        if stage == "ctl checkpoint":
+            self.await_checkpoint()
         if stage == "ctl pause":
             self.room.call(["ctl", "resume", "live.yaml"])
         if done.returncode == (STOPPED if stage == "attach" else 0):

@@ -36,6 +36,7 @@ REASONS = {
     "selftest": "takes minutes",
     "coordinator": "needs other machines", "doctor": "needs other machines", "join": "needs other machines",
     "worker": "needs other machines", "tether": "only for launch", "init": "has tests of its own",
+    "audit": "has tests of its own",
     "bench": "a group of verbs", "certs": "a group of verbs", "data": "a group of verbs",
 }
 # Programs and scripts that only get checked: the first pattern that fits decides.

@@ -60,7 +60,7 @@ TEST(Sketch, ItsValuesAreFixed) {
   for (std::size_t i = 0; i < sketch.size(); ++i) {
     if (sketch[i] != 0) nonzero.emplace_back(i, sketch[i]);
   }
-  EXPECT_THAT(nonzero, testing::ElementsAre(testing::Pair(5, 1.0F), testing::Pair(11, 4.0F)));
+  EXPECT_THAT(nonzero, testing::ElementsAre(testing::Pair(22, -4.0F), testing::Pair(30, -1.0F)));
 }
 
 TEST(Sketch, ValuesThatAreNotFiniteAreInfinitelyFar) {

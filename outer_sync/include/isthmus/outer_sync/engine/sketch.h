@@ -1,8 +1,8 @@
 #pragma once
 // A count sketch of a vector (Charikar, Chen, Farach-Colton: Finding frequent items in data streams, 2002):
-// each value is added to one of 32 sums, with a sign; both follow from its index. The squared distance of two
-// sketches is that of the two vectors, with a standard deviation of a quarter of it (sqrt(2 / 32)). So two
-// machines can compare vectors that only one of them has.
+// each value is added to one of 32 sums, with a sign. Every block of 32 values has a pseudorandom rotation
+// and pseudorandom signs. The squared distance of two sketches is that of the two vectors, with a standard
+// deviation of a quarter of it (sqrt(2 / 32)). So two machines can compare vectors that only one of them has.
 
 #include <cstdint>
 #include <span>
