@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -15,6 +15,7 @@
 #include "audit/verdict.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/say.h"
+#include "isthmus/base/text.h"
 #include "isthmus/outer_sync/log/log_header.h"
 #include "isthmus/trainer/checkpoint.h"
 #include "isthmus/trainer/checkpoint_folder.h"
@@ -62,6 +63,22 @@ Experiment config_in(const fs::path& checkpoint, const std::vector<std::string>&
                          Purpose::training);
 }
 
+/// Whether these are the member's own records: its folder, or an old one that was moved aside.
+bool is_folder_of(const std::string& member, const fs::path& folder) {
+  const auto name = folder.filename().string();
+  if (name == member) return true;
+  if (!name.starts_with(member + '.')) return false;
+  return std::ranges::all_of(name.substr(member.size() + 1), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+bool same_config(const AuditInterval& a, const AuditInterval& b) {
+  const auto config_of = [](const AuditInterval& interval) {
+    const auto section = interval.end.sections.find(config_section);
+    return section == interval.end.sections.end() ? Digest() : section->second;
+  };
+  return config_of(a) == config_of(b);
+}
+
 /// Between checkpoints that are still there; deleted ones lie inside an interval.
 std::vector<Task> tasks_of(const fs::path& member_folder, const std::vector<std::string>& assignments) {
   Journal journal;
@@ -78,7 +95,15 @@ std::vector<Task> tasks_of(const fs::path& member_folder, const std::vector<std:
   std::vector<AuditInterval> open;
   std::optional<std::uint64_t> warmup;  // steps; their rounds are in no log
   for (const auto& interval : journal.intervals()) {
-    if (!open.empty() && open.back().end != interval.begin) open.clear();
+    if (!is_folder_of(interval.member, member_folder)) {
+      say_error(fmt::format("isthmus: {} has records of {}, which are not read", member_folder.string(),
+                            printable(interval.member)));
+      break;
+    }
+    // Processes with different configs trained in them.
+    const bool follows =
+        !open.empty() && open.back().end == interval.begin && same_config(open.back(), interval);
+    if (!follows) open.clear();
     if (open.empty()) {
       if (!exists(interval.begin)) continue;
       if (!warmup) {
@@ -98,8 +123,12 @@ std::vector<Task> tasks_of(const fs::path& member_folder, const std::vector<std:
 std::vector<Task> all_tasks(const AuditRequest& request) {
   std::vector<Task> tasks;
   for (const auto& folder : folders_in(request.run)) {
-    auto of_folder = tasks_of(folder, request.assignments);
-    std::ranges::move(of_folder, std::back_inserter(tasks));
+    try {
+      auto of_folder = tasks_of(folder, request.assignments);
+      std::ranges::move(of_folder, std::back_inserter(tasks));
+    } catch (const std::exception& error) {  // one member's files must not prevent the audit of others
+      say_error(fmt::format("isthmus: {} cannot be audited: {}", folder.string(), error.what()));
+    }
   }
   if (!request.member.empty()) {
     std::set<std::string> others;
@@ -190,54 +219,76 @@ std::vector<fs::path> logs_for(const AuditRequest& request, const Experiment& ex
   return logs;
 }
 
-/// The config of the member's machine, from its checkpoint; what all must share must be as in the run's
-/// config.
-Experiment experiment_of(const AuditRequest& request, const Task& task, const fs::path& checkpoint) {
+/// The config of the process that made the steps and wrote the last checkpoint. Keys that all share must have
+/// the values in the run's config.
+Experiment experiment_of(const AuditRequest& request, const Task& task, const fs::path& end) {
   const auto& assigned = request.assignments;
-  auto experiment = config_in(checkpoint, assigned);
+  auto experiment = config_in(end, assigned);
   const auto run_config = request.run / config_name;
   if (fs::exists(run_config)) {
     auto of_run = load_experiment(run_config, assigned, std::nullopt, Purpose::inference);
+    if (!of_run.outer.log.empty()) experiment.outer.log = of_run.outer.log;  // on this machine
     const auto expected = shared_items(of_run), found = shared_items(experiment);
     const auto differs = std::ranges::mismatch(expected, found);
     if (differs.in1 != expected.end() || differs.in2 != found.end()) {
       const auto& item = differs.in1 != expected.end() ? *differs.in1 : *differs.in2;
-      throw Error(
-          ErrorKind::divergence,
-          fmt::format("{} trained with another {} than the run's config, which has {}; if the run was "
-                      "resumed with other settings, repeat the audit with --set",
-                      task.interval.member, item.first, item.second));
+      data_error(
+          fmt::format("the config in {} has another {} than the run's, which has {}; if the run was resumed "
+                      "with other settings, audit these steps with --set",
+                      end.string(), item.first, item.second));
     }
   }
   const bool sets_threads = std::ranges::any_of(
       assigned, [](const auto& assignment) { return assignment.starts_with("trainer.threads="); });
   const auto threads = task.interval.machine.find(threads_trait);
-  if (!sets_threads && threads != task.interval.machine.end())
-    experiment.trainer.threads = std::atoll(threads->second.c_str());
+  constexpr long long most = 1024;
+  const auto count = threads == task.interval.machine.end() ? 0 : std::atoll(threads->second.c_str());
+  if (!sets_threads && count > 0 && count <= most) experiment.trainer.threads = count;
   return experiment;
 }
+
+/// A temporary folder for the ranks of a replica.
+class Workplace {
+ public:
+  Workplace() {
+    auto pattern = (fs::temp_directory_path() / "isthmus-audit-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr)
+      data_error("cannot make a folder " + pattern + "; expected room for temporary files");
+    path_ = pattern;
+  }
+  ~Workplace() {
+    std::error_code none;
+    fs::remove_all(path_, none);
+  }
+  Workplace(const Workplace&) = delete;
+  Workplace& operator=(const Workplace&) = delete;
+  [[nodiscard]] const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
 
 AuditVerdict audit(const AuditRequest& request, const Task& task) {
   AuditVerdict verdict{.member = task.interval.member,
                        .begin = task.interval.begin.step,
                        .end = task.interval.end.step,
                        .machine = task.interval.machine};
-  const auto& folder = task.folder;
-  const auto begin = trainer::checkpoint_file(folder, verdict.begin, 0);
+  const auto end = trainer::checkpoint_file(task.folder, verdict.end, 0);
   try {
-    const auto experiment = experiment_of(request, task, begin);
+    const auto experiment = experiment_of(request, task, end);
+    const Workplace work;
     verdict.made = rerun({.experiment = experiment,
                           .member = task.interval.member,
                           .interval = task.interval,
-                          .begin = begin,
-                          .end = trainer::checkpoint_file(folder, verdict.end, 0),
+                          .begin = trainer::checkpoint_file(task.folder, verdict.begin, 0),
+                          .end = end,
+                          .work = work.path(),
                           .logs = logs_for(request, experiment, task.interval.member),
                           .build = request.build,
                           .program = request.program},
                          receipts_for(request.run, task));
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::config) throw;
-    verdict.problem = error;
+  } catch (const std::exception& error) {
+    verdict.made.problem = Error(ErrorKind::data, error.what());
   }
   return verdict;
 }
@@ -259,11 +310,21 @@ int run_audit(const AuditRequest& request) {
   }
   auto findings = nlohmann::ordered_json::array();
   int status = 0;
+  bool found = false;
   for (const auto& task : tasks) {
     const auto verdict = audit(request, task);
     fmt::print("{}", text_of(verdict));
     findings.push_back(json_of(verdict));
     status = std::max(status, status_of(verdict));
+    found = found || (request.round && verdict.has(request.fragment, *request.round));
+  }
+  if (request.round && !found) {
+    fmt::print("{}",
+               in_lines(fmt::format("round {} of fragment {} was not compared: it was sent before the oldest "
+                                    "checkpoint, or its contributions were late",
+                                    *request.round, request.fragment),
+                        2));
+    status = std::max(status, exit_status(ErrorKind::data));
   }
   json.print({{"seed", seed}, {"intervals", findings}});
   return status;

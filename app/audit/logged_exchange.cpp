@@ -40,8 +40,17 @@ bool LoggedExchange::read_to(FragmentId fragment, std::uint64_t round) {
 
 const Receipts::Found& LoggedExchange::receipt_of(ChunkId chunk, std::uint64_t round,
                                                   const SharedBytes& result) const {
-  const auto* found = parts_.receipts.find(chunk, round, hash_of(*result));
-  if (found != nullptr) return *found;
+  const auto all = parts_.receipts.find(chunk, round, hash_of(*result));
+  for (const auto* found : all) {
+    const auto *first = own_in(all.front()->receipt), *own = own_in(found->receipt);
+    const bool agree = first == nullptr || own == nullptr ? first == own : *first == *own;
+    if (agree) continue;
+    data_error(
+        fmt::format("{} and {} have different receipts for the contribution of {} to chunk {} of round {}: "
+                    "one of them is false",
+                    all.front()->owner, found->owner, parts_.member, chunk, round));
+  }
+  if (!all.empty()) return *all.front();
   data_error(fmt::format(
       "no member has a receipt for chunk {} of round {}; expected the audit.jsonl of its owner in "
       "the run's folder: copy it there from the owner's machine",
@@ -116,6 +125,17 @@ void LoggedExchange::compare(FragmentId fragment, std::uint64_t round) {
   compared_.push_back(std::move(out));
 }
 
+/// The records may end with the interval.
+bool LoggedExchange::has_receipts(FragmentId fragment, std::uint64_t round) const {
+  const auto results = parts_.log[fragment].results();
+  const auto first = parts_.layout.chunks_of(fragment).first;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (parts_.receipts.find(first + static_cast<ChunkId>(i), round, hash_of(*results[i])).empty())
+      return false;
+  }
+  return true;
+}
+
 void LoggedExchange::compare_the_rest() {
   std::map<FragmentId, std::uint64_t> rounds;
   {
@@ -123,7 +143,7 @@ void LoggedExchange::compare_the_rest() {
     for (const auto& [place, made] : made_) rounds[parts_.layout.fragment_of(place.second)] = place.first;
   }
   for (const auto& [fragment, round] : rounds) {
-    if (read_to(fragment, round)) compare(fragment, round);
+    if (read_to(fragment, round) && has_receipts(fragment, round)) compare(fragment, round);
   }
 }
 

@@ -81,6 +81,7 @@ class LoggedExchange final : public outer_sync::RoundExchange {
   /// Reads the log up to this round; false if it ends before.
   [[nodiscard]] bool read_to(outer_sync::FragmentId fragment, std::uint64_t round);
   void compare(outer_sync::FragmentId fragment, std::uint64_t round);
+  [[nodiscard]] bool has_receipts(outer_sync::FragmentId fragment, std::uint64_t round) const;
   [[nodiscard]] bool is_next(outer_sync::FragmentId fragment, std::uint64_t round) const;
   [[noreturn]] void refuse_round(outer_sync::FragmentId fragment, std::uint64_t round) const;
   [[nodiscard]] const Receipts::Found& receipt_of(outer_sync::ChunkId chunk, std::uint64_t round,

@@ -17,8 +17,11 @@ class Journal::Impl {
     member_ = line.member;
     machine_ = line.machine;
     speeds_.reset();
+    // The run has gone back to this step, or its history was never the run's: later intervals are void.
+    const bool is_new = line.state == AuditStart::State::initial;
+    std::erase_if(intervals_, [&](const auto& interval) { return is_new || interval.end.step > line.step; });
     if (line.state == AuditStart::State::checkpoint) return go_back_to(line.step);
-    parts_.clear();  // a new run, or the state of others: what came before does not lead to it
+    parts_.clear();  // the steps before do not lead to this state
   }
   void operator()(const AuditTrained& line) { add(line); }
   void operator()(const AuditApplied& line) { add(line); }
@@ -32,6 +35,7 @@ class Journal::Impl {
   void operator()(const AuditCheckpoint& line) {
     const auto part = std::ranges::find(parts_, line.step, &Part::step);
     if (part == parts_.end()) return;
+    std::erase_if(intervals_, [&](const auto& interval) { return interval.end.step >= line.step; });
     part->checkpoint = line;
     if (part == parts_.begin()) return;
     collect(part);
@@ -62,7 +66,6 @@ class Journal::Impl {
     part->events.clear();
     part->speeds.reset();
     part->machine = machine_;
-    std::erase_if(intervals_, [&](const AuditInterval& interval) { return interval.end.step > step; });
   }
 
   /// The interval that ends here. Snapshots that came to no checkpoint lie between.
@@ -128,18 +131,27 @@ std::uint64_t read_audit_file(const std::filesystem::path& file, const std::func
 }
 
 void Receipts::add(const std::string& owner, Receipt receipt) {
-  const std::pair place{receipt.round, receipt.chunk};
-  by_place_[place].push_back({owner, std::move(receipt)});
+  auto& all = by_place_[{receipt.round, receipt.chunk}];
+  const auto same = std::ranges::find_if(all, [&](const Found& found) {
+    return found.owner == owner && found.receipt.result == receipt.result;
+  });
+  if (same == all.end()) return all.push_back({owner, std::move(receipt)});
+  // One of many members has several lines, and a line may have been sent twice.
+  auto& known = same->receipt.contributions;
+  for (auto& received : receipt.contributions) {
+    if (std::ranges::find(known, received) == known.end()) known.push_back(std::move(received));
+  }
 }
 
-const Receipts::Found* Receipts::find(outer_sync::ChunkId chunk, std::uint64_t round,
-                                      const Digest& result) const {
+std::vector<const Receipts::Found*> Receipts::find(outer_sync::ChunkId chunk, std::uint64_t round,
+                                                   const Digest& result) const {
+  std::vector<const Found*> out;
   const auto place = by_place_.find({round, chunk});
-  if (place == by_place_.end()) return nullptr;
-  const auto& all = place->second;
-  const auto at =
-      std::ranges::find_if(all, [&](const Found& found) { return found.receipt.result == result; });
-  return at == all.end() ? nullptr : &*at;
+  if (place == by_place_.end()) return out;
+  for (const auto& found : place->second) {
+    if (found.receipt.result == result) out.push_back(&found);
+  }
+  return out;
 }
 
 }  // namespace isthmus::app

@@ -65,9 +65,10 @@ class Receipts {
     std::string owner;
     outer_sync::protocol::Receipt receipt;
   };
-  /// The receipt for the contributions that this result was made of; null if no owner has it. (A round that
-  /// was repeated after a view change may have several.)
-  [[nodiscard]] const Found* find(outer_sync::ChunkId chunk, std::uint64_t round, const Digest& result) const;
+  /// Receipts for the contributions that this result was made of. There is one, unless a round was repeated
+  /// with the same result, or a member claims to have received what it has not.
+  [[nodiscard]] std::vector<const Found*> find(outer_sync::ChunkId chunk, std::uint64_t round,
+                                               const Digest& result) const;
 
  private:
   std::map<std::pair<std::uint64_t, outer_sync::ChunkId>, std::vector<Found>> by_place_;

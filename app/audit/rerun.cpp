@@ -58,15 +58,14 @@ class JournalSamples final : public data::SampleSource {
 
 /// Throws unless the file is the checkpoint that the member has reported.
 void check_reported(const fs::path& file, const AuditCheckpoint& reported) {
-  for (const auto& [name, digest] : reported.sections) {
-    if (trainer::section_digest(file, name) == digest) continue;
-    throw Error(
-        ErrorKind::divergence,
-        fmt::format(
-            "{}: section {} differs from the digest that was reported when it was written: the file was "
-            "changed or replaced",
-            file.string(), name));
-  }
+  const auto sections = trainer::section_digests(file);
+  if (sections == reported.sections) return;
+  const auto differs = std::ranges::mismatch(sections, reported.sections);
+  const auto& name = differs.in1 != sections.end() ? differs.in1->first : differs.in2->first;
+  throw NotGenuine(fmt::format(
+      "{}: section {} differs from the digest that was reported when it was written: the file was "
+      "changed or replaced",
+      file.string(), name));
 }
 
 /// An inner step and what followed it; the first one only has what followed the snapshot.
@@ -76,7 +75,7 @@ struct Step {
   std::deque<AuditApplied> in_step, between;  ///< rounds applied before and after the step was counted
 };
 
-std::vector<Step> steps_of(const std::vector<AuditEvent>& events) {
+std::vector<Step> journal_steps(const std::vector<AuditEvent>& events) {
   std::vector<Step> steps(1);
   for (const auto& event : events) {
     if (const auto* trained = std::get_if<AuditTrained>(&event)) {
@@ -101,7 +100,7 @@ class Rerunner {
                             .name = request_.member,
                             .build = request_.build,
                             .program = request_.program},
-                           request_.begin.parent_path())),
+                           request_.work)),
         replica_(make_replica(config_, setup_, ranks_.get())),
         exchange_(
             {.member = request_.member,
@@ -117,23 +116,16 @@ class Rerunner {
   }
 
   Rerun run() {
-    restore();
-    open_log();
-    out_.machine = machine_traits(config_, setup_.hardware, request_.build);
-    loader_.emplace(setup_.corpus, loader_options(config_), samples_, *setup_.hardware.memory, trace_);
-    outer_.end_at(last_step());
-    const auto& events = request_.interval.events;
-    if (const auto& speeds = request_.interval.speeds) outer_.set_speeds(speeds->own, speeds->reference);
-    for (const auto& step : steps_of(events)) {
-      if (step.trained != nullptr) {
-        expect(step.in_step);
-        make_step(*step.trained);
-      }
-      if (step.speeds != nullptr) outer_.set_speeds(step.speeds->own, step.speeds->reference);
-      expect(step.between);
-      make_agreed_steps();
+    try {
+      make_steps();
+    } catch (const NotGenuine& error) {
+      out_.problem = error;
+    } catch (const Error& error) {  // no evidence against the member
+      out_.problem = Error(ErrorKind::data, error.what());
     }
-    end();
+    outer_.finish_hand_overs();
+    progress_.finish();
+    out_.rounds = exchange_.compared();
     return std::move(out_);
   }
 
@@ -143,75 +135,123 @@ class Rerunner {
     return static_cast<std::uint64_t>(run.stop_after > 0 ? std::min(run.steps, run.stop_after) : run.steps);
   }
 
+  void make_steps() {
+    out_.machine = machine_traits(config_, setup_, request_.build);
+    check_data();
+    restore();
+    open_log();
+    loader_.emplace(setup_.corpus, loader_options(config_), samples_, *setup_.hardware.memory, trace_);
+    outer_.end_at(last_step());
+    if (const auto& speeds = request_.interval.speeds) outer_.set_speeds(speeds->own, speeds->reference);
+    for (const auto& step : journal_steps(request_.interval.events)) {
+      if (step.trained != nullptr) {
+        expect(step.in_step);
+        make_step(*step.trained);
+      }
+      if (step.speeds != nullptr) outer_.set_speeds(step.speeds->own, step.speeds->reference);
+      expect(step.between);
+      make_agreed_steps();
+    }
+    end();
+  }
+
+  void check_data() const {
+    const auto data = request_.interval.machine.find(data_trait);
+    if (data == request_.interval.machine.end() || data->second == out_.machine.at(data_trait)) return;
+    data_error(fmt::format(
+        "the training data in {} is not that of {}; expected the same files: give their path with "
+        "--set data.path=...",
+        config_.data.path, request_.member));
+  }
+
   void restore() {
     check_reported(request_.begin, request_.interval.begin);
     check_reported(request_.end, request_.interval.end);
     const auto checkpoint = trainer::load_replica(request_.begin, *replica_);
     outer_.restore(checkpoint.section(trainer::agreed_section), checkpoint.section(outer_section),
                    checkpoint_settings(checkpoint));
+    if (outer_.synchronous())
+      data_error(fmt::format("{}: step {} is in the warm-up, and the rounds of the warm-up are in no log",
+                             request_.begin.string(), outer_.step()));
     ramp_steps_ = from_bytes<LoopState>(checkpoint.section(loop_section)).ramp_steps;
   }
 
-  /// The agreed state of the checkpoint must be that of the log: from any other state, a member could have
-  /// computed anything.
+  /// The agreed state of the checkpoint must be that of a log: from any other state, a member could have
+  /// computed anything. A log of a member that joined late begins late, one of a member that was lost ends
+  /// early, and any of them may be damaged: the first that will do is read.
   void open_log() {
-    const auto& layout = setup_.table.layout();
-    std::vector<outer_sync::protocol::Round> rounds;
-    for (const auto& fragment : outer_.fragments()) rounds.push_back(fragment.round);
-    choose_log(rounds);
-    const auto& log = *reader_;
-    theta_.assign(layout.buffer_size(), 0.0F);
-    const auto global = outer_.global_parameters();
-    log_.reserve(rounds.size());
-    for (FragmentId p = 0; p < rounds.size(); ++p) {
-      const auto& range = layout.fragment(p);
-      log_.push_back(log.open(layout, p, rounds[p], std::span(theta_).subspan(range.begin, range.size)));
-      auto& fragment = log_.back();
-      while (fragment.state().round < rounds[p]) {
-        if (!fragment.next())
-          data_error(
-              fmt::format("{}: it ends before round {} of fragment {}; expected all rounds up to the "
-                          "checkpoints under audit",
-                          out_.log.string(), rounds[p], p));
-      }
-      if (fragment.state() != outer_.fragments()[p])
-        data_error(
-            fmt::format("round {} of fragment {} in {} is not that of {}: the run has abandoned its history",
-                        rounds[p], p, request_.begin.string(), out_.log.string()));
-      if (!std::ranges::equal(fragment.theta(), global.subspan(range.begin, range.size)))
-        throw Error(ErrorKind::divergence,
-                    fmt::format("{}: its global parameters of fragment {} are not those of round {} in {}",
-                                request_.begin.string(), p, rounds[p], out_.log.string()));
-    }
-  }
-
-  /// Only a log with all rounds that the member applied will do.
-  void check_end(const outer_sync::log::LogReader& log) const {
-    for (const auto& event : request_.interval.events) {
-      const auto* applied = std::get_if<AuditApplied>(&event);
-      if (applied == nullptr || applied->round <= log.last_round(applied->fragment)) continue;
-      data_error(fmt::format("the log in {} ends before round {} of fragment {}, which {} applied",
-                             out_.log.string(), applied->round, applied->fragment, request_.member));
-    }
-  }
-
-  /// A log of a member that joined late begins late, and one of a member that was lost ends early.
-  void choose_log(const std::vector<outer_sync::protocol::Round>& from) {
+    std::optional<NotGenuine> not_genuine;
     std::optional<Error> problem;
     for (const auto& folder : request_.logs) {
       try {
-        out_.log = folder;
-        const auto& log = reader_.emplace(folder);
-        if (log.header().model != setup_.table.fingerprint())
-          data_error(folder.string() + ": the log of another model; expected one of this run");
-        static_cast<void>(log.layout_from(from));
-        check_end(log);
-        return;
+        return read_log(folder);
+      } catch (const NotGenuine& error) {
+        not_genuine = error;
       } catch (const Error& error) {
         if (!problem) problem = error;
       }
     }
-    throw *problem;
+    if (not_genuine) throw NotGenuine(*not_genuine);
+    throw Error(*problem);
+  }
+
+  void read_log(const fs::path& folder) {
+    log_.clear();
+    out_.log = folder;
+    const auto& log = reader_.emplace(folder);
+    const auto& layout = setup_.table.layout();
+    const auto& header = log.header();
+    if (header.model != setup_.table.fingerprint() ||
+        !std::ranges::equal(header.fragments, layout.fragments()) ||
+        header.chunk_elements != layout.chunk_elements() || header.codec != config_.outer.codec_spec() ||
+        header.warmup_rounds != static_cast<std::uint64_t>(config_.outer.warmup_steps))
+      data_error(folder.string() + ": the log of another model or other settings; expected one of this run");
+    std::vector<outer_sync::protocol::Round> rounds;
+    for (const auto& fragment : outer_.fragments()) rounds.push_back(fragment.round);
+    check_end(log, rounds);
+    theta_.assign(layout.buffer_size(), 0.0F);
+    log_.reserve(rounds.size());
+    for (FragmentId p = 0; p < rounds.size(); ++p) {
+      const auto& range = layout.fragment(p);
+      log_.push_back(log.open(layout, p, rounds[p], std::span(theta_).subspan(range.begin, range.size)));
+      check_begin(p, log_.back());
+    }
+  }
+
+  void check_begin(FragmentId p, outer_sync::log::LoggedFragment& fragment) {
+    const auto& now = outer_.fragments()[p];
+    while (fragment.state().round < now.round) {
+      if (!fragment.next())
+        data_error(
+            fmt::format("{}: it ends before round {} of fragment {}; expected all rounds up to the "
+                        "checkpoints under audit",
+                        out_.log.string(), now.round, p));
+    }
+    if (fragment.state() != now)
+      data_error(
+          fmt::format("round {} of fragment {} in {} is not that of {}: the run has abandoned its history",
+                      now.round, p, request_.begin.string(), out_.log.string()));
+    const auto saved = outer_.snapshot(p);
+    if (!std::ranges::equal(fragment.theta(), *saved.theta) ||
+        !std::ranges::equal(fragment.velocity(), *saved.velocity))
+      throw NotGenuine(
+          fmt::format("{}: its global parameters or momentum of fragment {} are not those of round {} in {}",
+                      request_.begin.string(), p, now.round, out_.log.string()));
+  }
+
+  /// Only a log with all rounds that the member applied will do.
+  void check_end(const outer_sync::log::LogReader& log,
+                 const std::vector<outer_sync::protocol::Round>& from) const {
+    for (const auto& event : request_.interval.events) {
+      const auto* applied = std::get_if<AuditApplied>(&event);
+      if (applied == nullptr) continue;
+      if (applied->fragment >= from.size())
+        data_error(fmt::format("the journal of {} has fragment {} of {}", request_.member, applied->fragment,
+                               from.size()));
+      if (applied->round <= log.last_round(applied->fragment, from[applied->fragment])) continue;
+      data_error(fmt::format("the log in {} ends before round {} of fragment {}, which {} applied",
+                             out_.log.string(), applied->round, applied->fragment, request_.member));
+    }
   }
 
   void expect(const std::deque<AuditApplied>& rounds) {
@@ -240,13 +280,15 @@ class Rerunner {
         fmt::format("{}: step {} of {}", request_.member, outer_.step(), request_.interval.end.step)));
   }
 
+  /// Makes all that can be made. A result may have come while the agreed step stood still.
   void make_agreed_steps() {
-    while (outer_.next_step()) {
-    }
-    // Results that came while the agreed step stood still.
-    for (auto left = exchange_.left(); left > 0; left = exchange_.left()) {
+    for (std::size_t before = 0;;) {
+      while (outer_.step() < request_.interval.end.step && outer_.next_step()) {
+      }
+      before = exchange_.left();
+      if (before == 0) return;
       static_cast<void>(outer_.complete_step());
-      if (exchange_.left() == left) break;
+      if (exchange_.left() == before) return;
     }
   }
 
@@ -256,10 +298,27 @@ class Rerunner {
       exchange_.must_have_all();
       outer_.finish();
     }
-    check_history();
+    compare_agreed();
+    outer_.finish_hand_overs();
     exchange_.compare_the_rest();
-    progress_.finish();
-    out_.rounds = exchange_.compared();
+    compare_state();
+  }
+
+  /// A lost member may have applied a last round without its result reaching the others.
+  void compare_agreed() {
+    const auto end = trainer::read_checkpoint(request_.end);
+    const auto& agreed = end.section(trainer::agreed_section);
+    if (outer_sync::saved_fragments(agreed) != outer_.fragments())
+      data_error(fmt::format("the rounds in {} are not those of {}: the run has abandoned its history",
+                             request_.end.string(), out_.log.string()));
+    const auto saved = outer_sync::saved_global_parameters(agreed, setup_.table.layout());
+    if (!std::ranges::equal(saved, outer_.global_parameters()))
+      throw NotGenuine(fmt::format("{}: its global parameters are not those of its rounds in {}",
+                                   request_.end.string(), out_.log.string()));
+    if (end.step != replica_->state().steps) out_.sections.emplace_back("number of inner steps");
+  }
+
+  void compare_state() {
     const auto state = replica_->state();
     const std::pair<const char*, const std::vector<float>&> sections[] = {
         {trainer::parameters_section, state.parameters},
@@ -271,14 +330,6 @@ class Rerunner {
                         reported->second == hash_of(std::as_bytes(std::span(values)));
       if (!same) out_.sections.emplace_back(name);
     }
-  }
-
-  /// A member that was lost may have applied a last round whose result never reached the others.
-  void check_history() const {
-    const auto end = trainer::read_checkpoint(request_.end);
-    if (outer_sync::saved_fragments(end.section(trainer::agreed_section)) == outer_.fragments()) return;
-    data_error(fmt::format("the rounds in {} are not those of {}: the run has abandoned its history",
-                           request_.end.string(), out_.log.string()));
   }
 
   [[noreturn]] void refuse_journal(std::uint64_t step) const {

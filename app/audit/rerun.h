@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "audit/logged_exchange.h"
 #include "audit/records.h"
+#include "isthmus/base/error.h"
 #include "run/experiment/experiment.h"
 
 namespace isthmus::app {
@@ -18,10 +20,17 @@ struct RerunRequest {
   std::string member;
   AuditInterval interval;
   std::filesystem::path begin, end;  ///< files of its checkpoints
+  std::filesystem::path work;        ///< an empty folder
   std::vector<std::filesystem::path>
       logs;                          ///< folders of round logs; the first that begins early enough is read
   std::string build;                 ///< of this binary
   std::vector<std::string> program;  ///< command that starts it, for ranks
+};
+
+/// A checkpoint is not as its member has reported it, or its agreed state is not that of the round log.
+class NotGenuine : public Error {
+ public:
+  explicit NotGenuine(const std::string& message) : Error(ErrorKind::divergence, message) {}
 };
 
 struct Rerun {
@@ -31,11 +40,12 @@ struct Rerun {
   std::vector<std::string> sections;
   MachineTraits machine;      ///< of this machine
   std::filesystem::path log;  ///< that was read
+  /// Why the steps could not be made to their end: NotGenuine's, or Error(data) if files are missing or do
+  /// not fit each other.
+  std::optional<Error> problem;
 };
 
-/// Throws Error(data) if files are missing or do not fit each other, so that nothing can be said; and
-/// Error(divergence) if a checkpoint is not as the member has reported it, or its agreed state is not that of
-/// the log.
+/// Throws Error if the member's replica cannot be set up here.
 [[nodiscard]] Rerun rerun(const RerunRequest& request, const Receipts& receipts);
 
 }  // namespace isthmus::app

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "isthmus/base/text.h"
 #include "run/output/lines.h"
+#include "worker/setup/machine_traits.h"
 
 namespace isthmus::app {
 
@@ -27,7 +29,11 @@ std::string differences(const MachineTraits& member, const MachineTraits& here) 
     out += fmt::format("{}{} {} (here {})", out.empty() ? "" : ", ", name, value,
                        own == here.end() ? "none" : own->second);
   }
-  return out.empty() ? "its processes ran on different machines" : out;
+  if (!out.empty()) return out;
+  const auto deterministic = member.find(deterministic_trait);
+  if (deterministic != member.end() && deterministic->second != "yes")
+    return "its trainer.deterministic is false";
+  return "processes on different machines made the steps";
 }
 
 std::string line_of(const AuditedRound& round, const std::string& member) {
@@ -44,40 +50,57 @@ std::string line_of(const AuditedRound& round, const std::string& member) {
 
 }  // namespace
 
+bool AuditVerdict::is_like_machine() const {
+  const auto deterministic = machine.find(deterministic_trait);  // GPUs add in any order without it
+  return made.machine == machine && (deterministic == machine.end() || deterministic->second == "yes");
+}
+
 bool AuditVerdict::is_wrong(const AuditedRound& round) const {
   if (is_like_machine()) return !round.is_equal();
   return round.distance > max_distance || round.weight != round.weight_received;
 }
 
+bool AuditVerdict::has(std::uint32_t fragment, std::uint64_t round) const {
+  return std::ranges::any_of(made.rounds, [&](const auto& compared) {
+    return compared.fragment == fragment && compared.round == round;
+  });
+}
+
 int status_of(const AuditVerdict& verdict) {
-  if (verdict.problem) return verdict.problem->exit_status();
   const bool wrong =
       !wrong_rounds(verdict).empty() || (verdict.is_like_machine() && !verdict.made.sections.empty());
-  return wrong ? exit_status(ErrorKind::divergence) : 0;
+  if (wrong) return exit_status(ErrorKind::divergence);
+  if (verdict.made.problem) return verdict.made.problem->exit_status();
+  return verdict.made.rounds.empty() ? exit_status(ErrorKind::data) : 0;
 }
 
 std::string text_of(const AuditVerdict& verdict) {
   std::string out;
-  const auto add = [&out](const std::string& line, std::size_t indent) { out += in_lines(line, indent); };
-  const auto name = fmt::format("{}, steps {} to {}", verdict.member, verdict.begin, verdict.end);
-  if (verdict.problem) {
-    const bool wrong = verdict.problem->kind() == ErrorKind::divergence;
-    add(fmt::format("{}: {}: {}", wrong ? "WRONG" : "not audited", name, verdict.problem->what()), 2);
-    return out;
-  }
+  const auto add = [&out](const std::string& line, std::size_t indent) {
+    out += in_lines(printable(line), indent);  // names and traits come from other machines
+  };
   const auto wrong = wrong_rounds(verdict);
   const auto& made = verdict.made;
   const bool like = verdict.is_like_machine();
-  add(fmt::format("{}: {}: {} steps made again, {} contributions compared {}, {} wrong",
-                  status_of(verdict) == 0 ? "ok" : "WRONG", name, made.steps, made.rounds.size(),
-                  like ? "byte for byte" : "by distance", wrong.size()),
+  const auto status = status_of(verdict);
+  const auto name = fmt::format("{}: {}, steps {} to {}",
+                                status == 0                                    ? "ok"
+                                : status == exit_status(ErrorKind::divergence) ? "WRONG"
+                                                                               : "not audited",
+                                verdict.member, verdict.begin, verdict.end);
+  if (made.problem && wrong.empty()) {
+    add(fmt::format("{}: {}", name, made.problem->what()), 2);
+    return out;
+  }
+  add(fmt::format("{}: {} steps made again, {} contributions compared {}, {} wrong", name, made.steps,
+                  made.rounds.size(), like ? "byte for byte" : "by distance", wrong.size()),
       2);
   if (!like) {
     double farthest = 0;
     for (const auto& round : made.rounds) farthest = std::max(farthest, round.distance);
     add(fmt::format(
-            "  this machine computes other bits: {}; the largest relative distance is {:.2g}, and up to {} "
-            "is allowed",
+            "  this machine may compute other bits: {}; the largest relative distance is {:.2g}, and up to "
+            "{} is allowed",
             differences(verdict.machine, made.machine), farthest, AuditVerdict::max_distance),
         4);
   }
@@ -89,6 +112,8 @@ std::string text_of(const AuditVerdict& verdict) {
     add(fmt::format("  its checkpoint of step {} has other values than computed here in: {}", verdict.end,
                     fmt::join(made.sections, ", ")),
         4);
+  if (made.problem)
+    add(fmt::format("  the steps could not be made to their end: {}", made.problem->what()), 4);
   return out;
 }
 
@@ -110,7 +135,7 @@ nlohmann::ordered_json json_of(const AuditVerdict& verdict) {
           {"begin", verdict.begin},
           {"end", verdict.end},
           {"status", status_of(verdict)},
-          {"problem", verdict.problem ? verdict.problem->what() : ""},
+          {"problem", verdict.made.problem ? verdict.made.problem->what() : ""},
           {"like_machine", verdict.is_like_machine()},
           {"log", verdict.made.log.string()},
           {"steps", verdict.made.steps},

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 
 #include "audit/rerun.h"
@@ -17,10 +16,11 @@ struct AuditVerdict {
   std::uint64_t begin = 0, end = 0;  ///< agreed steps of the checkpoints
   MachineTraits machine;             ///< that the member reported
   Rerun made = {};
-  std::optional<Error> problem = {};  ///< why it could not be run again, or a checkpoint that is not genuine
 
   /// Whether this machine computes the same bits as the member's.
-  [[nodiscard]] bool is_like_machine() const { return made.machine == machine; }
+  [[nodiscard]] bool is_like_machine() const;
+  /// Whether the contribution to this round was compared.
+  [[nodiscard]] bool has(std::uint32_t fragment, std::uint64_t round) const;
   /// Whether a contribution is not what it should be: on a like machine any other byte, on others a distance
   /// above `max_distance`.
   [[nodiscard]] bool is_wrong(const AuditedRound& round) const;

@@ -241,7 +241,7 @@ class Worker final : public TrainingHooks {
                              .time = std::chrono::duration_cast<std::chrono::milliseconds>(
                                          std::chrono::system_clock::now().time_since_epoch())
                                          .count(),
-                             .machine = machine_traits(config_, setup_.hardware, request_.build)});
+                             .machine = machine_traits(config_, setup_, request_.build)});
   }
 
   /// Null if the run has no object store.

@@ -103,12 +103,11 @@ FragmentLayout LogReader::layout_from(std::span<const Round> from) const {
   return {header_.fragments, header_.chunk_elements};
 }
 
-Round LogReader::last_round(FragmentId fragment) const {
-  const auto& files = files_.at(fragment);
-  if (files.empty()) return 0;
+Round LogReader::last_round(FragmentId fragment, Round from) const {
+  const auto& file = file_of(fragment, from);
   const auto snapshot = record_size(header_, fragment, RecordKind::snapshot);
-  const auto size = std::max<std::uint64_t>(fs::file_size(files.front()), snapshot);
-  return first_round(files.front()) + (size - snapshot) / record_size(header_, fragment, RecordKind::round);
+  const auto size = std::max<std::uint64_t>(fs::file_size(file), snapshot);
+  return first_round(file) + (size - snapshot) / record_size(header_, fragment, RecordKind::round);
 }
 
 LoggedFragment LogReader::open(const FragmentLayout& layout, FragmentId fragment, Round from,

@@ -75,6 +75,19 @@ TEST(AuditJournal, ARestartGoesBackToItsCheckpoint) {
   EXPECT_THAT(journal.intervals(), IsEmpty()) << "the run has gone back further";
 }
 
+TEST(AuditJournal, HistoryThatTheRunAbandonedIsVoid) {
+  Journal journal;
+  journal.add(AuditStart{});
+  for (const auto from : {0, 10, 20}) train(journal, static_cast<std::uint64_t>(from));
+  journal.add(AuditStart{.state = State::others, .step = 15});  // the others have gone back to step 10
+  EXPECT_THAT(journal.intervals(), IsEmpty()) << "its own steps from 10 to 30 are not the run's";
+  journal.add(AuditSnapshot{20});
+  journal.add(checkpoint(20));
+  train(journal, 20);
+  ASSERT_THAT(journal.intervals(), SizeIs(1));
+  EXPECT_EQ(journal.intervals()[0].begin.step, 20U);
+}
+
 TEST(AuditJournal, TheStateOfOthersBeginsAnew) {
   Journal journal;
   journal.add(AuditStart{});
@@ -107,10 +120,19 @@ TEST(AuditReceipts, AreFoundByTheResultThatWasMadeOfThem) {
   Receipts receipts;
   receipts.add("eu", {.fragment = 0, .round = 3, .chunk = 1, .result = first, .contributions = {}});
   receipts.add("us", {.fragment = 0, .round = 3, .chunk = 1, .result = second, .contributions = {}});
-  ASSERT_NE(receipts.find(1, 3, second), nullptr) << "the round was repeated under another owner";
-  EXPECT_EQ(receipts.find(1, 3, second)->owner, "us");
-  EXPECT_EQ(receipts.find(1, 4, second), nullptr);
-  EXPECT_EQ(receipts.find(0, 3, second), nullptr);
+  ASSERT_THAT(receipts.find(1, 3, second), SizeIs(1)) << "the round was repeated under another owner";
+  EXPECT_EQ(receipts.find(1, 3, second)[0]->owner, "us");
+  EXPECT_THAT(receipts.find(1, 4, second), IsEmpty());
+  EXPECT_THAT(receipts.find(0, 3, second), IsEmpty());
+}
+
+TEST(AuditReceipts, OfManyMembersComeInSeveralLines) {
+  const outer_sync::protocol::Received eu{.member = "eu", .bytes = {}}, us{.member = "us", .bytes = {}};
+  Receipts receipts;
+  for (const auto& received : {eu, us, eu})
+    receipts.add("hub", {.fragment = 0, .round = 3, .chunk = 1, .result = {}, .contributions = {received}});
+  ASSERT_THAT(receipts.find(1, 3, Digest()), SizeIs(1));
+  EXPECT_THAT(receipts.find(1, 3, Digest())[0]->receipt.contributions, ::testing::ElementsAre(eu, us));
 }
 
 TEST(AuditFiles, LinesOfAnotherFormAreCounted) {

@@ -54,7 +54,7 @@ Audit audit(const Site& site, const Words& words = {}) {
   Words all = {"audit", site.run().string(), "--sample", "1", "--json"};
   all.insert(all.end(), words.begin(), words.end());
   Audit out{.result = isthmus(site, all), .intervals = {}};
-  // The document, between the lines for people.
+  // The document, between other lines.
   const auto& text = out.result.output;
   const auto begin = text.find('{'), end = text.rfind('}');
   const auto document =
@@ -180,6 +180,47 @@ TEST_F(AuditOf, AReplacedCheckpointIsFound) {
               HasSubstr("differs from the digest that was reported when it was written"));
   EXPECT_EQ(found.count("replica-0", 5), 2U) << found.result.report();
   EXPECT_EQ(found.count("replica-1", 0), 3U) << found.result.report();
+}
+
+TEST_F(AuditOf, RecordsInAnothersNameAccuseNobody) {
+  run();
+  edit_records(site, "replica-1", [](json& record) {
+    if (record.contains("start")) record["member"] = "replica-0";
+  });
+  const auto found = audit(site);
+  EXPECT_EQ(found.result.status, 0) << found.result.report();
+  EXPECT_THAT(found.result.output, HasSubstr("has records of replica-0, which are not read"));
+  EXPECT_EQ(found.count("replica-0", 0), 3U) << found.result.report();
+}
+
+TEST_F(AuditOf, FalseReceiptsOfAnotherAreNoVerdict) {
+  run();
+  // A member that owns other chunks claims to have received something else from replica-0.
+  std::ifstream in(site.run() / "replica-1/audit.jsonl");
+  std::ofstream out(site.run() / "replica-0/audit.jsonl", std::ios::app);
+  for (std::string line; std::getline(in, line);) {
+    auto record = json::parse(line, nullptr, false);
+    if (!record.is_object() || !record.contains("received")) continue;
+    for (auto& contribution : record["contributions"]) contribution["bytes"] = std::string(64, '0');
+    out << record.dump() << '\n';
+  }
+  out.close();
+  const auto found = audit(site);
+  EXPECT_EQ(found.result.status, 3) << found.result.report();
+  EXPECT_THAT(found.result.output, AllOf(HasSubstr("one of them is false"), Not(HasSubstr("WRONG"))));
+}
+
+TEST_F(AuditOf, DamagedFilesOfOneMemberLeaveTheOthersAuditable) {
+  run();
+  const auto checkpoints = site.run() / "replica-1/checkpoints";
+  for (const auto step : trainer::checkpoint_steps(checkpoints, 0))
+    std::filesystem::resize_file(trainer::checkpoint_file(checkpoints, step, 0), 100);
+  std::ofstream(site.run() / "replica-0/audit.jsonl", std::ios::app)
+      << R"({"applied":1,"fragment":4000000000,"between_steps":true})" << '\n';
+  const auto found = audit(site);
+  EXPECT_EQ(found.result.status, 0) << found.result.report();
+  EXPECT_EQ(found.count("replica-0", 0), 3U) << found.result.report();
+  EXPECT_THAT(found.result.output, HasSubstr("replica-1 cannot be audited: "));
 }
 
 TEST_F(AuditOf, StepsWithoutRecordsIsNoVerdict) {

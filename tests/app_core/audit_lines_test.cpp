@@ -28,7 +28,7 @@ outer_sync::protocol::Receipt receipt() {
           .contributions = {received, received}};
 }
 
-std::vector<AuditLine> lines() {
+std::vector<AuditLine> audit_lines() {
   return {AuditStart{.member = "eu",
                      .state = AuditStart::State::checkpoint,
                      .step = 20,
@@ -43,7 +43,7 @@ std::vector<AuditLine> lines() {
 }
 
 TEST(AuditLines, AreReadBackExactly) {
-  for (const auto& line : lines()) {
+  for (const auto& line : audit_lines()) {
     const auto text = audit_text(line);
     EXPECT_EQ(text.find('\n'), std::string::npos);
     const auto back = audit_line(text);

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <dlfcn.h>
 #include <torch/cuda.h>
 
@@ -65,6 +66,10 @@ void prepare_process(const TrainerConfig& config) {
   mallopt(M_TRIM_THRESHOLD, -1);
 #endif
 }
+
+int threads_in_use() { return at::get_num_threads(); }
+
+std::string instructions_in_use() { return at::get_cpu_capability(); }
 
 std::filesystem::path torch_in_use() {
   Dl_info library = {};

@@ -163,7 +163,11 @@ void GatheredFolders::append_metrics(Place& place, const std::string& member, co
 }
 
 void GatheredFolders::append_audit(Place& place, const std::string& member, const std::string& line) {
-  if (!place.audit) place.audit = std::make_unique<AppendFile>(place.folder / audit_file, say_);
+  if (!place.audit) {
+    place.audit = std::make_unique<AppendFile>(place.folder / audit_file, say_);
+    if (place.audit->size() > 0)
+      append_to(*place.audit, "");  // a killed coordinator may have left half a line
+  }
   if (is_known(place.known_audit, line)) return;
   if (place.audit->size() + line.size() < limit_) return append_to(*place.audit, line);
   if (!std::exchange(place.audit_is_full, true))

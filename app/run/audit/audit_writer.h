@@ -23,10 +23,12 @@ class AuditWriter {
   void write(const AuditLine& line);
   /// For MemberOptions; this must outlive the member.
   [[nodiscard]] outer_sync::protocol::TakeReceipt taking_receipts() {
-    return [this](const outer_sync::protocol::Receipt& receipt) { write(receipt); };
+    return [this](const outer_sync::protocol::Receipt& receipt) { write_receipt(receipt); };
   }
 
  private:
+  void write_receipt(const outer_sync::protocol::Receipt& receipt);
+
   std::mutex mutex_;
   AppendFile file_;
   const std::shared_ptr<outer_sync::RecordQueue> copies_;

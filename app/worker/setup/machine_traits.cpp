@@ -1,22 +1,30 @@
 #include "worker/setup/machine_traits.h"
 
-#include <fmt/format.h>
+#include <filesystem>
+#include <system_error>
 
 #include "run/process/machine.h"
 
 namespace isthmus::app {
 
-MachineTraits machine_traits(const Experiment& experiment, const Hardware& hardware,
+MachineTraits machine_traits(const Experiment& experiment, const ModelSetup& setup,
                              const std::string& build) {
-  const auto threads = experiment.trainer.threads;
+  const auto& hardware = setup.hardware;
+  std::error_code none;
+  const auto library = std::filesystem::file_size(trainer::torch_in_use() / "libtorch_cpu.so", none);
   MachineTraits traits{{"build", build},
+                       {data_trait, setup.corpus.fingerprint().hex()},
                        {"device", std::string(to_string(hardware.device))},
+                       {"instructions", trainer::instructions_in_use()},
+                       {"libtorch bytes", std::to_string(none ? 0 : library)},
                        {"precision", std::string(to_string(hardware.precision))},
                        {"processor", processor_here()},
                        {"ranks", std::to_string(experiment.replica.ranks)},
-                       {threads_trait, std::to_string(threads > 0 ? threads : cores_here())}};
+                       {threads_trait, std::to_string(trainer::threads_in_use())}};
+  if (hardware.device != trainer::Device::cuda) return traits;
   const auto gpus = trainer::probe_hardware().gpus;
-  if (hardware.device == trainer::Device::cuda && !gpus.empty()) traits["gpu"] = gpus.front().name;
+  traits["gpu"] = gpus.empty() ? "" : gpus.front().name;
+  traits[deterministic_trait] = experiment.trainer.deterministic ? "yes" : "no";
   return traits;
 }
 

@@ -9,9 +9,10 @@
 namespace isthmus::app {
 
 /// Names of traits that an audit uses.
-inline constexpr const char* threads_trait = "threads";
+inline constexpr const char *data_trait = "data", *threads_trait = "threads",
+                            *deterministic_trait = "deterministic";  ///< of a GPU
 
-[[nodiscard]] MachineTraits machine_traits(const Experiment& experiment, const Hardware& hardware,
+[[nodiscard]] MachineTraits machine_traits(const Experiment& experiment, const ModelSetup& setup,
                                            const std::string& build);
 
 }  // namespace isthmus::app

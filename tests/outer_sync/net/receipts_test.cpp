@@ -15,7 +15,7 @@ namespace {
 
 using protocol::Receipt;
 
-/// Receipts by chunk and round; of all members, whose codec threads add them.
+/// Receipts of all members. Their codec threads add them.
 class Collected {
  public:
   void add(const Receipt& receipt) {

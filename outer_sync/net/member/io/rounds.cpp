@@ -213,7 +213,8 @@ void Rounds::reduce(const Reduce& job, const std::vector<std::string>& names) {
         trace_, Trace::Row::reduce, "reduce",
         "{\"chunk\":" + std::to_string(job.chunk) + ",\"round\":" + std::to_string(job.round) + "}");
     auto made = codecs_->reducer.reduce(job.chunk, job.round, job.contributions, job.weights, job.reject);
-    if (!names.empty()) make_receipt(job, names, made);
+    const auto result = made.bytes;
+    const auto squares = made.measured.squares;
     const bool alone = job.contributions.size() == 1;
     auto packed = alone ? nullptr : codecs_->result_packer.pack(job.chunk, job.round, *made.bytes);
     asio::post(io_, [this, view = job.view, chunk = job.chunk, round = job.round, made = std::move(made),
@@ -222,6 +223,7 @@ void Rounds::reduce(const Reduce& job, const std::vector<std::string>& names) {
       member_->reduced(view, chunk, round, made.bytes, made.measured, packed);
       act();
     });
+    if (!names.empty()) make_receipt(job, names, *result, squares);  // the others wait for the result only
   } catch (const BadContribution& error) {
     asio::post(io_, [this, error, view = job.view, member = job.members.at(error.contribution)] {
       const bool known = member_ && member_->view().number == view;
@@ -234,15 +236,15 @@ void Rounds::reduce(const Reduce& job, const std::vector<std::string>& names) {
 }
 
 /// Runs on the codec thread. Warm-up rounds cannot be audited: they are not in the round log.
-void Rounds::make_receipt(const Reduce& job, const std::vector<std::string>& names,
-                          const Reduction& made) const {
+void Rounds::make_receipt(const Reduce& job, const std::vector<std::string>& names, const Bytes& result,
+                          const std::vector<double>& squares) const {
   if (job.round <= codecs_->codecs.warmup_rounds) return;
   Receipt receipt{.fragment = codecs_->layout.fragment_of(job.chunk),
                   .round = job.round,
                   .chunk = job.chunk,
-                  .result = hash_of(*made.bytes),
+                  .result = hash_of(result),
                   .contributions = {}};
-  const auto stays = kept(job.reject, made.measured.squares);
+  const auto stays = kept(job.reject, squares);
   for (std::size_t i = 0; i < names.size(); ++i) {
     auto received = codecs_->reducer.received(job.chunk, job.round, *job.contributions[i]);
     received.member = names[i];

@@ -102,8 +102,8 @@ class Rounds final : public PeerMesh::Handler {
   [[nodiscard]] std::uint64_t order_of_own(const protocol::ChunkKey& key);
   void say_if_rejected(const protocol::Deliver& round);
   void reduce(const protocol::Reduce& job, const std::vector<std::string>& names);
-  void make_receipt(const protocol::Reduce& job, const std::vector<std::string>& names,
-                    const Reduction& made) const;
+  void make_receipt(const protocol::Reduce& job, const std::vector<std::string>& names, const Bytes& result,
+                    const std::vector<double>& squares) const;
 
   asio::io_context& io_;
   PeerMesh& mesh_;

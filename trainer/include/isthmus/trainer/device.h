@@ -65,6 +65,11 @@ void prepare_process(const TrainerConfig& config);
 /// The folder of the libtorch that this process has loaded, for logs. Empty if unknown.
 [[nodiscard]] std::filesystem::path torch_in_use();
 
+/// Threads that libtorch and this folder's CPU loops use, and the instructions that libtorch has chosen
+/// ("AVX512").
+[[nodiscard]] int threads_in_use();
+[[nodiscard]] std::string instructions_in_use();
+
 /// Peak number of bytes of libtorch's tensors on GPU 0 since the process began; 0 without a GPU.
 [[nodiscard]] std::uint64_t peak_gpu_bytes();
 

@@ -34,6 +34,7 @@ class LoggedFragment {
   [[nodiscard]] protocol::Round first() const { return first_; }  ///< of the snapshot
   [[nodiscard]] const protocol::FragmentState& state() const { return state_; }
   [[nodiscard]] std::span<const float> theta() const { return theta_; }
+  [[nodiscard]] std::span<const float> velocity() const { return velocity_; }
   /// Results of the round that `next` has applied, in chunk order.
   [[nodiscard]] std::vector<protocol::SharedBytes> results() const;
   /// Whether an incomplete record follows the last one: after a crash, or in a log in use.
@@ -65,8 +66,9 @@ class LogReader {
   /// Allocates nothing on the header's word: every element in it is backed by bytes of a file. Throws
   /// Error(data) if a fragment has no file that begins at or before its round `from`.
   [[nodiscard]] FragmentLayout layout_from(std::span<const protocol::Round> from) const;
-  /// The last complete round of a fragment's newest file; 0 without a file. By the file's size alone.
-  [[nodiscard]] protocol::Round last_round(FragmentId fragment) const;
+  /// The last complete round of the file that `open` would read, by the file's size alone. Throws as
+  /// `layout_from`.
+  [[nodiscard]] protocol::Round last_round(FragmentId fragment, protocol::Round from) const;
   /// The fragment from its newest snapshot at or before round `from`. The arguments must outlive it. Throws
   /// as LoggedFragment does, and as `layout_from`.
   [[nodiscard]] LoggedFragment open(const FragmentLayout& layout, FragmentId fragment, protocol::Round from,
