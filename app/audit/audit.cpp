@@ -63,7 +63,7 @@ Experiment config_in(const fs::path& checkpoint, const std::vector<std::string>&
                          Purpose::training);
 }
 
-/// Whether these are the member's own records: its folder, or an old one that was moved aside.
+/// Whether these are the member's own records: its folder, or an old folder moved aside.
 bool is_folder_of(const std::string& member, const fs::path& folder) {
   const auto name = folder.filename().string();
   if (name == member) return true;
@@ -211,7 +211,7 @@ std::vector<fs::path> logs_for(const AuditRequest& request, const Experiment& ex
     if (fs::exists(entry.path() / outer_sync::log::header_name)) logs.push_back(entry.path());
   }
   std::ranges::sort(logs);
-  std::ranges::stable_partition(logs, [&](const auto& log) { return log.filename() != member; });
+  std::stable_partition(logs.begin(), logs.end(), [&](const auto& log) { return log.filename() != member; });
   if (logs.empty())
     data_error(
         fmt::format("there is no round log in {}; expected one of any member: give its folder with --log",

@@ -141,6 +141,17 @@ TEST(Choosing, IsForOneMethodAlone) {
   }
 }
 
+TEST(Audits, NeedALogAndStepsThatCanBeRunAgain) {
+  const auto problem = [](const std::string& more) { return problem_of("run.audit: true\n" + more); };
+  EXPECT_THAT(problem(""), HasSubstr("run.audit is true and outer.log is empty; expected a folder"));
+  EXPECT_THAT(problem("outer: {log: log, method: data_parallel}\n"),
+              HasSubstr("data-parallel runs have no rounds"));
+  EXPECT_THAT(problem("outer.log: log\nworker.command: [python, train.py]\n"),
+              HasSubstr("worker.command is set"));
+  EXPECT_THAT(problem("outer.log: log\ndata.path: '-'\n"), HasSubstr("data.path is a stream"));
+  EXPECT_EQ(problem("outer.log: log\n"), "accepted");
+}
+
 TEST(RemovedKeys, OfAnOldRunAreReadIfTheyHaveTheirDefaults) {
   const std::string old =
       "run.gather: true\ndata: {source: files}\nouter.auto: {in_run: true, least_between: 1min}\n";

@@ -207,7 +207,9 @@ TEST_F(GatheredFoldersTest, RecordsForAuditsHaveAFileAndALimitOfTheirOwn) {
   const auto records = [&] {
     std::ifstream in(folder_ / "eu-1/audit.jsonl");
     std::vector<std::string> lines;
-    for (std::string line; std::getline(in, line);) lines.push_back(line);
+    for (std::string line; std::getline(in, line);) {
+      if (!line.empty()) lines.push_back(line);
+    }
     return lines;
   };
   {

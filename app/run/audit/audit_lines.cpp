@@ -14,7 +14,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using outer_sync::protocol::Receipt;
-using outer_sync::protocol::Received;
 using outer_sync::protocol::Sketch;
 
 constexpr std::array states = {"initial", "checkpoint", "others"};
