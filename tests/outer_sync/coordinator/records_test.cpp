@@ -69,7 +69,7 @@ TEST(Gathering, ItGoesOnOverANewConnectionAndBeginsAnewWithANewProcess) {
 TEST(Gathering, RecordsThatCannotBeEndTheConnection) {
   const Records unsound[] = {
       {0, {}},
-      {0, {{static_cast<RecordKind>(2), "of no kind"}}},
+      {0, {{static_cast<RecordKind>(3), "of no kind"}}},
       {0, {{RecordKind::log, std::string(longest_record + 1, 'x')}}},
       {~std::uint64_t{0}, {{RecordKind::log, "beyond all numbers"}}},
   };
