@@ -23,6 +23,7 @@
 #include "run/output/exit_codes.h"
 #include "run/output/json_output.h"
 #include "run/output/lines.h"
+#include "run/process/scratch_folder.h"
 #include "worker/setup/machine_traits.h"
 #include "worker/training/checkpoints.h"
 
@@ -54,15 +55,6 @@ struct Task {
   AuditInterval interval;
 };
 
-/// The config in a checkpoint: that of the member's machine.
-Experiment config_in(const fs::path& checkpoint, const std::vector<std::string>& assignments) {
-  const auto saved = trainer::read_checkpoint(checkpoint);
-  const auto& yaml = saved.section(config_section);
-  const std::string_view text(reinterpret_cast<const char*>(yaml.data()), yaml.size());
-  return load_experiment(config::Source::from_text(text, checkpoint.string()), assignments, std::nullopt,
-                         Purpose::training);
-}
-
 /// Whether these are the member's own records: its folder, or an old folder moved aside.
 bool is_folder_of(const std::string& member, const fs::path& folder) {
   const auto name = folder.filename().string();
@@ -73,10 +65,15 @@ bool is_folder_of(const std::string& member, const fs::path& folder) {
 
 bool same_config(const AuditInterval& a, const AuditInterval& b) {
   const auto config_of = [](const AuditInterval& interval) {
-    const auto section = interval.end.sections.find(config_section);
+    const auto section = interval.end.sections.find(trainer::config_section);
     return section == interval.end.sections.end() ? Digest() : section->second;
   };
   return config_of(a) == config_of(b);
+}
+
+/// The config of the member's machine.
+Experiment config_in(const trainer::Checkpoint& saved, const std::vector<std::string>& assignments) {
+  return load_experiment(trainer::config_of(saved), assignments, std::nullopt, Purpose::training);
 }
 
 /// Between checkpoints that are still there; deleted ones lie inside an interval.
@@ -107,8 +104,8 @@ std::vector<Task> tasks_of(const fs::path& member_folder, const std::vector<std:
     if (open.empty()) {
       if (!exists(interval.begin)) continue;
       if (!warmup) {
-        const auto file = trainer::checkpoint_file(folder, interval.begin.step, 0);
-        warmup = static_cast<std::uint64_t>(config_in(file, assignments).outer.warmup_steps);
+        const auto saved = trainer::read_checkpoint(trainer::checkpoint_file(folder, interval.begin.step, 0));
+        warmup = static_cast<std::uint64_t>(config_in(saved, assignments).outer.warmup_steps);
       }
       if (interval.begin.step < *warmup) continue;
     }
@@ -178,24 +175,33 @@ std::vector<Task> sampled(std::vector<Task> tasks, double share, std::uint64_t s
   return tasks;
 }
 
-/// Receipts for the rounds of one interval, and for the next rounds, which were sent in it.
-Receipts receipts_for(const fs::path& run, const Task& task) {
-  std::map<std::uint32_t, std::pair<std::uint64_t, std::uint64_t>> rounds;  // by fragment: first, last
-  for (const auto& event : task.interval.events) {
-    const auto* applied = std::get_if<AuditApplied>(&event);
-    if (applied == nullptr) continue;
-    auto& [first, last] = rounds.try_emplace(applied->fragment, applied->round, applied->round).first->second;
-    last = applied->round;
+/// Receipts for the rounds of these intervals, and for the next rounds, which were sent in them.
+Receipts receipts_for(const fs::path& run, const std::vector<Task>& tasks) {
+  using Rounds =
+      std::map<std::uint32_t, std::pair<std::uint64_t, std::uint64_t>>;  // by fragment: first, last
+  std::vector<Rounds> wanted;
+  for (const auto& task : tasks) {
+    auto& rounds = wanted.emplace_back();
+    for (const auto& event : task.interval.events) {
+      const auto* applied = std::get_if<AuditApplied>(&event);
+      if (applied == nullptr) continue;
+      const std::pair only{applied->round, applied->round};
+      rounds.try_emplace(applied->fragment, only).first->second.second = applied->round;
+    }
   }
+  const auto fits = [](const outer_sync::protocol::Receipt& receipt, const Rounds& rounds) {
+    const auto place = rounds.find(receipt.fragment);
+    if (place == rounds.end()) return true;  // its first round may have been sent there
+    const auto [first, last] = place->second;
+    return receipt.round >= first && receipt.round <= last + 1;
+  };
   Receipts receipts;
   for (const auto& folder : folders_in(run)) {
     read_audit_file(folder / audit_file, [&](AuditLine line) {
       auto* receipt = std::get_if<outer_sync::protocol::Receipt>(&line);
       if (receipt == nullptr) return;
-      const auto place = rounds.find(receipt->fragment);
-      const bool fits = place == rounds.end() ||
-                        (receipt->round >= place->second.first && receipt->round <= place->second.second + 1);
-      if (fits) receipts.add(folder.filename().string(), std::move(*receipt));
+      if (std::ranges::any_of(wanted, [&](const Rounds& rounds) { return fits(*receipt, rounds); }))
+        receipts.add(folder.filename().string(), std::move(*receipt));
     });
   }
   return receipts;
@@ -221,7 +227,7 @@ std::vector<fs::path> logs_for(const AuditRequest& request, const Experiment& ex
 
 /// The config of the process that made the steps and wrote the last checkpoint. Keys that all share must have
 /// the values in the run's config.
-Experiment experiment_of(const AuditRequest& request, const Task& task, const fs::path& end) {
+Experiment experiment_of(const AuditRequest& request, const Task& task, const trainer::Checkpoint& end) {
   const auto& assigned = request.assignments;
   auto experiment = config_in(end, assigned);
   const auto run_config = request.run / config_name;
@@ -235,7 +241,7 @@ Experiment experiment_of(const AuditRequest& request, const Task& task, const fs
       data_error(
           fmt::format("the config in {} has another {} than the run's, which has {}; if the run was resumed "
                       "with other settings, audit these steps with --set",
-                      end.string(), item.first, item.second));
+                      end.file.string(), item.first, item.second));
     }
   }
   const bool sets_threads = std::ranges::any_of(
@@ -247,46 +253,28 @@ Experiment experiment_of(const AuditRequest& request, const Task& task, const fs
   return experiment;
 }
 
-/// A temporary folder for the ranks of a replica.
-class Workplace {
- public:
-  Workplace() {
-    auto pattern = (fs::temp_directory_path() / "isthmus-audit-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr)
-      data_error("cannot make a folder " + pattern + "; expected room for temporary files");
-    path_ = pattern;
-  }
-  ~Workplace() {
-    std::error_code none;
-    fs::remove_all(path_, none);
-  }
-  Workplace(const Workplace&) = delete;
-  Workplace& operator=(const Workplace&) = delete;
-  [[nodiscard]] const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
-AuditVerdict audit(const AuditRequest& request, const Task& task) {
+AuditVerdict audit(const AuditRequest& request, const Task& task, const Receipts& receipts) {
   AuditVerdict verdict{.member = task.interval.member,
                        .begin = task.interval.begin.step,
                        .end = task.interval.end.step,
                        .machine = task.interval.machine};
   const auto end = trainer::checkpoint_file(task.folder, verdict.end, 0);
   try {
-    const auto experiment = experiment_of(request, task, end);
-    const Workplace work;
-    verdict.made = rerun({.experiment = experiment,
-                          .member = task.interval.member,
-                          .interval = task.interval,
-                          .begin = trainer::checkpoint_file(task.folder, verdict.begin, 0),
-                          .end = end,
-                          .work = work.path(),
-                          .logs = logs_for(request, experiment, task.interval.member),
-                          .build = request.build,
-                          .program = request.program},
-                         receipts_for(request.run, task));
+    const ScratchFolder work("audit");
+    RerunRequest again{.member = task.interval.member,
+                       .interval = task.interval,
+                       .begin = trainer::checkpoint_file(task.folder, verdict.begin, 0),
+                       .end = end,
+                       .work = work.path(),
+                       .build = request.build,
+                       .program = request.program};
+    {
+      const auto saved = trainer::read_checkpoint(end);
+      again.experiment = experiment_of(request, task, saved);
+      again.settings = checkpoint_settings(saved);
+    }
+    again.logs = logs_for(request, again.experiment, task.interval.member);
+    verdict.made = rerun(again, receipts);
   } catch (const std::exception& error) {
     verdict.made.problem = Error(ErrorKind::data, error.what());
   }
@@ -308,11 +296,12 @@ int run_audit(const AuditRequest& request) {
                                           tasks.size(), count, seed),
                               2));
   }
+  const auto receipts = receipts_for(request.run, tasks);
   auto findings = nlohmann::ordered_json::array();
   int status = 0;
   bool found = false;
   for (const auto& task : tasks) {
-    const auto verdict = audit(request, task);
+    const auto verdict = audit(request, task, receipts);
     fmt::print("{}", text_of(verdict));
     findings.push_back(json_of(verdict));
     status = std::max(status, status_of(verdict));

@@ -11,93 +11,64 @@ namespace isthmus::app {
 
 using outer_sync::protocol::Receipt;
 
-class Journal::Impl {
- public:
-  void operator()(const AuditStart& line) {
-    member_ = line.member;
-    machine_ = line.machine;
-    speeds_.reset();
-    // The run has gone back to this step, or its history was never the run's: later intervals are void.
-    const bool is_new = line.state == AuditStart::State::initial;
-    std::erase_if(intervals_, [&](const auto& interval) { return is_new || interval.end.step > line.step; });
-    if (line.state == AuditStart::State::checkpoint) return go_back_to(line.step);
-    parts_.clear();  // the steps before do not lead to this state
-  }
-  void operator()(const AuditTrained& line) { add(line); }
-  void operator()(const AuditApplied& line) { add(line); }
-  void operator()(const AuditSpeeds& line) {
-    speeds_ = line;
-    add(line);
-  }
-  void operator()(const AuditSnapshot& line) {
-    parts_.push_back({.step = line.step, .machine = machine_, .speeds = speeds_, .events = {}});
-  }
-  void operator()(const AuditCheckpoint& line) {
-    const auto part = std::ranges::find(parts_, line.step, &Part::step);
-    if (part == parts_.end()) return;
-    std::erase_if(intervals_, [&](const auto& interval) { return interval.end.step >= line.step; });
-    part->checkpoint = line;
-    if (part == parts_.begin()) return;
-    collect(part);
-  }
-  void operator()(const Receipt&) {}
+void Journal::take(const AuditStart& line) {
+  member_ = line.member;
+  machine_ = line.machine;
+  speeds_.reset();
+  // The run has gone back to this step, or its history was never the run's: later intervals are void.
+  const bool is_new = line.state == AuditStart::State::initial;
+  std::erase_if(intervals_, [&](const auto& interval) { return is_new || interval.end.step > line.step; });
+  if (line.state == AuditStart::State::checkpoint) return go_back_to(line.step);
+  parts_.clear();  // the steps before do not lead to this state
+}
 
-  [[nodiscard]] const std::vector<AuditInterval>& intervals() const { return intervals_; }
+void Journal::take(const AuditSpeeds& line) {
+  speeds_ = line;
+  add_event(line);
+}
 
- private:
-  /// From a snapshot to the next one.
-  struct Part {
-    std::uint64_t step = 0;
-    MachineTraits machine;
-    std::optional<AuditSpeeds> speeds;
-    std::vector<AuditEvent> events;
-    std::optional<AuditCheckpoint> checkpoint = {};
-  };
+void Journal::take(const AuditSnapshot& line) {
+  parts_.push_back({.step = line.step, .machine = machine_, .speeds = speeds_, .events = {}});
+}
 
-  void add(AuditEvent event) {
-    if (!parts_.empty()) parts_.back().events.push_back(std::move(event));
-  }
+void Journal::take(const AuditCheckpoint& line) {
+  const auto part = std::ranges::find(parts_, line.step, &Part::step);
+  if (part == parts_.end()) return;
+  std::erase_if(intervals_, [&](const auto& interval) { return interval.end.step >= line.step; });
+  part->checkpoint = line;
+  if (part != parts_.begin()) collect(part);
+}
 
-  /// The process has begun again from this checkpoint: what was done after it is void.
-  void go_back_to(std::uint64_t step) {
-    const auto part = std::ranges::find(parts_, step, &Part::step);
-    if (part == parts_.end()) return parts_.clear();
-    parts_.erase(part + 1, parts_.end());
-    part->events.clear();
-    part->speeds.reset();
-    part->machine = machine_;
-  }
+void Journal::add_event(AuditEvent event) {
+  if (!parts_.empty()) parts_.back().events.push_back(std::move(event));
+}
 
-  /// The interval that ends here. Snapshots that came to no checkpoint lie between.
-  void collect(std::vector<Part>::iterator end) {
-    auto begin = end;
-    do {
-      --begin;
-    } while (!begin->checkpoint && begin != parts_.begin());
-    if (!begin->checkpoint) return;
-    AuditInterval interval{.member = member_,
-                           .begin = *begin->checkpoint,
-                           .end = *end->checkpoint,
-                           .speeds = begin->speeds,
-                           .machine = begin->machine};
-    for (auto part = begin; part != end; ++part)
-      std::ranges::copy(part->events, std::back_inserter(interval.events));
-    intervals_.push_back(std::move(interval));
-  }
+/// The process has begun again from this checkpoint: what was done after it is void.
+void Journal::go_back_to(std::uint64_t step) {
+  const auto part = std::ranges::find(parts_, step, &Part::step);
+  if (part == parts_.end()) return parts_.clear();
+  parts_.erase(part + 1, parts_.end());
+  part->events.clear();
+  part->speeds.reset();
+  part->machine = machine_;
+}
 
-  std::vector<Part> parts_;
-  std::vector<AuditInterval> intervals_;
-  std::string member_;
-  MachineTraits machine_;
-  std::optional<AuditSpeeds> speeds_;
-};
-
-Journal::Journal() : impl_(std::make_unique<Impl>()) {}
-Journal::~Journal() = default;
-Journal::Journal(Journal&&) noexcept = default;
-Journal& Journal::operator=(Journal&&) noexcept = default;
-void Journal::add(const AuditLine& line) { std::visit(*impl_, line); }
-const std::vector<AuditInterval>& Journal::intervals() const { return impl_->intervals(); }
+/// The interval that ends here. Snapshots that came to no checkpoint lie between.
+void Journal::collect(std::vector<Part>::iterator end) {
+  auto begin = end;
+  do {
+    --begin;
+  } while (!begin->checkpoint && begin != parts_.begin());
+  if (!begin->checkpoint) return;
+  AuditInterval interval{.member = member_,
+                         .begin = *begin->checkpoint,
+                         .end = *end->checkpoint,
+                         .speeds = begin->speeds,
+                         .machine = begin->machine};
+  for (auto part = begin; part != end; ++part)
+    std::ranges::copy(part->events, std::back_inserter(interval.events));
+  intervals_.push_back(std::move(interval));
+}
 
 std::uint64_t AuditInterval::rounds() const {
   return static_cast<std::uint64_t>(std::ranges::count_if(

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -35,18 +34,39 @@ struct AuditInterval {
 /// Takes a trainer's lines in their order, and cuts them at its checkpoints.
 class Journal {
  public:
-  Journal();
-  ~Journal();
-  Journal(Journal&&) noexcept;
-  Journal& operator=(Journal&&) noexcept;
-  void add(const AuditLine& line);
+  void add(const AuditLine& line) {
+    std::visit([this](const auto& of_kind) { take(of_kind); }, line);
+  }
   /// Intervals between successive checkpoints with reported digests, in which the member did not copy the
   /// state of others.
-  [[nodiscard]] const std::vector<AuditInterval>& intervals() const;
+  [[nodiscard]] const std::vector<AuditInterval>& intervals() const { return intervals_; }
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  /// From a snapshot to the next one.
+  struct Part {
+    std::uint64_t step = 0;
+    MachineTraits machine;
+    std::optional<AuditSpeeds> speeds;
+    std::vector<AuditEvent> events;
+    std::optional<AuditCheckpoint> checkpoint = {};
+  };
+
+  void take(const AuditStart& line);
+  void take(const AuditTrained& line) { add_event(line); }
+  void take(const AuditApplied& line) { add_event(line); }
+  void take(const AuditSpeeds& line);
+  void take(const AuditSnapshot& line);
+  void take(const AuditCheckpoint& line);
+  void take(const outer_sync::protocol::Receipt&) {}
+  void add_event(AuditEvent event);
+  void go_back_to(std::uint64_t step);
+  void collect(std::vector<Part>::iterator end);
+
+  std::vector<Part> parts_;
+  std::vector<AuditInterval> intervals_;
+  std::string member_;
+  MachineTraits machine_;
+  std::optional<AuditSpeeds> speeds_;
 };
 
 /// One interval instead of several that follow each other.

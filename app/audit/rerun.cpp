@@ -108,7 +108,7 @@ class Rerunner {
              .codecs = outer_sync::codec_plan(config_.outer, static_cast<std::uint64_t>(config_.run.seed)),
              .receipts = receipts,
              .log = log_,
-             .settings = checkpoint_settings(trainer::read_checkpoint(request_.end))}),
+             .settings = request_.settings}),
         outer_(config_.outer, setup_.table.layout(), trainer::make_outer_state(*replica_, config_.outer),
                exchange_, trace_, noise_seed(config_, request_.member)),
         samples_(request_.interval.events) {
@@ -130,18 +130,13 @@ class Rerunner {
   }
 
  private:
-  [[nodiscard]] std::uint64_t last_step() const {
-    const auto& run = config_.run;
-    return static_cast<std::uint64_t>(run.stop_after > 0 ? std::min(run.steps, run.stop_after) : run.steps);
-  }
-
   void make_steps() {
     out_.machine = machine_traits(config_, setup_, request_.build);
     check_data();
     restore();
     open_log();
     loader_.emplace(setup_.corpus, loader_options(config_), samples_, *setup_.hardware.memory, trace_);
-    outer_.end_at(last_step());
+    outer_.end_at(config_.run.last_step());
     if (const auto& speeds = request_.interval.speeds) outer_.set_speeds(speeds->own, speeds->reference);
     for (const auto& step : journal_steps(request_.interval.events)) {
       if (step.trained != nullptr) {

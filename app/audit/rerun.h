@@ -16,13 +16,14 @@
 namespace isthmus::app {
 
 struct RerunRequest {
-  Experiment experiment;  ///< of the member's machine
+  Experiment experiment = {};                    ///< of the member's machine
+  outer_sync::protocol::Settings settings = {};  ///< with all changes up to the end
   std::string member;
   AuditInterval interval;
   std::filesystem::path begin, end;  ///< files of its checkpoints
   std::filesystem::path work;        ///< an empty folder
-  std::vector<std::filesystem::path>
-      logs;                          ///< folders of round logs; the first that begins early enough is read
+  std::vector<std::filesystem::path> logs =
+      {};                            ///< folders of round logs; the first that begins early enough is read
   std::string build;                 ///< of this binary
   std::vector<std::string> program;  ///< command that starts it, for ranks
 };

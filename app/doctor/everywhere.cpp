@@ -23,6 +23,7 @@
 #include "run/metrics/diagnosis.h"
 #include "run/output/json_output.h"
 #include "run/process/joined.h"
+#include "run/process/scratch_folder.h"
 #include "run/process/signals.h"
 
 namespace isthmus::app {
@@ -37,26 +38,6 @@ namespace {
 
 /// Time for the other doctors to receive and print the verdict after the hub has ended.
 constexpr auto farewell = 5s;
-
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    auto name = (fs::temp_directory_path() / "isthmus-doctor-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr)
-      throw Error(ErrorKind::data, "cannot make a folder in " + fs::temp_directory_path().string());
-    path_ = name;
-  }
-  ~ScratchFolder() {
-    std::error_code stays;
-    fs::remove_all(path_, stays);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  [[nodiscard]] fs::path log_of(const std::string& name) const { return path_ / (name + ".log"); }
-
- private:
-  fs::path path_;
-};
 
 /// The JSON document in a doctor's output; nullopt if it has none.
 std::optional<Diagnosis> document_in(const std::string& said) {
@@ -157,7 +138,7 @@ class Everywhere final : public LocalRun {
     std::vector<std::string> words = flags_of_all();
     for (const auto& name : worker_names(experiment_)) words.insert(words.end(), {"--expect", name});
     for (const auto& name : reducer_names(experiment_)) words.insert(words.end(), {"--expect", name});
-    const auto log = scratch_.log_of(tls::coordinator_name);
+    const auto log = log_of(tls::coordinator_name);
     if (site == nullptr) {
       auto command = local_command(words);
       if (!start_coordinator(std::move(command), listen, log)) return false;
@@ -192,7 +173,7 @@ class Everywhere final : public LocalRun {
       command.insert(command.end(), {"--name", name, "--reduce-only", "--coordinator",
                                      address_at(experiment_, nullptr, port_)});
       processes_.push_back(std::make_unique<Process>(
-          Process::Options{.name = name, .command = std::move(command), .log = scratch_.log_of(name)}));
+          Process::Options{.name = name, .command = std::move(command), .log = log_of(name)}));
     }
     for (const auto& site : experiment_.sites) {
       const auto names = site.workers();
@@ -217,7 +198,7 @@ class Everywhere final : public LocalRun {
     const auto flags = flags_of_all();
     start.arguments.insert(start.arguments.end(), flags.begin(), flags.end());
     start.folder = experiment_.run.name + "/doctor/" + start.name;
-    start.log = scratch_.log_of(start.name);
+    start.log = log_of(start.name);
     return link->start(start);
   }
 
@@ -229,7 +210,7 @@ class Everywhere final : public LocalRun {
         load_experiment(request_.config.file, request_.config.assignments, WorkerPlace{name, site.name});
     add_ports(command, own.network, index);
     return std::make_unique<Process>(
-        Process::Options{.name = name, .command = std::move(command), .log = scratch_.log_of(name)});
+        Process::Options{.name = name, .command = std::move(command), .log = log_of(name)});
   }
 
   // ---- results ----
@@ -246,9 +227,9 @@ class Everywhere final : public LocalRun {
     }
   }
 
-  [[nodiscard]] std::string said_by(const std::string& name) const {
-    return text_if_there(scratch_.log_of(name));
-  }
+  [[nodiscard]] fs::path log_of(const std::string& name) const { return scratch_.path() / (name + ".log"); }
+
+  [[nodiscard]] std::string said_by(const std::string& name) const { return text_if_there(log_of(name)); }
 
   /// Last line of the hub's output.
   [[nodiscard]] std::string last_words() const {
@@ -278,7 +259,7 @@ class Everywhere final : public LocalRun {
   const EverywhereRequest& request_;
   JsonOutput output_;  ///< first, because it redirects standard output
   Experiment experiment_;
-  ScratchFolder scratch_;
+  ScratchFolder scratch_{"doctor"};
   std::uint16_t port_ = 0;  ///< of the hub
   SiteLinks links_;
 };

@@ -15,6 +15,7 @@
 #include "model/selftest_checks.h"
 #include "run/output/json_output.h"
 #include "run/process/machine.h"
+#include "run/process/scratch_folder.h"
 #include "worker/setup/model_setup.h"
 #include "worker/setup/ranks.h"
 
@@ -30,26 +31,6 @@ struct Check {
 };
 
 // ---- ranks ----
-
-/// Temporary folder; the destructor removes it.
-class Folder {
- public:
-  Folder() {
-    auto pattern = (std::filesystem::temp_directory_path() / "isthmus-selftest-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) throw Error(ErrorKind::data, "cannot make the folder " + pattern);
-    path_ = pattern;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 class RankChecks {
  public:
@@ -98,7 +79,7 @@ class RankChecks {
   }
 
   void with_ranks(bool zero, const std::function<void(trainer::SiteReplica&)>& work) {
-    const Folder folder;
+    const ScratchFolder folder("selftest");
     RankSetup setup{.experiment = experiment_,
                     .folder = folder.path(),
                     .name = "the self-test",

@@ -73,10 +73,8 @@ trainer::Checkpoint newest_checkpoint(const fs::path& folder) {
 
 TrainedModel of_run(const fs::path& folder, const std::vector<std::string>& assignments) {
   const auto checkpoint = newest_checkpoint(folder);
-  const auto& yaml = checkpoint.section("config");
-  const std::string_view text(reinterpret_cast<const char*>(yaml.data()), yaml.size());
-  auto experiment = load_experiment(config::Source::from_text(text, checkpoint.file.string()), assignments,
-                                    std::nullopt, Purpose::inference);
+  auto experiment =
+      load_experiment(trainer::config_of(checkpoint), assignments, std::nullopt, Purpose::inference);
   auto tokenizer = data::make_tokenizer(experiment.data.tokenizer);
   auto table = parameter_table(experiment, *tokenizer);
   if (table.fingerprint() != checkpoint.model)

@@ -21,10 +21,6 @@ bool falls_on(std::int64_t every, std::uint64_t step) {
   return every > 0 && step % static_cast<std::uint64_t>(every) == 0;
 }
 
-std::uint64_t last_step_of(const RunConfig& run) {
-  return static_cast<std::uint64_t>(run.stop_after > 0 ? std::min(run.steps, run.stop_after) : run.steps);
-}
-
 }  // namespace
 
 Participant::Participant(ParticipantParts parts, TrainingHooks& hooks)
@@ -38,7 +34,7 @@ Participant::Participant(ParticipantParts parts, TrainingHooks& hooks)
       stopper_(parts.stopper),
       writes_checkpoints_(parts.writes_checkpoints),
       steps_(static_cast<std::uint64_t>(config_.run.steps)),
-      last_(last_step_of(config_.run)),
+      last_(config_.run.last_step()),
       member_(std::move(parts.member)),
       outer_(config_.outer, layout_, std::move(parts.state), member_->exchange(), parts.trace,
              noise_seed(config_, name_)) {}

@@ -137,7 +137,8 @@ TEST(AuditReceipts, OfManyMembersComeInSeveralLines) {
 
 TEST(AuditFiles, LinesOfAnotherFormAreCounted) {
   const TemporaryFolder folder;
-  const auto file = folder.write("audit.jsonl", audit_text(AuditSnapshot{7}) + "\n\nnonsense\n{\"snap");
+  const auto file =
+      folder.write("audit.jsonl", audit_json(AuditSnapshot{7}).dump() + "\n\nnonsense\n{\"snap");
   std::size_t lines = 0;
   EXPECT_EQ(read_audit_file(file, [&](const AuditLine&) { ++lines; }), 2U);
   EXPECT_EQ(lines, 1U);

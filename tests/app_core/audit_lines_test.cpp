@@ -44,7 +44,7 @@ std::vector<AuditLine> audit_lines() {
 
 TEST(AuditLines, AreReadBackExactly) {
   for (const auto& line : audit_lines()) {
-    const auto text = audit_text(line);
+    const auto text = audit_json(line).dump();
     EXPECT_EQ(text.find('\n'), std::string::npos);
     const auto back = audit_line(text);
     ASSERT_TRUE(back) << text;
@@ -53,8 +53,8 @@ TEST(AuditLines, AreReadBackExactly) {
 }
 
 TEST(AuditLines, AnythingElseIsNoLine) {
-  const auto samples = audit_text(AuditTrained{.step = 1, .samples = {{0, 8, 16}}});
-  const auto of_receipt = audit_text(receipt());
+  const auto samples = audit_json(AuditTrained{.step = 1, .samples = {{0, 8, 16}}}).dump();
+  const auto of_receipt = audit_json(receipt()).dump();
   const auto with = [](std::string text, const std::string& old, const std::string& now) {
     return text.replace(text.find(old), old.size(), now);
   };

@@ -238,6 +238,12 @@ std::optional<Digest> digest_of(const Header& header, const std::string& name) {
 
 }  // namespace
 
+config::Source config_of(const Checkpoint& checkpoint) {
+  const auto& yaml = checkpoint.section(config_section);
+  const std::string_view text(reinterpret_cast<const char*>(yaml.data()), yaml.size());
+  return config::Source::from_text(text, checkpoint.file.string());
+}
+
 std::optional<Digest> section_digest(const std::filesystem::path& file, const std::string& name) {
   FileReader in(file);
   const auto header = read_header(in);

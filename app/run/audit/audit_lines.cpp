@@ -167,10 +167,8 @@ AuditLine line_from(const Json& json) {
 
 }  // namespace
 
-std::string audit_text(const AuditLine& line) {
-  const auto json = std::visit([](const auto& of_kind) { return json_of_line(of_kind); }, line);
-  // Names come from other machines: invalid UTF-8 must not end a run.
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+Json audit_json(const AuditLine& line) {
+  return std::visit([](const auto& of_kind) { return json_of_line(of_kind); }, line);
 }
 
 std::optional<AuditLine> audit_line(const std::string& text) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <variant>
@@ -68,9 +69,8 @@ struct AuditCheckpoint {
 using AuditLine = std::variant<AuditStart, AuditTrained, AuditApplied, AuditSpeeds, AuditSnapshot,
                                AuditCheckpoint, outer_sync::protocol::Receipt>;
 
-/// Without a line break.
-[[nodiscard]] std::string audit_text(const AuditLine& line);
-/// nullopt for anything that `audit_text` does not write: files come from other members.
+[[nodiscard]] nlohmann::ordered_json audit_json(const AuditLine& line);
+/// nullopt for anything that `audit_json` does not make: files come from other members.
 [[nodiscard]] std::optional<AuditLine> audit_line(const std::string& text);
 
 }  // namespace isthmus::app

@@ -8,8 +8,10 @@ namespace isthmus::app {
 
 AuditWriter::AuditWriter(const std::filesystem::path& folder, std::shared_ptr<outer_sync::RecordQueue> copies,
                          const std::function<void(const std::string&)>& say)
-    : file_(folder / audit_file, say), copies_(std::move(copies)) {
-  if (file_.size() > 0) file_.append("\n");  // a killed process may have left half a line
+    : file_(folder / audit_file, say) {
+  using outer_sync::protocol::RecordKind;
+  file_.copy_to(
+      [copies = std::move(copies)](std::string line) { copies->add(RecordKind::audit, std::move(line)); });
 }
 
 /// In several lines if there are many contributions: longer lines are not gathered.
@@ -22,13 +24,6 @@ void AuditWriter::write_receipt(const outer_sync::protocol::Receipt& receipt) {
     part.contributions.assign(some.begin(), some.end());
     write(part);
   }
-}
-
-void AuditWriter::write(const AuditLine& line) {
-  auto text = audit_text(line);
-  const std::lock_guard lock(mutex_);
-  file_.append(text + '\n');
-  if (copies_) copies_->add(outer_sync::protocol::RecordKind::audit, std::move(text));
 }
 
 }  // namespace isthmus::app

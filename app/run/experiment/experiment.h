@@ -1,6 +1,8 @@
 #pragma once
 // One experiment: all keys of a config file.
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -48,6 +50,10 @@ struct RunConfig {
   [[nodiscard]] bool gathers() const { return gather_limit.bytes > 0; }
   /// Whether the coordinator logs the run to Weights & Biases.
   [[nodiscard]] bool logs_to_wandb() const { return wandb != "off"; }
+  /// The last step that replicas make: run.stop_after may be before run.steps.
+  [[nodiscard]] std::uint64_t last_step() const {
+    return static_cast<std::uint64_t>(stop_after > 0 ? std::min(steps, stop_after) : steps);
+  }
   /// Whether checkpoints are written before the end of the run.
   [[nodiscard]] bool writes_checkpoints_meanwhile() const {
     return checkpoint_every > 0 || checkpoint_interval.seconds > 0;

@@ -106,9 +106,7 @@ outer_sync::protocol::Settings checkpoint_settings(const trainer::Checkpoint& ch
 }
 
 void Checkpoints::say_what_changes(const trainer::Checkpoint& checkpoint) const {
-  const auto& bytes = checkpoint.section(config_section);
-  const std::string_view yaml(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  const auto source = config::Source::from_text(yaml, checkpoint.file.string());
+  const auto source = trainer::config_of(checkpoint);
   const auto* replicas = source.find("replicas");
   const auto now = std::to_string(parts_.experiment.replicas);
   if (replicas == nullptr || replicas->values.empty() || replicas->values.front() == now) return;
@@ -168,7 +166,7 @@ void Checkpoints::take(trainer::Snapshot& snapshot, const LoopState& loop) {
   auto stored = with_stored_names(parts_.experiment);
   const auto yaml = to_yaml(stored);
   const auto text = std::as_bytes(std::span(yaml));
-  snapshot.others[config_section].assign(text.begin(), text.end());
+  snapshot.others[trainer::config_section].assign(text.begin(), text.end());
   snapshot.others[loop_section] = to_bytes(loop);
   snapshot.others[ledger_name] = to_bytes(parts_.node.ledger());
   if (const auto& settings = parts_.outer.settings(); !settings.changes.empty())

@@ -32,7 +32,7 @@ struct LoopState {
 };
 
 /// Sections of a checkpoint besides those of replica and agreed state.
-inline constexpr const char *outer_section = "outer", *loop_section = "loop", *config_section = "config";
+inline constexpr const char *outer_section = "outer", *loop_section = "loop";
 
 /// The settings that were changed during the run, up to the checkpoint. Leaves out a pause: a resumed run
 /// continues. Throws Error(data) naming the file.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "isthmus/base/archive.h"
+#include "isthmus/base/config.h"
 #include "isthmus/base/hash.h"
 
 namespace isthmus::trainer {
@@ -28,6 +29,8 @@ inline constexpr std::uint32_t checkpoint_version = 6;
 /// history only if they have the same.
 inline constexpr const char* agreed_section = "agreed";
 
+/// The section with the config as YAML.
+inline constexpr const char* config_section = "config";
 /// The sections with a replica's own state.
 inline constexpr const char *parameters_section = "parameters", *first_moment_section = "first_moment",
                             *second_moment_section = "second_moment";
@@ -52,6 +55,9 @@ struct Checkpoint {
   /// Throws Error(data) naming file and section if it is missing.
   [[nodiscard]] const Bytes& section(const std::string& name) const;
 };
+
+/// The config in a checkpoint. Throws Error(data) without one, and as Source::from_text does.
+[[nodiscard]] config::Source config_of(const Checkpoint& checkpoint);
 
 /// Throws Error(data) naming file, section and reason if anything is wrong. Lengths are trusted only as far
 /// as the file reaches, and nothing is returned before all checksums have been verified.
