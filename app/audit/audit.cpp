@@ -189,7 +189,7 @@ Receipts receipts_for(const fs::path& run, const std::vector<Task>& tasks) {
       rounds.try_emplace(applied->fragment, only).first->second.second = applied->round;
     }
   }
-  const auto fits = [](const outer_sync::protocol::Receipt& receipt, const Rounds& rounds) {
+  const auto fits = [](const AuditReceipts& receipt, const Rounds& rounds) {
     const auto place = rounds.find(receipt.fragment);
     if (place == rounds.end()) return true;  // its first round may have been sent there
     const auto [first, last] = place->second;
@@ -198,7 +198,7 @@ Receipts receipts_for(const fs::path& run, const std::vector<Task>& tasks) {
   Receipts receipts;
   for (const auto& folder : folders_in(run)) {
     read_audit_file(folder / audit_file, [&](AuditLine line) {
-      auto* receipt = std::get_if<outer_sync::protocol::Receipt>(&line);
+      auto* receipt = std::get_if<AuditReceipts>(&line);
       if (receipt == nullptr) return;
       if (std::ranges::any_of(wanted, [&](const Rounds& rounds) { return fits(*receipt, rounds); }))
         receipts.add(folder.filename().string(), std::move(*receipt));

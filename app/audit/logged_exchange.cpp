@@ -12,8 +12,6 @@ namespace isthmus::app {
 
 using outer_sync::ChunkId;
 using outer_sync::FragmentId;
-using outer_sync::protocol::Receipt;
-using outer_sync::protocol::Received;
 using outer_sync::protocol::SharedBytes;
 using outer_sync::protocol::Sketch;
 
@@ -42,8 +40,8 @@ const Receipts::Found& LoggedExchange::receipt_of(ChunkId chunk, std::uint64_t r
                                                   const SharedBytes& result) const {
   const auto all = parts_.receipts.find(chunk, round, hash_of(*result));
   for (const auto* found : all) {
-    const auto *first = own_in(all.front()->receipt), *own = own_in(found->receipt);
-    const bool agree = first == nullptr || own == nullptr ? first == own : *first == *own;
+    const auto first = all.front()->from(parts_.member), own = found->from(parts_.member);
+    const bool agree = first && own ? own->says_the_same_as(*first) : first.has_value() == own.has_value();
     if (agree) continue;
     data_error(
         fmt::format("{} and {} have different receipts for the contribution of {} to chunk {} of round {}: "
@@ -55,11 +53,6 @@ const Receipts::Found& LoggedExchange::receipt_of(ChunkId chunk, std::uint64_t r
       "no member has a receipt for chunk {} of round {}; expected the audit.jsonl of its owner in "
       "the run's folder: copy it there from the owner's machine",
       chunk, round));
-}
-
-const Received* LoggedExchange::own_in(const Receipt& receipt) const {
-  const auto own = std::ranges::find(receipt.contributions, parts_.member, &Received::member);
-  return own == receipt.contributions.end() ? nullptr : &*own;
 }
 
 /// Without the result while the member did not have it either.
@@ -76,9 +69,9 @@ outer_sync::Awaited LoggedExchange::wait(FragmentId fragment, std::uint64_t roun
   outer_sync::RoundResult result{.chunks = parts_.log[fragment].results(), .included = {}};
   const auto first = parts_.layout.chunks_of(fragment).first;
   for (std::size_t i = 0; i < result.chunks.size(); ++i) {
-    const auto* own = own_in(receipt_of(first + static_cast<ChunkId>(i), round, result.chunks[i]).receipt);
-    result.included.push_back(own != nullptr && own->kept);
-    result.rejected.push_back(own != nullptr && !own->kept);
+    const auto own = receipt_of(first + static_cast<ChunkId>(i), round, result.chunks[i]).from(parts_.member);
+    result.included.push_back(own && own->kept);
+    result.rejected.push_back(own && !own->kept);
   }
   return {.result = std::move(result)};
 }
@@ -94,11 +87,32 @@ void LoggedExchange::applied(FragmentId fragment, std::uint64_t round, const Dig
   compare(fragment, round);
 }
 
+/// Between what the owners received and what was made here.
+double LoggedExchange::distance_of(std::span<const ReceivedChunk> lines,
+                                   const std::map<ChunkId, Sketch>& made) const {
+  std::vector<Sketch> here, received;
+  for (const auto& own : lines) {
+    auto& sum = here.emplace_back();
+    for (const auto chunk : own.line->chunks) {
+      const auto place = made.find(chunk);
+      if (place == made.end())
+        data_error(
+            fmt::format("a receipt for round {} of fragment {} has chunk {} among its chunks, to which {} "
+                        "contributed at another time: it is false",
+                        own.line->round, own.line->fragment, chunk, parts_.member));
+      outer_sync::add_sketch(sum, place->second);
+    }
+    received.push_back(own.line->contributions[own.of_member].sketch);
+  }
+  return outer_sync::relative_distance(received, here);
+}
+
 void LoggedExchange::compare(FragmentId fragment, std::uint64_t round) {
   const auto results = parts_.log[fragment].results();
   const auto chunks = parts_.layout.chunks_of(fragment);
   AuditedRound out{.fragment = fragment, .round = round};
-  std::vector<Sketch> made, received;
+  std::map<ChunkId, Sketch> made;
+  std::vector<ReceivedChunk> lines;  // the first chunk of each line of receipts
   const std::lock_guard lock(mutex_);
   for (auto k = chunks.first; k < chunks.last; ++k) {
     const auto place = made_.find({round, k});
@@ -106,22 +120,23 @@ void LoggedExchange::compare(FragmentId fragment, std::uint64_t round) {
     const auto own_made = std::move(place->second);
     made_.erase(place);
     const auto& found = receipt_of(k, round, results[k - chunks.first]);
-    const auto* own = own_in(found.receipt);
-    if (own == nullptr) continue;  // late for this chunk
+    auto own = found.from(parts_.member);
+    if (!own) continue;  // late for this chunk
     ++out.chunks;
     out.sent_at = own_made.sent_at;
     out.weight = own_made.made.weight;
-    if (own->bytes == own_made.made.bytes) {
+    if (own->bytes == short_digest(own_made.made.bytes)) {
       ++out.equal;
     } else if (std::ranges::find(out.owners, found.owner) == out.owners.end()) {
       out.owners.push_back(found.owner);
     }
     out.weight_received = own->weight;
-    made.push_back(own_made.made.sketch);
-    received.push_back(own->sketch);
+    made[k] = own_made.made.sketch;
+    if (std::ranges::find(lines, own->line, &ReceivedChunk::line) == lines.end())
+      lines.push_back(std::move(*own));
   }
   if (out.chunks == 0) return;
-  out.distance = outer_sync::relative_distance(received, made);
+  out.distance = distance_of(lines, made);
   compared_.push_back(std::move(out));
 }
 

@@ -81,13 +81,14 @@ class LoggedExchange final : public outer_sync::RoundExchange {
   /// Reads the log up to this round; false if it ends before.
   [[nodiscard]] bool read_to(outer_sync::FragmentId fragment, std::uint64_t round);
   void compare(outer_sync::FragmentId fragment, std::uint64_t round);
+  [[nodiscard]] double distance_of(
+      std::span<const ReceivedChunk> lines,
+      const std::map<outer_sync::ChunkId, outer_sync::protocol::Sketch>& made) const;
   [[nodiscard]] bool has_receipts(outer_sync::FragmentId fragment, std::uint64_t round) const;
   [[nodiscard]] bool is_next(outer_sync::FragmentId fragment, std::uint64_t round) const;
   [[noreturn]] void refuse_round(outer_sync::FragmentId fragment, std::uint64_t round) const;
   [[nodiscard]] const Receipts::Found& receipt_of(outer_sync::ChunkId chunk, std::uint64_t round,
                                                   const outer_sync::protocol::SharedBytes& result) const;
-  [[nodiscard]] const outer_sync::protocol::Received* own_in(
-      const outer_sync::protocol::Receipt& receipt) const;
 
   Parts parts_;
   outer_sync::Reducer reducer_;

@@ -9,8 +9,6 @@
 
 namespace isthmus::app {
 
-using outer_sync::protocol::Receipt;
-
 void Journal::take(const AuditStart& line) {
   member_ = line.member;
   machine_ = line.machine;
@@ -101,17 +99,29 @@ std::uint64_t read_audit_file(const std::filesystem::path& file, const std::func
   return skipped;
 }
 
-void Receipts::add(const std::string& owner, Receipt receipt) {
-  auto& all = by_place_[{receipt.round, receipt.chunk}];
-  const auto same = std::ranges::find_if(all, [&](const Found& found) {
-    return found.owner == owner && found.receipt.result == receipt.result;
-  });
-  if (same == all.end()) return all.push_back({owner, std::move(receipt)});
-  // One of many members has several lines, and a line may have been sent twice.
-  auto& known = same->receipt.contributions;
-  for (auto& received : receipt.contributions) {
-    if (std::ranges::find(known, received) == known.end()) known.push_back(std::move(received));
+void Receipts::add(const std::string& owner, AuditReceipts line) {
+  const auto shared = std::make_shared<const AuditReceipts>(std::move(line));
+  for (std::size_t i = 0; i < shared->chunks.size(); ++i) {
+    auto& all = by_place_[{shared->round, shared->chunks[i]}];
+    const auto result = shared->results[i];
+    auto same = std::ranges::find_if(
+        all, [&](const Found& found) { return found.owner == owner && found.result == result; });
+    if (same == all.end()) same = all.insert(all.end(), {.owner = owner, .result = result, .lines = {}});
+    same->lines.emplace_back(shared, i);
   }
+}
+
+std::optional<ReceivedChunk> Receipts::Found::from(const std::string& member) const {
+  for (const auto& [line, chunk] : lines) {
+    const auto received = std::ranges::find(line->contributions, member, &AuditReceived::member);
+    if (received == line->contributions.end()) continue;
+    return ReceivedChunk{.bytes = received->bytes[chunk],
+                         .weight = received->weight,
+                         .kept = received->kept,
+                         .line = line,
+                         .of_member = static_cast<std::size_t>(received - line->contributions.begin())};
+  }
+  return std::nullopt;
 }
 
 std::vector<const Receipts::Found*> Receipts::find(outer_sync::ChunkId chunk, std::uint64_t round,
@@ -120,7 +130,7 @@ std::vector<const Receipts::Found*> Receipts::find(outer_sync::ChunkId chunk, st
   const auto place = by_place_.find({round, chunk});
   if (place == by_place_.end()) return out;
   for (const auto& found : place->second) {
-    if (found.receipt.result == result) out.push_back(&found);
+    if (found.result == short_digest(result)) out.push_back(&found);
   }
   return out;
 }

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -57,7 +58,7 @@ class Journal {
   void take(const AuditSpeeds& line);
   void take(const AuditSnapshot& line);
   void take(const AuditCheckpoint& line);
-  void take(const outer_sync::protocol::Receipt&) {}
+  void take(const AuditReceipts&) {}
   void add_event(AuditEvent event);
   void go_back_to(std::uint64_t step);
   void collect(std::vector<Part>::iterator end);
@@ -76,14 +77,30 @@ class Journal {
 /// if it cannot be read.
 std::uint64_t read_audit_file(const std::filesystem::path& file, const std::function<void(AuditLine)>& take);
 
+/// An owner's receipt for a member's contribution to one chunk.
+struct ReceivedChunk {
+  ShortDigest bytes = 0;
+  std::uint64_t weight = 0;
+  bool kept = true;
+  std::shared_ptr<const AuditReceipts> line;  ///< of the owner's records
+  std::size_t of_member = 0;                  ///< index in the line's contributions
+  [[nodiscard]] bool says_the_same_as(const ReceivedChunk& other) const {
+    return bytes == other.bytes && weight == other.weight && kept == other.kept;
+  }
+};
+
 /// Receipts of owners, by chunk and round.
 class Receipts {
  public:
-  void add(const std::string& owner, outer_sync::protocol::Receipt receipt);
+  void add(const std::string& owner, AuditReceipts line);
 
   struct Found {
     std::string owner;
-    outer_sync::protocol::Receipt receipt;
+    ShortDigest result = 0;
+    /// Lines with this chunk, and its index there. A round of many members has several.
+    std::vector<std::pair<std::shared_ptr<const AuditReceipts>, std::size_t>> lines;
+    /// nullopt: the owner made the result without this member.
+    [[nodiscard]] std::optional<ReceivedChunk> from(const std::string& member) const;
   };
   /// Receipts for the contributions that this result was made of. There is one, unless a round was repeated
   /// with the same result, or a member claims to have received what it has not.

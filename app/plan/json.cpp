@@ -305,6 +305,11 @@ ordered_json plan_json(const PlanRequest& request, const PlanInput& input) {
   json["timetable"] = timetable_json(outer, prediction);
   if (auto windows = calendar_json(request, input); !windows.is_null()) json["calendar"] = std::move(windows);
   json["memory"] = to_json(memory);
+  if (const auto& run = input.experiment.run; run.audit && run.gathers()) {
+    const auto limit = static_cast<std::uint64_t>(run.gather_limit.bytes);
+    json["gathered_audit_records"] = {{"bytes", std::min(memory.audit, limit)},
+                                      {"all", memory.audit <= limit}};
+  }
   if (input.experiment.object_store.gets_copies()) json["object_store"] = object_store_json(input, memory);
   json["recommended"] = recommendation_json(request, input);
   auto limits = limits_of(input, prediction, request.utilization);

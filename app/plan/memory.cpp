@@ -4,7 +4,9 @@
 
 #include "isthmus/outer_sync/engine/chunk_transfer.h"
 #include "isthmus/outer_sync/engine/memory.h"
+#include "isthmus/outer_sync/plan/predict.h"
 #include "isthmus/outer_sync/protocol/topology.h"
+#include "run/audit/receipt_groups.h"
 
 namespace isthmus::app {
 
@@ -15,6 +17,27 @@ outer_sync::protocol::View mesh_of(const Experiment& experiment, const outer_syn
   view.members.resize(static_cast<std::size_t>(experiment.replicas));
   view.owners = outer_sync::protocol::balanced_owners(layout, view.members.size());
   return view;
+}
+
+/// Bytes of a member's audit records at the end of the run, if all members own equal numbers of chunks.
+std::uint64_t audit_bytes(const Experiment& experiment, const outer_sync::FragmentLayout& layout) {
+  constexpr double step_line = 50;
+  const auto members = static_cast<std::size_t>(experiment.replicas);
+  outer_sync::protocol::Receipt receipt{.round = 1000, .chunk = 1000};
+  receipt.contributions.assign(members, {.member = "replica-0", .weight = 1'000'000});
+  double per_interval = 0;
+  for (outer_sync::FragmentId p = 0; p < layout.fragment_count(); ++p) {
+    ReceiptGroups lines;
+    receipt.of = static_cast<std::uint32_t>((layout.chunks_of(p).size() + members - 1) / members);
+    for (std::uint32_t i = 0; i < receipt.of; ++i) {
+      for (const auto& line : lines.add(receipt))
+        per_interval += static_cast<double>(audit_json(line).dump().size() + 1);
+    }
+  }
+  const auto steps = static_cast<double>(experiment.run.last_step());
+  return static_cast<std::uint64_t>(
+      steps *
+      (step_line + per_interval / static_cast<double>(outer_sync::plan::last_sync_every(experiment.outer))));
 }
 
 }  // namespace
@@ -71,7 +94,8 @@ PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentL
     // Pinned buffers: one for parameters, one for encoded chunks.
     m.host += vector + pinned;
   }
-  m.disk = m.checkpoints + m.log;
+  if (run.audit) m.audit = audit_bytes(experiment, layout);
+  m.disk = m.checkpoints + m.log + m.audit;
   return m;
 }
 
@@ -93,6 +117,7 @@ nlohmann::ordered_json to_json(const PlanMemory& m) {
           {"checkpoint", m.checkpoint},
           {"checkpoints", m.checkpoints},
           {"log", m.log},
+          {"audit_records", m.audit},
           {"disk", m.disk}};
 }
 

@@ -102,8 +102,10 @@ std::string memory(const ordered_json& j) {
   row("host", fmt::format("{}chunks {} (at worst {}), checkpoint {}",
                           m["device_is_host"].get<bool>() ? "including the device's; " : "", bytes("chunks"),
                           bytes("chunks_at_worst"), bytes("checkpoint_buffer")));
-  row("disk", fmt::format("checkpoints {} of {} each, log {}", bytes("checkpoints"), bytes("checkpoint"),
-                          bytes("log")));
+  row("disk",
+      fmt::format("checkpoints {} of {} each, log {}{}", bytes("checkpoints"), bytes("checkpoint"),
+                  bytes("log"),
+                  figure_at(m, "audit_records") > 0 ? ", audit records " + bytes("audit_records") : ""));
   return text;
 }
 
@@ -125,6 +127,15 @@ std::string traffic(const ordered_json& j) {
                                  format_bytes(figure_at(store, "checkpoint_bytes")),
                                  rate(figure_at(store, "mean_bits_per_second"))),
                      2);
+  }
+  if (j.contains("gathered_audit_records")) {
+    const auto& gathered = j["gathered_audit_records"];
+    text += in_lines(
+        fmt::format(
+            "  not included: audit records for the coordinator, {}{}",
+            format_bytes(figure_at(gathered, "bytes")),
+            gathered["all"].get<bool>() ? "" : "; later ones are not gathered: raise run.gather_limit"),
+        2);
   }
   if (const auto warmup = j["warmup_steps"].get<std::int64_t>(); warmup > 0)
     text += in_lines(

@@ -43,6 +43,10 @@ protocol::Sketch sketch_of(std::span<const float> values, ChunkId chunk, protoco
   return sketch;
 }
 
+void add_sketch(protocol::Sketch& sum, const protocol::Sketch& sketch) {
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += sketch[i];
+}
+
 double relative_distance(std::span<const protocol::Sketch> a, std::span<const protocol::Sketch> b) {
   assert(a.size() == b.size());
   double distance = 0, length = 0;

@@ -118,8 +118,8 @@ TEST(AuditReceipts, AreFoundByTheResultThatWasMadeOfThem) {
   Digest first, second;
   second.bytes.fill(1);
   Receipts receipts;
-  receipts.add("eu", {.fragment = 0, .round = 3, .chunk = 1, .result = first, .contributions = {}});
-  receipts.add("us", {.fragment = 0, .round = 3, .chunk = 1, .result = second, .contributions = {}});
+  receipts.add("eu", {.round = 3, .chunks = {1, 2}, .results = {short_digest(first), short_digest(first)}});
+  receipts.add("us", {.round = 3, .chunks = {1}, .results = {short_digest(second)}});
   ASSERT_THAT(receipts.find(1, 3, second), SizeIs(1)) << "the round was repeated under another owner";
   EXPECT_EQ(receipts.find(1, 3, second)[0]->owner, "us");
   EXPECT_THAT(receipts.find(1, 4, second), IsEmpty());
@@ -127,12 +127,20 @@ TEST(AuditReceipts, AreFoundByTheResultThatWasMadeOfThem) {
 }
 
 TEST(AuditReceipts, OfManyMembersComeInSeveralLines) {
-  const outer_sync::protocol::Received eu{.member = "eu", .bytes = {}}, us{.member = "us", .bytes = {}};
+  const AuditReceived eu{.member = "eu", .weight = 5, .bytes = {10, 11}};
+  const AuditReceived us{.member = "us", .kept = false, .bytes = {20, 21}};
   Receipts receipts;
   for (const auto& received : {eu, us, eu})
-    receipts.add("hub", {.fragment = 0, .round = 3, .chunk = 1, .result = {}, .contributions = {received}});
-  ASSERT_THAT(receipts.find(1, 3, Digest()), SizeIs(1));
-  EXPECT_THAT(receipts.find(1, 3, Digest())[0]->receipt.contributions, ::testing::ElementsAre(eu, us));
+    receipts.add("hub", {.round = 3, .chunks = {1, 4}, .results = {0, 0}, .contributions = {received}});
+  ASSERT_THAT(receipts.find(4, 3, Digest()), SizeIs(1));
+  const auto& found = *receipts.find(4, 3, Digest())[0];
+  const auto from_eu = found.from("eu"), from_us = found.from("us");
+  ASSERT_TRUE(from_eu && from_us);
+  EXPECT_EQ(from_eu->bytes, 11U);
+  EXPECT_EQ(from_eu->weight, 5U);
+  EXPECT_EQ(from_us->bytes, 21U);
+  EXPECT_FALSE(from_us->kept);
+  EXPECT_FALSE(found.from("ap"));
 }
 
 TEST(AuditFiles, LinesOfAnotherFormAreCounted) {

@@ -77,6 +77,11 @@ void edit_records(const Site& site, const std::string& member, const std::functi
   std::ofstream(file) << out.str();
 }
 
+void falsify_bytes(json& contribution) {
+  auto& bytes = contribution["bytes"];
+  bytes = std::string(bytes.get<std::string>().size(), '0');
+}
+
 class AuditOf : public ::testing::Test {
  protected:
   void run(const Words& more = {}) {
@@ -99,6 +104,29 @@ TEST_F(AuditOf, HonestReplicasFindsEveryByteEqual) {
     EXPECT_THAT(interval["sections"], IsEmpty()) << "the state at the end is that of the checkpoint";
     for (const auto& round : interval["rounds"]) EXPECT_EQ(round["equal"], round["chunks"]) << round;
   }
+}
+
+TEST_F(AuditOf, RecordsTakeTheRoomThatIsPlanned) {
+  run();
+  double written = 0;
+  std::ifstream in(site.run() / "replica-0/audit.jsonl");
+  for (std::string line; std::getline(in, line);) {
+    const auto record = json::parse(line);
+    if (record.contains("received") || record.contains("trained") || record.contains("applied"))
+      written += static_cast<double>(line.size() + 1);
+  }
+  const auto plan =
+      isthmus(site, {"plan", (site.run() / "config.yaml").string(), "--step-time", "1s", "--json"});
+  ASSERT_EQ(plan.status, 0) << plan.report();
+  const auto figures = json::parse(plan.output);
+  const auto planned = figures["memory"]["audit_records"].get<double>();
+  EXPECT_GT(written, 0.7 * planned);
+  EXPECT_LT(written, 1.3 * planned);
+  EXPECT_EQ(figures["gathered_audit_records"]["bytes"].get<double>(), planned);
+  EXPECT_TRUE(figures["gathered_audit_records"]["all"]);
+  const auto limited = isthmus(site, {"plan", (site.run() / "config.yaml").string(), "--step-time", "1s",
+                                      "--set", "run.gather_limit=1000"});
+  EXPECT_THAT(limited.output, HasSubstr("raise run.gather_limit"));
 }
 
 TEST_F(AuditOf, ASampleTakesAsManyIntervalsAsItsShareNeeds) {
@@ -135,7 +163,7 @@ TEST_F(AuditOf, AFalseContributionNamesItsMemberAndTheRound) {
   const auto falsify = [](json& record) {
     if (!record.contains("received") || record["received"] != 3) return;
     for (auto& contribution : record["contributions"]) {
-      if (contribution["member"] == "replica-0") contribution["bytes"] = std::string(64, '0');
+      if (contribution["member"] == "replica-0") falsify_bytes(contribution);
     }
   };
   for (const auto* owner : {"replica-0", "replica-1"}) edit_records(site, owner, falsify);
@@ -201,7 +229,7 @@ TEST_F(AuditOf, FalseReceiptsOfAnotherAreNoVerdict) {
   for (std::string line; std::getline(in, line);) {
     auto record = json::parse(line, nullptr, false);
     if (!record.is_object() || !record.contains("received")) continue;
-    for (auto& contribution : record["contributions"]) contribution["bytes"] = std::string(64, '0');
+    for (auto& contribution : record["contributions"]) falsify_bytes(contribution);
     out << record.dump() << '\n';
   }
   out.close();

@@ -16,15 +16,15 @@ Digest digest_of_byte(std::uint8_t byte) {
   return digest;
 }
 
-outer_sync::protocol::Receipt receipt() {
-  outer_sync::protocol::Received received{
-      .member = "eu", .weight = 4096, .kept = false, .bytes = digest_of_byte(0xab)};
+AuditReceipts receipts() {
+  AuditReceived received{
+      .member = "eu", .weight = 4096, .kept = false, .bytes = {0xabab000000000001, 0xcdef000000000000}};
   received.sketch[0] = 1.5F;
   received.sketch[31] = -1e-20F;
   return {.fragment = 2,
           .round = 7,
-          .chunk = 5,
-          .result = digest_of_byte(1),
+          .chunks = {5, 9},
+          .results = {1, ~ShortDigest{0}},
           .contributions = {received, received}};
 }
 
@@ -39,7 +39,7 @@ std::vector<AuditLine> audit_lines() {
           AuditSpeeds{.own = 0.1, .reference = 1.0 / 3},
           AuditSnapshot{40},
           AuditCheckpoint{40, {{"agreed", digest_of_byte(2)}, {"parameters", digest_of_byte(3)}}},
-          receipt()};
+          receipts()};
 }
 
 TEST(AuditLines, AreReadBackExactly) {
@@ -52,9 +52,17 @@ TEST(AuditLines, AreReadBackExactly) {
   }
 }
 
+TEST(AuditLines, AShortDigestIsTheBeginningOfTheHexadecimalOne) {
+  Digest digest;
+  for (std::size_t i = 0; i < digest.bytes.size(); ++i) digest.bytes[i] = static_cast<std::uint8_t>(i + 1);
+  EXPECT_EQ(short_digest(digest), 0x0102030405060708U);
+  const auto text = audit_json(AuditReceipts{.chunks = {0}, .results = {short_digest(digest)}}).dump();
+  EXPECT_NE(text.find("\"results\":\"" + digest.hex().substr(0, 16) + "\""), std::string::npos) << text;
+}
+
 TEST(AuditLines, AnythingElseIsNoLine) {
   const auto samples = audit_json(AuditTrained{.step = 1, .samples = {{0, 8, 16}}}).dump();
-  const auto of_receipt = audit_json(receipt()).dump();
+  const auto of_receipts = audit_json(receipts()).dump();
   const auto with = [](std::string text, const std::string& old, const std::string& now) {
     return text.replace(text.find(old), old.size(), now);
   };
@@ -68,13 +76,16 @@ TEST(AuditLines, AnythingElseIsNoLine) {
       R"({"trained":7,"step":1})",
       R"({"trained":[[0,8]],"step":1})",
       R"({"snapshot":"x"})",
-      R"({"start":"initial","version":99,"member":"eu","step":0,"time":0,"machine":{}})",
-      R"({"start":"borrowed","version":1,"member":"eu","step":0,"time":0,"machine":{}})",
+      R"({"start":"initial","version":1,"member":"eu","step":0,"time":0,"machine":{}})",
+      R"({"start":"borrowed","version":2,"member":"eu","step":0,"time":0,"machine":{}})",
       R"({"checkpoint":1,"sections":{"agreed":"short"}})",
       with(samples, "8,16", "16,8"),
       with(samples, "0,8", "99999,8"),
-      with(of_receipt, "abab", "abag"),
-      with(of_receipt, "0000c03f", "00")};
+      with(of_receipts, "abab", "abag"),
+      with(of_receipts, "0000c03f", "00"),
+      with(of_receipts, "[5,9]", "[5]"),
+      with(of_receipts, "[5,9]", "[5,9,10]"),
+      with(of_receipts, "cdef", "")};
   for (const auto& text : texts) EXPECT_FALSE(audit_line(text)) << text;
 }
 

@@ -13,12 +13,13 @@ namespace isthmus::app {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using outer_sync::protocol::Receipt;
 using outer_sync::protocol::Sketch;
 
 constexpr std::array states = {"initial", "checkpoint", "others"};
 
 [[noreturn]] void refuse_line(const char* what) { throw std::invalid_argument(what); }
+
+// Numbers are written in hexadecimal digits, byte by byte, without a separator.
 
 std::uint8_t hex_digit(char digit) {
   if (digit >= '0' && digit <= '9') return static_cast<std::uint8_t>(digit - '0');
@@ -38,22 +39,42 @@ Digest digest_from(const Json& text) {
   return digest;
 }
 
-using SketchBytes = std::array<std::uint8_t, sizeof(Sketch)>;
-
-std::string hex_of(const Sketch& sketch) {
+std::string hex_of(std::span<const std::uint8_t> bytes) {
   constexpr auto digits = "0123456789abcdef";
   std::string out;
-  for (const auto byte : std::bit_cast<SketchBytes>(sketch)) {
+  for (const auto byte : bytes) {
     out += digits[byte >> 4U];
     out += digits[byte & 15U];
   }
   return out;
 }
 
+using SketchBytes = std::array<std::uint8_t, sizeof(Sketch)>;
+
 Sketch sketch_from(const Json& text) {
   SketchBytes bytes{};
   from_hex(text.get<std::string>(), bytes);
   return std::bit_cast<Sketch>(bytes);
+}
+
+constexpr std::size_t short_bytes = sizeof(ShortDigest);
+
+std::string hex_of_digests(std::span<const ShortDigest> digests) {
+  std::vector<std::uint8_t> bytes;
+  for (const auto digest : digests) {
+    for (std::size_t i = 0; i < short_bytes; ++i)
+      bytes.push_back(static_cast<std::uint8_t>(digest >> (8 * (short_bytes - 1 - i))));
+  }
+  return hex_of(bytes);
+}
+
+std::vector<ShortDigest> digests_from(const Json& text, std::size_t count) {
+  std::vector<std::uint8_t> bytes(count * short_bytes);
+  from_hex(text.get<std::string>(), bytes);
+  std::vector<ShortDigest> out(count);
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    out[i / short_bytes] = (out[i / short_bytes] << 8U) | bytes[i];
+  return out;
 }
 
 // ---- one object each ----
@@ -87,19 +108,19 @@ Json json_of_line(const AuditCheckpoint& line) {
   return {{"checkpoint", line.step}, {"sections", sections}};
 }
 
-Json json_of_line(const Receipt& line) {
+Json json_of_line(const AuditReceipts& line) {
   auto contributions = Json::array();
   for (const auto& received : line.contributions) {
     contributions.push_back({{"member", received.member},
                              {"weight", received.weight},
                              {"kept", received.kept},
-                             {"bytes", received.bytes.hex()},
-                             {"sketch", hex_of(received.sketch)}});
+                             {"bytes", hex_of_digests(received.bytes)},
+                             {"sketch", hex_of(std::bit_cast<SketchBytes>(received.sketch))}});
   }
   return {{"received", line.round},
           {"fragment", line.fragment},
-          {"chunk", line.chunk},
-          {"result", line.result.hex()},
+          {"chunks", line.chunks},
+          {"results", hex_of_digests(line.results)},
           {"contributions", contributions}};
 }
 
@@ -136,17 +157,15 @@ AuditCheckpoint checkpoint_from(const Json& json) {
   return line;
 }
 
-Receipt receipt_from(const Json& json) {
-  Receipt line{.fragment = json.at("fragment"),
-               .round = json.at("received"),
-               .chunk = json.at("chunk"),
-               .result = digest_from(json.at("result")),
-               .contributions = {}};
+AuditReceipts receipts_from(const Json& json) {
+  AuditReceipts line{
+      .fragment = json.at("fragment"), .round = json.at("received"), .chunks = json.at("chunks")};
+  line.results = digests_from(json.at("results"), line.chunks.size());
   for (const auto& received : json.at("contributions")) {
     line.contributions.push_back({.member = received.at("member"),
                                   .weight = received.at("weight"),
                                   .kept = received.at("kept"),
-                                  .bytes = digest_from(received.at("bytes")),
+                                  .bytes = digests_from(received.at("bytes"), line.chunks.size()),
                                   .sketch = sketch_from(received.at("sketch"))});
   }
   return line;
@@ -162,10 +181,16 @@ AuditLine line_from(const Json& json) {
   if (json.contains("speeds")) return speeds_from(json);
   if (json.contains("snapshot")) return AuditSnapshot{json.at("snapshot")};
   if (json.contains("checkpoint")) return checkpoint_from(json);
-  return receipt_from(json);
+  return receipts_from(json);
 }
 
 }  // namespace
+
+ShortDigest short_digest(const Digest& digest) {
+  ShortDigest out = 0;
+  for (std::size_t i = 0; i < short_bytes; ++i) out = (out << 8U) | digest.bytes[i];
+  return out;
+}
 
 Json audit_json(const AuditLine& line) {
   return std::visit([](const auto& of_kind) { return json_of_line(of_kind); }, line);

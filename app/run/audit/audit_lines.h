@@ -18,7 +18,7 @@
 
 namespace isthmus::app {
 
-inline constexpr int audit_version = 1;
+inline constexpr int audit_version = 2;
 inline constexpr const char* audit_file = "audit.jsonl";
 
 /// By name: everything that decides whether two machines compute the same bits.
@@ -66,8 +66,32 @@ struct AuditCheckpoint {
   friend bool operator==(const AuditCheckpoint&, const AuditCheckpoint&) = default;
 };
 
+/// The first eight bytes of a SHA-256, in their order. To pass for the contribution that a member should have
+/// made, another one must be found with the same eight bytes: some 2^64 attempts.
+using ShortDigest = std::uint64_t;
+[[nodiscard]] ShortDigest short_digest(const Digest& digest);
+
+/// One member's contributions to the chunks of an AuditReceipts.
+struct AuditReceived {
+  std::string member = {};
+  std::uint64_t weight = 0;               ///< its tokens
+  bool kept = true;                       ///< false: rejected for its norm (outer.reject)
+  std::vector<ShortDigest> bytes = {};    ///< of each encoded chunk
+  outer_sync::protocol::Sketch sketch{};  ///< sum over the chunks
+  friend bool operator==(const AuditReceived&, const AuditReceived&) = default;
+};
+/// An owner's receipts of a round, for chunks to which the same members contributed.
+struct AuditReceipts {
+  outer_sync::FragmentId fragment = 0;
+  std::uint64_t round = 0;
+  std::vector<outer_sync::ChunkId> chunks = {};
+  std::vector<ShortDigest> results = {};  ///< what the owner made of each chunk
+  std::vector<AuditReceived> contributions = {};
+  friend bool operator==(const AuditReceipts&, const AuditReceipts&) = default;
+};
+
 using AuditLine = std::variant<AuditStart, AuditTrained, AuditApplied, AuditSpeeds, AuditSnapshot,
-                               AuditCheckpoint, outer_sync::protocol::Receipt>;
+                               AuditCheckpoint, AuditReceipts>;
 
 [[nodiscard]] nlohmann::ordered_json audit_json(const AuditLine& line);
 /// nullopt for anything that `audit_json` does not make: files come from other members.

@@ -1,7 +1,5 @@
 #include "run/audit/audit_writer.h"
 
-#include <algorithm>
-#include <span>
 #include <utility>
 
 namespace isthmus::app {
@@ -14,16 +12,6 @@ AuditWriter::AuditWriter(const std::filesystem::path& folder, std::shared_ptr<ou
       [copies = std::move(copies)](std::string line) { copies->add(RecordKind::audit, std::move(line)); });
 }
 
-/// In several lines if there are many contributions: longer lines are not gathered.
-void AuditWriter::write_receipt(const outer_sync::protocol::Receipt& receipt) {
-  constexpr std::size_t most = 24;
-  auto part = receipt;
-  for (std::size_t begin = 0; begin < receipt.contributions.size(); begin += most) {
-    const auto all = std::span(receipt.contributions).subspan(begin);
-    const auto some = all.first(std::min(most, all.size()));
-    part.contributions.assign(some.begin(), some.end());
-    write(part);
-  }
-}
+AuditWriter::~AuditWriter() { write_all(receipts_.rest()); }
 
 }  // namespace isthmus::app

@@ -6,10 +6,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "isthmus/base/metrics.h"
 #include "isthmus/outer_sync/net/member/io/record_queue.h"
 #include "run/audit/audit_lines.h"
+#include "run/audit/receipt_groups.h"
 
 namespace isthmus::app {
 
@@ -18,16 +20,22 @@ class AuditWriter {
   /// Throws Error(data) naming the file if it cannot be opened.
   AuditWriter(const std::filesystem::path& folder, std::shared_ptr<outer_sync::RecordQueue> copies,
               const std::function<void(const std::string&)>& say);
+  ~AuditWriter();
+  AuditWriter(const AuditWriter&) = delete;
+  AuditWriter& operator=(const AuditWriter&) = delete;
   void write(const AuditLine& line) { file_.write(audit_json(line)); }
   /// For MemberOptions; this must outlive the member.
   [[nodiscard]] outer_sync::protocol::TakeReceipt taking_receipts() {
-    return [this](const outer_sync::protocol::Receipt& receipt) { write_receipt(receipt); };
+    return [this](const outer_sync::protocol::Receipt& receipt) { write_all(receipts_.add(receipt)); };
   }
 
  private:
-  void write_receipt(const outer_sync::protocol::Receipt& receipt);
+  void write_all(const std::vector<AuditReceipts>& lines) {
+    for (const auto& line : lines) write(line);
+  }
 
   Metrics file_;
+  ReceiptGroups receipts_;  ///< used by one codec thread
 };
 
 }  // namespace isthmus::app

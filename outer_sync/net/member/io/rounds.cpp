@@ -157,11 +157,11 @@ void Rounds::carry_out(const SendAck& action) {
 void Rounds::carry_out(const SendBegun& action) { mesh_.say_begun(ids_[action.peer], action.view); }
 
 void Rounds::carry_out(Reduce& action) {
-  std::vector<std::string> names;  // of the contributors, for receipts
-  if (take_receipt_) {
-    for (const auto member : action.members) names.push_back(member_->view().members.at(member).name);
-  }
-  asio::post(codec_pool_, [this, job = std::move(action), names = std::move(names)] { reduce(job, names); });
+  Receipt receipt;
+  if (take_receipt_) receipt = begun_receipt(action);
+  asio::post(codec_pool_, [this, job = std::move(action), receipt = std::move(receipt)]() mutable {
+    reduce(job, std::move(receipt));
+  });
 }
 
 void Rounds::carry_out(const ForgetResidual& action) {
@@ -206,8 +206,21 @@ void Rounds::say_if_rejected(const Deliver& round) {
        ": its norm is more than outer.reject times the median; it is not sent again");
 }
 
+/// The part of a receipt that the io thread knows. Warm-up rounds have none: they are not in the round log.
+Receipt Rounds::begun_receipt(const Reduce& job) const {
+  if (job.round <= codecs_->codecs.warmup_rounds) return {};
+  Receipt receipt{.fragment = codecs_->layout.fragment_of(job.chunk), .round = job.round, .chunk = job.chunk};
+  const auto& view = member_->view();
+  const auto chunks = codecs_->layout.chunks_of(receipt.fragment);
+  receipt.of = static_cast<std::uint32_t>(
+      std::count(view.owners.begin() + chunks.first, view.owners.begin() + chunks.last, member_->self()));
+  for (const auto member : job.members)
+    receipt.contributions.push_back({.member = view.members.at(member).name});
+  return receipt;
+}
+
 /// Runs on the codec thread.
-void Rounds::reduce(const Reduce& job, const std::vector<std::string>& names) {
+void Rounds::reduce(const Reduce& job, Receipt receipt) {
   try {
     const Trace::Scope scope(
         trace_, Trace::Row::reduce, "reduce",
@@ -223,7 +236,8 @@ void Rounds::reduce(const Reduce& job, const std::vector<std::string>& names) {
       member_->reduced(view, chunk, round, made.bytes, made.measured, packed);
       act();
     });
-    if (!names.empty()) make_receipt(job, names, *result, squares);  // the others wait for the result only
+    // The others wait for the result only.
+    if (!receipt.contributions.empty()) give_receipt(job, std::move(receipt), *result, squares);
   } catch (const BadContribution& error) {
     asio::post(io_, [this, error, view = job.view, member = job.members.at(error.contribution)] {
       const bool known = member_ && member_->view().number == view;
@@ -235,22 +249,17 @@ void Rounds::reduce(const Reduce& job, const std::vector<std::string>& names) {
   }
 }
 
-/// Runs on the codec thread. Warm-up rounds cannot be audited: they are not in the round log.
-void Rounds::make_receipt(const Reduce& job, const std::vector<std::string>& names, const Bytes& result,
+/// Runs on the codec thread.
+void Rounds::give_receipt(const Reduce& job, Receipt receipt, const Bytes& result,
                           const std::vector<double>& squares) const {
-  if (job.round <= codecs_->codecs.warmup_rounds) return;
-  Receipt receipt{.fragment = codecs_->layout.fragment_of(job.chunk),
-                  .round = job.round,
-                  .chunk = job.chunk,
-                  .result = hash_of(result),
-                  .contributions = {}};
+  receipt.result = hash_of(result);
   const auto stays = kept(job.reject, squares);
-  for (std::size_t i = 0; i < names.size(); ++i) {
+  for (std::size_t i = 0; i < receipt.contributions.size(); ++i) {
     auto received = codecs_->reducer.received(job.chunk, job.round, *job.contributions[i]);
-    received.member = names[i];
+    received.member = std::move(receipt.contributions[i].member);
     received.weight = job.weights[i];
     received.kept = stays[i];
-    receipt.contributions.push_back(std::move(received));
+    receipt.contributions[i] = std::move(received);
   }
   take_receipt_(receipt);
 }

@@ -101,8 +101,9 @@ class Rounds final : public PeerMesh::Handler {
   void carry_out(protocol::Deliver& action);
   [[nodiscard]] std::uint64_t order_of_own(const protocol::ChunkKey& key);
   void say_if_rejected(const protocol::Deliver& round);
-  void reduce(const protocol::Reduce& job, const std::vector<std::string>& names);
-  void make_receipt(const protocol::Reduce& job, const std::vector<std::string>& names, const Bytes& result,
+  [[nodiscard]] protocol::Receipt begun_receipt(const protocol::Reduce& job) const;
+  void reduce(const protocol::Reduce& job, protocol::Receipt receipt);
+  void give_receipt(const protocol::Reduce& job, protocol::Receipt receipt, const Bytes& result,
                     const std::vector<double>& squares) const;
 
   asio::io_context& io_;

@@ -15,6 +15,9 @@ namespace isthmus::outer_sync {
 /// average out when sketches of several chunks are compared.
 [[nodiscard]] protocol::Sketch sketch_of(std::span<const float> values, ChunkId chunk, protocol::Round round);
 
+/// The sum of the sketches of several chunks is a sketch of all their values.
+void add_sketch(protocol::Sketch& sum, const protocol::Sketch& sketch);
+
 /// |a - b| / |b|, estimated from the sketches of the same chunks in the same order. 0 if both are 0; infinite
 /// if only b is, or if a value is not finite.
 [[nodiscard]] double relative_distance(std::span<const protocol::Sketch> a,

@@ -25,7 +25,7 @@ struct Received {
   std::string member;
   std::uint64_t weight = 0;  ///< its tokens
   bool kept = true;          ///< false: rejected for its norm (outer.reject)
-  Digest bytes;              ///< SHA-256 of the encoded chunk
+  Digest bytes = {};         ///< SHA-256 of the encoded chunk
   Sketch sketch{};
   friend bool operator==(const Received&, const Received&) = default;
 };
@@ -34,8 +34,9 @@ struct Receipt {
   FragmentId fragment = 0;
   Round round = 0;
   ChunkId chunk = 0;
-  Digest result;                        ///< SHA-256 of the result that the owner made of them
-  std::vector<Received> contributions;  ///< in member order
+  std::uint32_t of = 1;                      ///< how many chunks of this fragment the owner reduces
+  Digest result = {};                        ///< SHA-256 of the result that the owner made of them
+  std::vector<Received> contributions = {};  ///< in member order
   friend bool operator==(const Receipt&, const Receipt&) = default;
 };
 
