@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -43,12 +44,13 @@ class RankChecks {
         ids_(*hardware_.memory, experiment_.inner.batch, experiment_.data.seq_len, selftest_vocab,
              selftest_seed) {}
 
-  Finding gradients() {
+  /// Compares the gradient with that of one rank.
+  Finding gradients(std::int64_t ranks_per_sequence) {
     trainer::Replica one(table_, options());
     one.forward_backward(ids_.get());
     const auto expected = std::vector<float>(one.gradients().begin(), one.gradients().end());
     double error = 0;
-    with_ranks(false, [&](trainer::SiteReplica& site) {
+    with_ranks({.ranks_per_sequence = ranks_per_sequence}, [&](trainer::SiteReplica& site) {
       site.forward_backward(ids_.get());
       error = relative_distance(site.gradients(), expected);
     });
@@ -59,14 +61,14 @@ class RankChecks {
   /// Trains without ZeRO-1. Throws if the ranks' parameters differ.
   Finding equal_parameters() {
     plain_.reset();
-    with_ranks(false, [&](trainer::SiteReplica& site) { plain_ = train(site); });  // state() compares
+    with_ranks({}, [&](trainer::SiteReplica& site) { plain_ = train(site); });  // state() compares
     return {true, fmt::format("{} steps", steps)};
   }
 
   Finding zero() {
     if (!plain_) return {false, "nothing to compare with"};
     std::optional<trainer::ReplicaState> sharded;
-    with_ranks(true, [&](trainer::SiteReplica& site) { sharded = train(site); });
+    with_ranks({.zero = true}, [&](trainer::SiteReplica& site) { sharded = train(site); });
     const bool same = sharded->parameters == plain_->parameters &&
                       sharded->first_moment == plain_->first_moment &&
                       sharded->second_moment == plain_->second_moment;
@@ -78,7 +80,8 @@ class RankChecks {
     return replica_options(experiment_, hardware_.device, hardware_.precision, -1);
   }
 
-  void with_ranks(bool zero, const std::function<void(trainer::SiteReplica&)>& work) {
+  /// `how`, with the experiment's number of ranks.
+  void with_ranks(trainer::ReplicaConfig how, const std::function<void(trainer::SiteReplica&)>& work) {
     const ScratchFolder folder("selftest");
     RankSetup setup{.experiment = experiment_,
                     .folder = folder.path(),
@@ -88,7 +91,8 @@ class RankChecks {
                     .device = hardware_.device,
                     .precision = hardware_.precision,
                     .program = program_};
-    setup.experiment.replica.zero = zero;
+    how.ranks = experiment_.replica.ranks;
+    setup.experiment.replica = how;
     RankProcesses processes(setup);
     trainer::SiteReplica site(table_, options(), processes.take_ranks());
     work(site);
@@ -186,8 +190,15 @@ int run_selftest(const SelftestRequest& request) {
     with_ranks.emplace(ranks, on_gpus, request.program);
     const auto where = on_gpus ? "GPUs" : "CPU processes";
     checks.push_back({fmt::format("{} ranks on {}: gradients of one rank", ranks, where),
-                      [&] { return with_ranks->gradients(); },
+                      [&] { return with_ranks->gradients(1); },
                       "train with replica.ranks: 1; on GPUs, check whether NCCL's own tests pass"});
+    // The model has four heads.
+    if (const auto together = std::gcd(ranks, std::int64_t{4}); together > 1) {
+      checks.push_back(
+          {fmt::format("{} ranks share each sequence: gradients of one rank", together),
+           [&, together] { return with_ranks->gradients(together); },
+           "train with replica.ranks_per_sequence: 1; on GPUs, check whether NCCL's own tests pass"});
+    }
     checks.push_back({fmt::format("{} ranks on {}: equal parameters on all", ranks, where),
                       [&] { return with_ranks->equal_parameters(); },
                       "train with replica.ranks: 1, and report this machine's GPUs and driver"});

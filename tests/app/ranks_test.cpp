@@ -35,6 +35,21 @@ TEST(Ranks, LearnWhatOneLearns) {
   EXPECT_THAT(site.processes(), SizeIs(0));
 }
 
+TEST(Ranks, ThatShareSequencesLearnWhatOneLearns) {
+  Site site;
+  const auto result = site.launch({"replica.ranks=2", "replica.ranks_per_sequence=2"});
+  ASSERT_EQ(result.status, 0) << result.report() << site.logs();
+  EXPECT_EQ(site.hash().size(), 64U);
+  const auto summary = site.summary();
+  ASSERT_EQ(summary["evaluations"].size(), reference().evaluations.size());
+  for (std::size_t i = 0; i < reference().evaluations.size(); ++i) {
+    EXPECT_NEAR(summary["evaluations"][i]["loss"].get<double>(),
+                reference().evaluations[i]["loss"].get<double>(), rounding);
+  }
+  EXPECT_EQ(summary["tokens"], 2 * 40 * 4 * 32) << "no token is counted twice";
+  EXPECT_THAT(site.processes(), SizeIs(0));
+}
+
 TEST(Ranks, ZeroChangesNoBitOfARun) {
   Site plain, sharded;
   ASSERT_EQ(plain.launch(two_ranks).status, 0) << plain.logs();
@@ -72,9 +87,11 @@ TEST(Ranks, OfAStreamGetItsRowsFromTheOneThatReadsIt) {
 /// Two replicas of one rank each, and zz-1 of two.
 class LostRank : public ::testing::Test {
  protected:
-  void start() {
+  void start(const Words& more = {}) {
     run_.start({"eu-1", "us-1"});
-    run_.add("zz-1", {"--set", "replica.ranks=2", "--set", "replica.zero=true"});
+    Words words = {"--set", "replica.ranks=2", "--set", "replica.zero=true"};
+    words.insert(words.end(), more.begin(), more.end());
+    run_.add("zz-1", words);
     ASSERT_TRUE(run_.reaches("zz-1", 15)) << run_.logs();
   }
   /// Fails the test unless the others train on and no process of zz-1 is left.
@@ -91,6 +108,15 @@ class LostRank : public ::testing::Test {
 
 TEST_F(LostRank, TakesItsReplicaOutAndIsNamed) {
   ASSERT_NO_FATAL_FAILURE(start());
+  kill(run_.site().process("zz-1 --rank 1"), SIGKILL);
+  const auto end = run_.end_of("zz-1");
+  EXPECT_EQ(end.status, 4) << end.report();
+  EXPECT_THAT(end.output, HasSubstr("isthmus: rank 1 of zz-1 was killed by signal 9"));
+  expect_others_go_on();
+}
+
+TEST_F(LostRank, ThatSharedItsSequencesIsNamed) {
+  ASSERT_NO_FATAL_FAILURE(start({"--set", "replica.ranks_per_sequence=2"}));
   kill(run_.site().process("zz-1 --rank 1"), SIGKILL);
   const auto end = run_.end_of("zz-1");
   EXPECT_EQ(end.status, 4) << end.report();

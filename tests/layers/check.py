@@ -72,9 +72,9 @@ TRAINER = {
     "kernels": ["config"],
     "cuda": ["kernels"],
     "ops": ["kernels", "cuda"],
-    "models": ["config", "device", "ops"],
-    "optimizer": ["config", "kernels", "ops"],
     "ranks": ["device"],
+    "models": ["config", "device", "ops", "ranks"],
+    "optimizer": ["config", "kernels", "ops"],
     "replica": ["config", "device", "kernels", "cuda", "ops", "models", "optimizer", "ranks"],
     "checkpoint": ["replica"],
 }

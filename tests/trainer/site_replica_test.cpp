@@ -33,11 +33,13 @@ using Values = std::vector<float>;
 /// Rank 0's replica; the other ranks run on threads.
 class Site {
  public:
-  Site(std::uint32_t ranks, bool zero, ReplicaOptions options = small_options()) {
+  Site(std::uint32_t ranks, bool zero, ReplicaOptions options = small_options(),
+       std::uint32_t ranks_per_sequence = 1, const ParameterTable& table = small_table()) {
     options.inner.clip = 0.05;  // clips at every step
     SiteReplica::Ranks leader{
         .links = {},
-        .group = {.store = folder_ / "store", .rank = 0, .ranks = ranks, .timeout = std::chrono::seconds(30)},
+        .group = {.store = folder_ / "store", .rank = 0, .ranks = ranks, .ranks_per_sequence = ranks_per_sequence,
+                  .timeout = std::chrono::seconds(30)},
         .zero = zero,
         .fate = {}};
     for (std::uint32_t rank = 1; rank < ranks; ++rank) {
@@ -46,9 +48,9 @@ class Site {
       leader.links.push_back(std::make_unique<RankLink>(ends[0]));
       auto group = leader.group;
       group.rank = rank;
-      threads_.emplace_back([=, end = ends[1]] { follow(end, group, zero, options); });
+      threads_.emplace_back([=, end = ends[1]] { follow(end, group, zero, options, table); });
     }
-    replica_ = std::make_unique<SiteReplica>(small_table(), options, std::move(leader));
+    replica_ = std::make_unique<SiteReplica>(table, options, std::move(leader));
   }
   ~Site() {
     replica_.reset();
@@ -61,12 +63,13 @@ class Site {
   SiteReplica* operator->() { return replica_.get(); }
 
  private:
-  static void follow(int socket, const RankGroupOptions& group, bool zero, ReplicaOptions options) {
+  static void follow(int socket, const RankGroupOptions& group, bool zero, ReplicaOptions options,
+                     const ParameterTable& table) {
     try {
       RankLink link(socket);
       options.seed += group.rank;  // its initial parameters must not matter
       const auto memory = data::make_cpu_device();
-      Replica replica(small_table(), rank_options(options, small_table(), group.rank, group.ranks, zero));
+      Replica replica(table, rank_options(options, table, group.rank, group.ranks, zero));
       follow_rank_0(link, replica, group, zero, *memory);
     } catch (const Error&) {
       // Rank 0 reports it.
@@ -77,6 +80,16 @@ class Site {
   std::vector<std::thread> threads_;
   std::unique_ptr<SiteReplica> replica_;
 };
+
+ModelShape three_heads() {
+  ModelConfig config;
+  config.layers = 1;
+  config.dim = 12;
+  config.heads = 3;
+  config.init_std = 0.2;
+  config.resolve(12);
+  return {config, 31};
+}
 
 ReplicaOptions options_of(Precision precision) {
   auto options = small_options(precision);
@@ -136,6 +149,62 @@ TEST(SiteReplica, TrainsAsOneRankWithTheJoinedBatchDoes) {
     for (std::size_t i = 0; i < expected.size(); ++i)
       EXPECT_NEAR(actual[i], expected[i], precision == Precision::fp32 ? 2e-3 : 0.1) << i;
     EXPECT_EQ(site->steps(), 20);
+  }
+}
+
+/// Gradients of ranks that share sequences, relative to that of one rank.
+double distance_when_shared(std::uint32_t ranks, std::uint32_t together, const ReplicaOptions& options,
+                            const ParameterTable& table = small_table()) {
+  Replica one(table, options);
+  OwnedBatch batch(3, 4, 12);
+  batch.id(5) = batch.id(20) = 7;  // ends documents, if 7 is the separator
+  const auto loss = one.forward_backward(batch.get());
+  Site site(ranks, false, options, together, table);
+  EXPECT_NEAR(site->forward_backward(batch.get()), loss, 1e-2);
+  return distance(site->gradients(), one.gradients());
+}
+
+TEST(SharedSequences, TheGradientIsThatOfOneRank) {
+  const ParameterTable gpt2(small_gpt2_shape(), 3, 1024);
+  auto documents = small_options(), recomputed = small_options(), in_parts = small_options();
+  documents.separator = 7;
+  recomputed.trainer.activation_checkpointing = true;
+  in_parts.trainer.micro_batch = 1;
+  auto z_loss = small_options();
+  z_loss.inner.z_loss = 1e-2;
+  EXPECT_LT(distance_when_shared(2, 2, small_options()), 1e-6);
+  EXPECT_LT(distance_when_shared(4, 2, small_options()), 1e-6) << "two groups of two ranks";
+  EXPECT_LT(distance_when_shared(2, 2, documents), 1e-6);
+  EXPECT_LT(distance_when_shared(2, 2, recomputed), 1e-6);
+  EXPECT_LT(distance_when_shared(4, 2, in_parts), 1e-6);
+  EXPECT_LT(distance_when_shared(2, 2, z_loss), 1e-6);
+  EXPECT_LT(distance_when_shared(3, 3, small_options(), ParameterTable(three_heads(), 3, 1024)), 1e-6);
+  EXPECT_LT(distance_when_shared(4, 4, small_options(), gpt2), 1e-6) << "three tokens on each rank";
+  EXPECT_LT(distance_when_shared(2, 2, documents, gpt2), 1e-6);
+  EXPECT_LT(distance_when_shared(2, 2, small_options(Precision::bf16)), 0.03);
+}
+
+TEST(SharedSequences, ZeroChangesNoBitAndTheBatchMayBeOneSequence) {
+  Site plain(2, false, small_options(), 2), sharded(2, true, small_options(), 2);
+  for (auto* site : {&plain, &sharded}) {
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      OwnedBatch batch(step, 1, 12);
+      (*site)->forward_backward(batch.get());
+      (*site)->inner_step(1e-2);
+    }
+  }
+  EXPECT_EQ(sharded->state().parameters, plain->state().parameters);
+}
+
+TEST(SharedSequences, ABatchThatTheGroupsCannotDivideIsAnError) {
+  Site site(4, false, small_options(), 2);
+  OwnedBatch batch(3, 3, 12);
+  try {
+    site->forward_backward(batch.get());
+    FAIL() << "no error was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::config);
+    EXPECT_THAT(error.what(), HasSubstr("among 4 ranks, 2 for each sequence"));
   }
 }
 

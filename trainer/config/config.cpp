@@ -174,15 +174,33 @@ void ReplicaConfig::serialize(config::Archive& ar) {
       "processes that form one replica: each has a GPU of its own, or on a CPU they share the cores; "
       "inner.batch is divided among them",
       1, 64});
+  ar({"ranks_per_sequence", &ranks_per_sequence, Scope::per_site,
+      "ranks that share each sequence: each computes an equal part of its tokens, which divides the memory "
+      "for "
+      "activations; attention exchanges them for heads",
+      1, 64});
   ar({"zero", &zero, Scope::per_site,
       "ZeRO-1: each rank holds the inner optimizer's moments only for its share of the parameters, and "
       "updates that share; results are bit-identical"});
 }
 
-void ReplicaConfig::check(std::int64_t batch) const {
-  if (batch % ranks != 0)
+void ReplicaConfig::check(std::int64_t batch, std::int64_t seq_len, const ModelConfig& model) const {
+  const auto together = ranks_per_sequence;
+  constexpr auto key = "replica.ranks_per_sequence";
+  if (ranks % together != 0)
+    refuse("replica.ranks", ranks, key, together,
+           "a multiple of it, the number of ranks that share each sequence");
+  if (seq_len % together != 0)
+    refuse("data.seq_len", seq_len, key, together, "a multiple of it: ranks take equal parts of a sequence");
+  if (model.heads % together != 0)
+    refuse("model.heads", model.heads, key, together, "a multiple of it: ranks take equal numbers of heads");
+  if (model.kv_heads % together != 0)
+    refuse("model.kv_heads", model.kv_heads, key, together,
+           "a multiple of it: ranks take equal numbers of heads");
+  if (batch % (ranks / together) != 0)
     refuse("inner.batch", batch, "replica.ranks", ranks,
-           "a multiple of ranks, which take equal numbers of sequences");
+           together == 1 ? "a multiple of ranks, which take equal numbers of sequences"
+                         : "a multiple of replica.ranks / replica.ranks_per_sequence");
 }
 
 void DeviceConfig::serialize(config::Archive& ar) {

@@ -37,8 +37,8 @@ struct Stream {
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  /// `shape` has the sequences' sizes, and where their documents begin if attention is bounded by documents.
-  [[nodiscard]] virtual Stream embed(const at::Tensor& tokens_BT, const AttentionShape& shape) const = 0;
+  /// Positions count from the beginning of a token's document if attention is bounded by documents.
+  [[nodiscard]] virtual Stream embed(const at::Tensor& tokens_BT, const at::Tensor& positions_BT) const = 0;
   [[nodiscard]] virtual Stream layer(std::size_t index, const AttentionShape& shape,
                                      const Stream& stream) const = 0;
   /// The operand of the head, [N,C].

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "models/decoder.h"
+#include "models/shared_sequences.h"
 
 namespace isthmus::trainer {
 
@@ -35,10 +36,7 @@ class Gpt2 final : public Decoder {
     head_VC_ = config.tie_embeddings ? tokens_VC_ : leaf("lm_head.weight");
   }
 
-  /// Positions count from the beginning of a token's document if attention is bounded by documents.
-  Stream embed(const Tensor& tokens_BT, const AttentionShape& shape) const override {
-    auto positions_BT = at::arange(shape.length, tokens_BT.options()).expand_as(tokens_BT);
-    if (shape.begins_BT.defined()) positions_BT = positions_BT - shape.begins_BT;
+  Stream embed(const Tensor& tokens_BT, const Tensor& positions_BT) const override {
     const auto& ops = ops_on(tokens_BT);
     return {ops.embed(tokens_VC_, tokens_BT.reshape({-1})),
             ops.embed(positions_PC_, positions_BT.reshape({-1}))};
@@ -49,7 +47,7 @@ class Gpt2 final : public Decoder {
     const auto& ops = ops_on(stream.residual_NC);
     auto [residual_NC, h_NC] = ops.add_layer_norm(stream.residual_NC, stream.delta_NC, layer.norm1_2C, eps_);
     const auto delta_NC =
-        ops.product(ops.attention(shape, ops.product(h_NC, layer.qkv), no_qk_norms_), layer.out);
+        ops.product(attention(shape, ops.product(h_NC, layer.qkv), no_qk_norms_), layer.out);
     std::tie(residual_NC, h_NC) = ops.add_layer_norm(residual_NC, delta_NC, layer.norm2_2C, eps_);
     return {residual_NC, ops.gelu_product(ops.product(h_NC, layer.up), layer.down)};
   }

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "models/decoder.h"
+#include "models/shared_sequences.h"
 
 namespace isthmus::trainer {
 
@@ -32,7 +33,7 @@ class Llama final : public Decoder {
     head_VC_ = config.tie_embeddings ? embedding_VC_ : leaf("lm_head.weight");
   }
 
-  Stream embed(const Tensor& tokens_BT, const AttentionShape&) const override {
+  Stream embed(const Tensor& tokens_BT, const Tensor&) const override {
     return {ops_on(tokens_BT).embed(embedding_VC_, tokens_BT.reshape({-1})), {}};
   }
 
@@ -41,7 +42,7 @@ class Llama final : public Decoder {
     const auto& ops = ops_on(stream.residual_NC);
     auto [residual_NC, h_NC] = ops.add_norm(stream.residual_NC, stream.delta_NC, layer.input_norm_C, eps_);
     const auto delta_NC =
-        ops.product(ops.attention(shape, ops.product(h_NC, {layer.qkv_EC}), layer.qk_norms_2D), {layer.o_CC});
+        ops.product(attention(shape, ops.product(h_NC, {layer.qkv_EC}), layer.qk_norms_2D), {layer.o_CC});
     std::tie(residual_NC, h_NC) = ops.add_norm(residual_NC, delta_NC, layer.post_norm_C, eps_);
     return {residual_NC, ops.swiglu_product(ops.product(h_NC, {layer.gate_up_2FC}), {layer.down_CF})};
   }

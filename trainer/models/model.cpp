@@ -6,6 +6,8 @@
 
 #include <cmath>
 
+#include "models/shared_sequences.h"
+
 namespace isthmus::trainer {
 
 using at::Tensor;
@@ -108,7 +110,9 @@ Tensor Model::hidden(const Tensor& tokens_BT) const {
   shape.length = tokens_BT.size(1);
   if (options_.separator >= 0) shape.begins_BT = document_begins(tokens_BT, options_.separator);
 
-  auto stream = decoder_->embed(tokens_BT, shape);
+  auto positions_BT = at::arange(shape.length, tokens_BT.options()).expand_as(tokens_BT);
+  if (shape.begins_BT.defined()) positions_BT = positions_BT - shape.begins_BT;
+  auto stream = decoder_->embed(own_tokens(shape, tokens_BT), own_tokens(shape, positions_BT));
   for (std::size_t l = 0; l < layers_; ++l) {
     if (options_.recompute_layers && at::GradMode::is_enabled()) {
       const auto call = c10::make_intrusive<RecomputedLayer::Call>(*decoder_, l, shape);
@@ -123,7 +127,8 @@ Tensor Model::hidden(const Tensor& tokens_BT) const {
 }
 
 Tensor Model::loss(const Tensor& inputs_BT, const Tensor& targets_BT, LossWeights weights) const {
-  return fused::head_loss(hidden(inputs_BT), decoder_->head_VC(), targets_BT.reshape({-1}), weights);
+  const auto targets_N = own_tokens(attention_, targets_BT).reshape({-1});
+  return fused::head_loss(hidden(inputs_BT), decoder_->head_VC(), targets_N, weights);
 }
 
 Tensor Model::next_logits(const Tensor& tokens_1T, std::int64_t token) const {

@@ -30,6 +30,9 @@ class Model {
   Model(const ParameterTable& table, const ModelOptions& options, const at::Tensor& flat,
         const at::Tensor& flat_gradient);
 
+  /// See Replica::share_sequences. Losses are then those of this rank's tokens.
+  void share_sequences(RankGroup* group) { attention_.sharing = group; }
+
   /// Mean cross-entropy in nats per token, an fp32 scalar; `weights` apply to its gradient. Inputs are int64
   /// [B,T] on the model's device.
   [[nodiscard]] at::Tensor loss(const at::Tensor& inputs_BT, const at::Tensor& targets_BT,

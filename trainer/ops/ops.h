@@ -13,6 +13,8 @@
 
 namespace isthmus::trainer {
 
+class RankGroup;
+
 /// An attention layer's geometry. cos_TD2 and sin_TD2 are fp32 [longest T, D/2]; undefined: no rotation.
 /// begins_BT, int32, is the first position that each token attends to, where its document begins; undefined:
 /// 0.
@@ -21,6 +23,7 @@ struct AttentionShape {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   double norm_eps = 0;
   at::Tensor cos_TD2, sin_TD2, begins_BT;
+  RankGroup* sharing = nullptr;  ///< ranks that share each sequence (models/shared_sequences.h)
 };
 
 /// Where each token's document begins in its row: after the last `separator` before it. int32 [B,T].

@@ -93,6 +93,45 @@ void RankGroup::broadcast(std::span<float> values, std::uint32_t from) {
   });
 }
 
+void RankGroup::exchange(std::span<const std::byte> from, std::span<std::byte> to) {
+  const auto bytes = [this](const std::byte* data, std::size_t size) {
+    return at::from_blob(const_cast<std::byte*>(data), {static_cast<std::int64_t>(size)},
+                         at::TensorOptions(at::kByte).device(group_->device));
+  };
+  group_->work("exchanging the parts of sequences", [&] {
+    auto in = bytes(from.data(), from.size()), out = bytes(to.data(), to.size());
+    std::vector<std::int64_t> equal;
+    group_->backend->alltoall_base(out, in, equal, equal)->wait();
+  });
+}
+
+std::uint32_t RankGroup::rank() const { return group_->options.rank; }
+std::uint32_t RankGroup::ranks() const { return group_->options.ranks; }
+
+namespace {
+std::filesystem::path sequence_store(const RankGroupOptions& options, std::uint32_t rank) {
+  return options.store.string() + ".sequences-" + std::to_string(rank / options.ranks_per_sequence);
+}
+}  // namespace
+
+void remove_stores(const RankGroupOptions& options) {
+  std::filesystem::remove(options.store);
+  if (options.ranks_per_sequence == 1) return;
+  for (std::uint32_t rank = 0; rank < options.ranks; rank += options.ranks_per_sequence)
+    std::filesystem::remove(sequence_store(options, rank));
+}
+
+std::unique_ptr<RankGroup> sequence_group(const RankGroupOptions& options) {
+  const auto together = options.ranks_per_sequence;
+  if (together == 1) return nullptr;
+  auto own = options;
+  own.store = sequence_store(options, options.rank);
+  own.rank = options.rank % together;
+  own.ranks = together;
+  own.ranks_per_sequence = 1;
+  return std::make_unique<RankGroup>(own);
+}
+
 void RankGroup::settle() {
   group_->work("waiting for the GPU", [&] {
 #ifdef ISTHMUS_WITH_CUDA

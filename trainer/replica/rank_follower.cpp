@@ -66,7 +66,8 @@ class Follower {
     switch (order.what) {
       case What::meet:
         group_.emplace(options_);
-        return;
+        sequences_ = sequence_group(options_);
+        return replica_.share_sequences(sequences_.get());
       case What::train:
         return train(order);
       case What::step:
@@ -137,6 +138,7 @@ class Follower {
   bool zero_;
   ReceivedBatch ids_;
   std::optional<RankGroup> group_;
+  std::unique_ptr<RankGroup> sequences_;
 };
 
 }  // namespace

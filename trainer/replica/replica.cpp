@@ -159,6 +159,8 @@ float Replica::forward_backward(const data::Batch& batch) {
   return loss;
 }
 
+void Replica::share_sequences(RankGroup* group) { impl_->model->share_sequences(group); }
+
 std::span<float> Replica::gradients() {
   auto& s = *impl_;
   const auto& gradient = s.batch_gradient();

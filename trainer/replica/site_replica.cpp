@@ -49,6 +49,8 @@ SiteReplica::SiteReplica(ParameterTable table, const ReplicaOptions& options, Ra
     for (const auto& link : ranks_.links) static_cast<void>(link->answer());  // their models are ready
     order({.what = What::meet});
     group_ = std::make_unique<RankGroup>(ranks_.group);
+    sequences_ = sequence_group(ranks_.group);
+    share_sequences(sequences_.get());
     give_parameters({0, this->table().buffer_size()});
   });
 }
@@ -80,7 +82,7 @@ void SiteReplica::hand_out_rows(const data::Batch& batch, std::size_t each) {
     auto& link = *ranks_.links[i];
     link.send(
         RankOrder{.what = What::train, .sequences = each, .seq_len = batch.seq_len, .width = batch.width});
-    const auto rows = batch.rows.subspan((i + 1) * each, each);
+    const auto rows = batch.rows.subspan((i + 1) / ranks_.group.ranks_per_sequence * each, each);
     if (device() == Device::cpu) {
       for (const auto* row : rows) link.send_bytes({row, batch.row_bytes()});
       continue;
@@ -94,13 +96,18 @@ void SiteReplica::hand_out_rows(const data::Batch& batch, std::size_t each) {
   }
 }
 
+std::size_t SiteReplica::rows_for_each(const data::Batch& batch) const {
+  const auto together = ranks_.group.ranks_per_sequence;
+  const auto groups = ranks_.group.ranks / together;
+  if (batch.rows.size() % groups == 0) return batch.rows.size() / groups;
+  config_error("a batch of " + std::to_string(batch.rows.size()) +
+               " sequences cannot be divided evenly among " + std::to_string(ranks_.group.ranks) +
+               " ranks, " + std::to_string(together) + " for each sequence");
+}
+
 float SiteReplica::forward_backward(const data::Batch& batch) {
-  const auto ranks = ranks_.links.size() + 1;
-  if (batch.rows.size() % ranks != 0) {
-    config_error("a batch of " + std::to_string(batch.rows.size()) +
-                 " sequences cannot be divided evenly among " + std::to_string(ranks) + " ranks");
-  }
-  const auto each = batch.rows.size() / ranks;
+  const auto ranks = ranks_.group.ranks;
+  const auto each = rows_for_each(batch);
   gave_out_gradient_ = false;
   return watched([&] {
     hand_out_rows(batch, each);

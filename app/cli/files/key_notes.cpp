@@ -93,6 +93,7 @@ constexpr auto notes = std::to_array<KeyNote>({
     {"trainer.deterministic", "",
      "a GPU's faster kernels may differ in the last bits, on which the agreed state does not depend"},
     {"replica.ranks", "processes", "one process drives one GPU, or all cores"},
+    {"replica.ranks_per_sequence", "ranks", "most sequences fit in the memory of one rank"},
     {"replica.zero", "", "it saves memory, but costs traffic between the GPUs of a machine"},
     {"outer.method", "",
      "streams fragments in turn, which uses the link evenly; no replica waits for a whole model"},

@@ -123,7 +123,7 @@ void resolve(Experiment& experiment, bool needs_data) {
         "folder");
   experiment.metrics.check();
   experiment.dashboard.check();
-  experiment.replica.check(experiment.inner.batch);
+  experiment.replica.check(experiment.inner.batch, experiment.data.seq_len, experiment.model);
   if (experiment.outer.data_parallel()) check_data_parallel(experiment);
   if (experiment.inner.is_muon()) check_muon(experiment);
   if (experiment.run.audit) check_audit(experiment);

@@ -7,6 +7,15 @@
 
 namespace isthmus::app {
 
+namespace {
+std::string ranks_of(const trainer::ReplicaConfig& replica) {
+  auto text = std::to_string(replica.ranks);
+  if (replica.ranks_per_sequence > 1)
+    text += ", " + std::to_string(replica.ranks_per_sequence) + " per sequence";
+  return text;
+}
+}  // namespace
+
 MachineTraits machine_traits(const Experiment& experiment, const ModelSetup& setup,
                              const std::string& build) {
   const auto& hardware = setup.hardware;
@@ -19,7 +28,7 @@ MachineTraits machine_traits(const Experiment& experiment, const ModelSetup& set
                        {"libtorch bytes", std::to_string(none ? 0 : library)},
                        {"precision", std::string(to_string(hardware.precision))},
                        {"processor", processor_here()},
-                       {"ranks", std::to_string(experiment.replica.ranks)},
+                       {"ranks", ranks_of(experiment.replica)},
                        {threads_trait, std::to_string(trainer::threads_in_use())}};
   if (hardware.device != trainer::Device::cuda) return traits;
   const auto gpus = trainer::probe_hardware().gpus;

@@ -61,10 +61,11 @@ std::pair<int, int> socket_pair() {
 std::filesystem::path store_file(const std::filesystem::path& folder) { return folder / "ranks.store"; }
 
 trainer::RankGroupOptions group_options(const std::filesystem::path& folder, std::uint32_t rank,
-                                        std::int64_t ranks, trainer::Device device) {
+                                        const trainer::ReplicaConfig& replica, trainer::Device device) {
   return {.store = store_file(folder),
           .rank = rank,
-          .ranks = static_cast<std::uint32_t>(ranks),
+          .ranks = static_cast<std::uint32_t>(replica.ranks),
+          .ranks_per_sequence = static_cast<std::uint32_t>(replica.ranks_per_sequence),
           .device = device};
 }
 
@@ -96,10 +97,10 @@ std::optional<End> end_of(const Process& process) {
 RankProcesses::RankProcesses(const RankSetup& setup) {
   const auto ranks = setup.experiment.replica.ranks;
   check_gpus(ranks, setup.device);
-  ranks_.group = group_options(setup.folder, 0, ranks, setup.device);
+  ranks_.group = group_options(setup.folder, 0, setup.experiment.replica, setup.device);
   ranks_.zero = setup.experiment.replica.zero;
   ranks_.fate = [this] { return fate(); };
-  std::filesystem::remove(store_file(setup.folder));  // left by an earlier process that was killed
+  trainer::remove_stores(ranks_.group);  // left by an earlier process that was killed
   for (std::int64_t rank = 1; rank < ranks; ++rank) {
     const auto [own, childs] = socket_pair();
     ranks_.links.push_back(std::make_unique<trainer::RankLink>(own));
@@ -224,7 +225,7 @@ int follow(const RankRequest& request) {
   const Hardware hardware(experiment, static_cast<int>(request.rank));
   const trainer::ParameterTable table({experiment.model, briefing.vocab}, experiment.outer.num_fragments,
                                       static_cast<std::uint64_t>(experiment.outer.chunk_elements));
-  const auto group = group_options(request.folder, request.rank, experiment.replica.ranks, hardware.device);
+  const auto group = group_options(request.folder, request.rank, experiment.replica, hardware.device);
   trainer::Replica replica(
       table, trainer::rank_options(
                  replica_options(experiment, hardware.device, hardware.precision, briefing.separator), table,

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -17,6 +18,8 @@ struct RankGroupOptions {
   std::filesystem::path
       store;  ///< equal on all ranks; must not exist before the first of them, and is removed at the end
   std::uint32_t rank = 0, ranks = 1;
+  /// Consecutive ranks that share each sequence.
+  std::uint32_t ranks_per_sequence = 1;
   Device device = Device::cpu;  ///< device of the spans; for GPUs, the thread's current one
   /// For meeting, and for each operation: ranks start one together, so it takes no longer than its transfer.
   std::chrono::milliseconds timeout{60'000};
@@ -38,6 +41,9 @@ class RankGroup {
   void mean(std::span<float> values);
   /// Replaces the values by those of one rank.
   void broadcast(std::span<float> values, std::uint32_t from);
+  /// Sends the r-th of `ranks` equal parts of `from` to rank r, and receives this rank's part of each rank,
+  /// in the order of the ranks (all-to-all).
+  void exchange(std::span<const std::byte> from, std::span<std::byte> to);
   /// Blocks until the device has done the queued work. Throws if that was aborted.
   void settle();
 
@@ -45,10 +51,19 @@ class RankGroup {
   /// them.)
   void abort() noexcept;
 
+  [[nodiscard]] std::uint32_t rank() const;
+  [[nodiscard]] std::uint32_t ranks() const;
+
  private:
   struct Group;
   std::unique_ptr<Group> group_;
   std::atomic<bool> aborted_ = false;
 };
+
+/// The group of the ranks that share this rank's sequences; null if there are no others.
+[[nodiscard]] std::unique_ptr<RankGroup> sequence_group(const RankGroupOptions& options);
+
+/// Removes the files through which the ranks of these groups meet, before the first rank is started.
+void remove_stores(const RankGroupOptions& options);
 
 }  // namespace isthmus::trainer

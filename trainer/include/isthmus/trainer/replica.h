@@ -22,6 +22,8 @@
 
 namespace isthmus::trainer {
 
+class RankGroup;
+
 struct ReplicaOptions {
   InnerConfig inner;
   Device device = Device::cpu;
@@ -58,6 +60,10 @@ class Replica : public outer_sync::DeviceParameters, public outer_sync::InnerMom
   /// finite, naming a parameter that is not finite if there is one; Error(data) for an id outside the
   /// vocabulary.
   virtual float forward_backward(const data::Batch& batch);
+
+  /// From now on each rank of the group computes an equal part of the tokens of every sequence, while all of
+  /// them get the same batches. The group must outlive the last step. Null: this replica computes them whole.
+  void share_sequences(RankGroup* group);
 
   /// The gradient as fp32 in host memory, in flat order, with zero padding. It may be changed in place until
   /// inner_step, which then uses it. (With fp32 on a CPU this is the gradient itself; else a copy.)

@@ -16,6 +16,9 @@
 //                      = each share of the parameters from its rank to all
 //   modified          -> parameters, with the range that the outer loop changed
 //                      = rank 0's values of it to all
+// With group.ranks_per_sequence S > 1, S ranks at a time get the same rows, and each computes its part of
+// their tokens (models/shared_sequences.h); the mean over ranks is the same mean over tokens.
+//
 // So after each of these all ranks have bit-identical parameters, which `copy_state` checks. Changes cross
 // the wide-area link once, to rank 0, and reach the other ranks over loopback or NVLink.
 //
@@ -58,7 +61,7 @@ class SiteReplica final : public Replica {
   /// Ends the other ranks.
   ~SiteReplica() override;
 
-  /// The batch is that of all ranks, which take equal numbers of rows.
+  /// The batch is that of all ranks: equal numbers of rows for each group of ranks that share sequences.
   float forward_backward(const data::Batch& batch) override;
   [[nodiscard]] std::span<float> gradients() override;
   double inner_step(double lr) override;
@@ -78,7 +81,10 @@ class SiteReplica final : public Replica {
   void forget_moments() override;
 
   /// Call when a rank is lost, to end operations that wait for it. Safe from any thread.
-  void abort() noexcept { group_->abort(); }
+  void abort() noexcept {
+    group_->abort();
+    if (sequences_) sequences_->abort();
+  }
 
  private:
   struct Moments {
@@ -86,6 +92,7 @@ class SiteReplica final : public Replica {
   };
   void order(const RankOrder& order) const;
   [[nodiscard]] outer_sync::Range held_by(std::uint64_t rank) const;
+  [[nodiscard]] std::size_t rows_for_each(const data::Batch& batch) const;
   void hand_out_rows(const data::Batch& batch, std::size_t each);
   void give_parameters(outer_sync::Range range);
   [[nodiscard]] Moments gather_moments(outer_sync::Range range) const;
@@ -95,7 +102,7 @@ class SiteReplica final : public Replica {
   [[noreturn]] void explain(const Error& error) const;
 
   Ranks ranks_;
-  std::unique_ptr<RankGroup> group_;
+  std::unique_ptr<RankGroup> group_, sequences_;  ///< of all ranks; of those that share rank 0's sequences
   bool gave_out_gradient_ = false;
   Moments gathered_;  ///< the moments that were returned last
 };
