@@ -1,7 +1,7 @@
 // Training steps of one replica, without data and without the outer loop:  bench_step [--device cpu|cuda]
 // [--model gpt2|llama] [--layers L] [--dim C] [--heads H] [--vocab V] [--batch B] [--micro-batch M]
 // [--seq-len T] [--precision fp32|bf16] [--deterministic] [--threads N] [--steps S] [--rounds R]
-// [--peak-tflops P]
+// [--peak-tflops P] [--documents]
 //
 // Prints a line of JSON per round: tokens per second, the loss, and the process's peak memory so far on the
 // host (in total, and beyond its use before the model was created) and on a GPU; with --peak-tflops also the
@@ -34,7 +34,7 @@ struct Request {
   std::int64_t vocab = 512, seq_len = 256;
   int steps = 10, rounds = 5;
   double peak_tflops = 0;
-  bool on_request = false, on_gpu = false;
+  bool on_request = false, on_gpu = false, documents = false;
 };
 
 /// A line of /proc/self/status, in bytes.
@@ -65,6 +65,7 @@ void measure(Request request) {
   options.precision = request.inner.precision == "bf16" ? Precision::bf16 : Precision::fp32;
   options.longest_sequence = request.seq_len;
   options.trainer = request.trainer;
+  if (request.documents) options.separator = 0;
   Replica replica(ParameterTable({request.model, request.vocab}, 1, 1 << 16), options);
   std::string line;
   for (int round = 0; request.on_request ? bool(std::getline(std::cin, line)) : round < request.rounds;
@@ -121,6 +122,8 @@ int main(int argc, char** argv) {
   app.add_option("--threads", request.trainer.threads)->check(CLI::Range(0, 4096));
   app.add_option("--steps", request.steps, "of a round")->check(CLI::Range(1, 1 << 20));
   app.add_option("--rounds", request.rounds)->check(CLI::Range(1, 1 << 20));
+  app.add_flag("--documents", request.documents,
+               "id 0 ends documents, which have --vocab tokens on average: ids are random");
   app.add_flag("--on-request", request.on_request, "a round for each line of standard input");
   CLI11_PARSE(app, argc, argv);
   request.on_gpu = device == "cuda";

@@ -6,9 +6,12 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "model_support.h"
+#include "ops/document_spans.h"
 #include "ops/ops.h"
 
 namespace isthmus::trainer {
@@ -246,6 +249,39 @@ TEST(Fused, AttentionOfLongerSequences) {
       expect_same_gradients(fused::attention(s, qkv, none), plain::attention(s, qkv, none), {qkv});
     }
   }
+}
+
+/// Documents longer and shorter than a part of its own, and a sequence that one document fills.
+TEST(Fused, AttentionOfDocumentsOneByOne) {
+  const std::int64_t length = 300;
+  auto tokens = at::zeros({2, length}, at::kLong);
+  for (const auto end : {3, 140, 141, 200, 279}) tokens[0][end] = 3;
+  for (const std::int64_t kv_heads : {2, 6}) {
+    auto s = attention_shape(kv_heads, length);
+    s.begins_BT = document_begins(tokens, 3);
+    const auto qkv = leaf({2 * length, (6 + 2 * kv_heads) * 10}, 1), norms = leaf({20}, 2),
+               none = at::empty({0});
+    expect_same_gradients(fused::attention(s, qkv, norms), plain::attention(s, qkv, norms), {qkv, norms});
+    expect_same_gradients(fused::attention(s, qkv, none), plain::attention(s, qkv, none), {qkv});
+  }
+}
+
+TEST(DocumentSpans, JoinShortDocumentsAndCoverTheSequence) {
+  const auto spans_of = [](std::vector<std::int32_t> ends, std::int32_t length) {
+    std::vector<std::int32_t> begins;
+    std::int32_t begin = 0;
+    for (std::int32_t t = 0; t < length; ++t) {
+      if (std::ranges::find(ends, t - 1) != ends.end()) begin = t;
+      begins.push_back(begin);
+    }
+    return document_spans(begins);
+  };
+  using Spans = std::vector<DocumentSpan>;
+  EXPECT_EQ(spans_of({}, 1000), Spans({{0, 1000}}));
+  EXPECT_EQ(spans_of({127}, 1000), Spans({{0, 128}, {128, 872}}));
+  EXPECT_EQ(spans_of({126}, 1000), Spans({{0, 1000}})) << "127 tokens are joined with what follows";
+  EXPECT_EQ(spans_of({49, 99, 149, 899}, 1000), Spans({{0, 150}, {150, 750}, {900, 100}}));
+  EXPECT_EQ(spans_of({0}, 1), Spans({{0, 1}}));
 }
 
 TEST(Fused, Embed) {

@@ -14,6 +14,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/trainer/checkpoint.h"
+#include "replica/row_balance.h"
 #include "replica/shares.h"
 #include "small_model.h"
 #include "temporary_folder.h"
@@ -36,12 +37,14 @@ class Site {
   Site(std::uint32_t ranks, bool zero, ReplicaOptions options = small_options(),
        std::uint32_t ranks_per_sequence = 1, const ParameterTable& table = small_table()) {
     options.inner.clip = 0.05;  // clips at every step
-    SiteReplica::Ranks leader{
-        .links = {},
-        .group = {.store = folder_ / "store", .rank = 0, .ranks = ranks, .ranks_per_sequence = ranks_per_sequence,
-                  .timeout = std::chrono::seconds(30)},
-        .zero = zero,
-        .fate = {}};
+    SiteReplica::Ranks leader{.links = {},
+                              .group = {.store = folder_ / "store",
+                                        .rank = 0,
+                                        .ranks = ranks,
+                                        .ranks_per_sequence = ranks_per_sequence,
+                                        .timeout = std::chrono::seconds(30)},
+                              .zero = zero,
+                              .fate = {}};
     for (std::uint32_t rank = 1; rank < ranks; ++rank) {
       int ends[2];
       EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
@@ -162,6 +165,48 @@ double distance_when_shared(std::uint32_t ranks, std::uint32_t together, const R
   Site site(ranks, false, options, together, table);
   EXPECT_NEAR(site->forward_backward(batch.get()), loss, 1e-2);
   return distance(site->gradients(), one.gradients());
+}
+
+std::vector<double> sums_of_parts(std::span<const double> work, std::size_t parts) {
+  const auto rows = balanced_rows(work, parts);
+  auto all = rows;
+  std::ranges::sort(all);
+  for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i], i) << "every row once";
+  std::vector<double> sums(parts);
+  for (std::size_t i = 0; i < rows.size(); ++i) sums[i * parts / rows.size()] += work[rows[i]];
+  return sums;
+}
+
+TEST(RowBalance, PartsHaveEqualNumbersOfRowsAndAboutEqualWork) {
+  EXPECT_THAT(sums_of_parts(std::vector<double>{9, 1, 1, 9, 5, 5}, 2), testing::Each(15.0));
+  EXPECT_THAT(sums_of_parts(std::vector<double>{100, 1, 1, 1}, 2), testing::UnorderedElementsAre(101.0, 2.0));
+  EXPECT_THAT(balanced_rows(std::vector<double>{4, 4, 4, 4}, 2), testing::ElementsAre(0, 2, 1, 3));
+  std::vector<double> random;
+  for (std::size_t i = 0; i < 256; ++i) random.push_back(static_cast<double>(random_bits(1, 2, i) % 1000));
+  const auto sums = sums_of_parts(random, 8);
+  EXPECT_LT(std::ranges::max(sums), 1.02 * std::ranges::min(sums));
+}
+
+TEST(RowBalance, WorkIsThatOfTheDocuments) {
+  OwnedBatch batch(3, 2, 600);
+  for (std::size_t t = 0; t < 2 * 601; ++t) batch.id(t) = 1;
+  batch.id(199) = batch.id(399) = 7;
+  EXPECT_THAT(attention_work(batch.get(), 7), testing::ElementsAre(3 * 200.0 * 200.0, 600.0 * 600.0));
+}
+
+/// Rows with documents of several lengths: other rows on each rank, but the same gradient.
+TEST(RowBalance, TheGradientIsThatOfOneRank) {
+  auto options = small_options();
+  options.separator = 7;
+  options.longest_sequence = 300;
+  Replica one(small_table(), options);
+  OwnedBatch batch(3, 4, 300);
+  for (std::size_t t = 0; t < 4 * 301; ++t) batch.id(t) += batch.id(t) == 7 ? 1 : 0;
+  for (const auto end : {130, 150, 301 + 140, 602 + 290}) batch.id(static_cast<std::size_t>(end)) = 7;
+  one.forward_backward(batch.get());
+  Site site(2, false, options);
+  site->forward_backward(batch.get());
+  EXPECT_LT(distance(site->gradients(), one.gradients()), 1e-6);
 }
 
 TEST(SharedSequences, TheGradientIsThatOfOneRank) {

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu_kernels.h"
 #include "ops/device_loops.h"
+#include "ops/document_spans.h"
 #include "ops/ops.h"
 
 namespace isthmus::trainer {
@@ -194,7 +195,9 @@ struct Attention : Function<Attention> {
     const auto kept_qkv =
         norms_2D.numel() > 0 ? qkv : Tensor();  // a norm's backward pass needs the norm's input
     Tensor y_BHTD, kept_weights, flash_y, log_sums;
-    if (by_flash(s, q)) {
+    if (by_documents(s)) {
+      y_BHTD = attend_documents(s, {q, k, v});
+    } else if (by_flash(s, q)) {
       std::tie(flash_y, log_sums) = at::_scaled_dot_product_flash_attention_for_cpu(
           by_heads(s, q), by_heads(s, k), by_heads(s, v), 0.0, /*is_causal=*/true);
       y_BHTD = flash_y;
@@ -216,8 +219,9 @@ struct Attention : Function<Attention> {
     const auto s = kept_shape(ctx, saved[9], saved[10], saved[11]);
     const auto grad_y_BHTD = grads[0].reshape({s.sequences, s.length, s.heads, s.head_dim}).transpose(1, 2);
     const auto [grad_q, grad_k, grad_v] =
-        by_flash(s, q) ? flash_backward(s, grad_y_BHTD, {q, k, v, saved[7], saved[8]})
-                       : backward_of_weights(s, grad_y_BHTD.reshape(q.sizes()), {q, k, v, saved[6]});
+        by_documents(s)  ? backward_of_documents(s, grad_y_BHTD, {q, k, v})
+        : by_flash(s, q) ? flash_backward(s, grad_y_BHTD, {q, k, v, saved[7], saved[8]})
+                         : backward_of_weights(s, grad_y_BHTD.reshape(q.sizes()), {q, k, v, saved[6]});
     const auto rows = s.sequences * s.length, width = (s.heads + 2 * s.kv_heads) * s.head_dim;
     const auto grad_qkv = at::empty({rows, width}, q.options());
     const auto norms_grad = float_like(q, norms_2D.sizes());
@@ -236,6 +240,58 @@ struct Attention : Function<Attention> {
   static bool by_flash(const AttentionShape& s, const Tensor& q) {
     return q.scalar_type() == at::kFloat && s.length >= 256 && s.heads == s.kv_heads &&
            !s.begins_BT.defined();
+  }
+  /// Whether documents are computed one by one. Shorter sequences would be one part anyway.
+  static bool by_documents(const AttentionShape& s) { return s.begins_BT.defined() && s.length > min_span; }
+
+  /// Calls `body` with the shape of each part of each sequence, and with a function that cuts the part out of
+  /// a tensor of all heads: [heads / K, K, T, D] of a sequence -> [K, heads / K * part, D].
+  template <class Body>
+  static void for_each_part(const AttentionShape& s, const Body& body) {
+    const auto begins = s.begins_BT.contiguous();
+    for (std::int64_t b = 0; b < s.sequences; ++b) {
+      const auto row = begins[b];
+      for (const auto& span :
+           document_spans({row.const_data_ptr<std::int32_t>(), static_cast<std::size_t>(s.length)})) {
+        auto part = s;
+        part.sequences = 1;
+        part.length = span.size;
+        part.begins_BT = (row.narrow(0, span.begin, span.size) - span.begin).unsqueeze(0);
+        body(part, [&, b](const Tensor& x) {
+          return x.view({s.sequences, s.kv_heads, -1, s.length, s.head_dim})[b].narrow(2, span.begin,
+                                                                                       span.size);
+        });
+      }
+    }
+  }
+  static Tensor flattened(const AttentionShape& part, const Tensor& x_KGtD) {
+    return x_KGtD.reshape({part.kv_heads, -1, part.head_dim});
+  }
+  static Tensor attend_documents(const AttentionShape& s, const std::array<Tensor, 3>& qkv) {
+    const auto& [q, k, v] = qkv;
+    const auto y = at::empty_like(q);
+    for_each_part(s, [&, &q = q, &k = k, &v = v](const AttentionShape& part, const auto& cut) {
+      const auto weights = weights_of(part, flattened(part, cut(q)), flattened(part, cut(k)));
+      const auto out = cut(y);
+      out.copy_(at::bmm(weights, flattened(part, cut(v))).view(out.sizes()));
+    });
+    return by_heads(s, y);
+  }
+  static Three backward_of_documents(const AttentionShape& s, const Tensor& grad_y_BHTD,
+                                     const std::array<Tensor, 3>& qkv) {
+    const auto& [q, k, v] = qkv;
+    const auto grad_y = grad_y_BHTD.contiguous();
+    const auto grad_q = at::empty_like(q), grad_k = at::empty_like(k), grad_v = at::empty_like(v);
+    for_each_part(s, [&, &q = q, &k = k, &v = v](const AttentionShape& part, const auto& cut) {
+      const auto put = [](const Tensor& to, const Tensor& from) { to.copy_(from.view(to.sizes())); };
+      const auto [part_q, part_k, part_v] = backward_of_weights(
+          part, flattened(part, cut(grad_y)),
+          {flattened(part, cut(q)), flattened(part, cut(k)), flattened(part, cut(v)), {}});
+      put(cut(grad_q), part_q);
+      put(cut(grad_k), part_k);
+      put(cut(grad_v), part_v);
+    });
+    return {grad_q, grad_k, grad_v};
   }
   static Tensor by_heads(const AttentionShape& s, const Tensor& x) {
     return x.view({s.sequences, -1, s.length, s.head_dim});
@@ -344,7 +400,8 @@ Tensor gpu_attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor
 
 Tensor attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor& norms_2D) {
   constexpr std::int64_t max_weights = 1 << 26;
-  if (s.sequences * s.heads * s.length * s.length > max_weights) return plain::attention(s, qkv_NE, norms_2D);
+  const auto at_once = s.begins_BT.defined() ? 1 : s.sequences;
+  if (at_once * s.heads * s.length * s.length > max_weights) return plain::attention(s, qkv_NE, norms_2D);
   return Attention::apply(qkv_NE, norms_2D, s);
 }
 

@@ -5,7 +5,7 @@
 // model and their moments, and know neither the run nor the data.
 //
 // A step on rank 0 and another rank (->: an order over a RankLink; =: a collective operation of all ranks):
-//   forward_backward  -> train, with the rank's batch / N rows of ids, in the order of the loader
+//   forward_backward  -> train, with the rank's batch / N rows of ids (replica/row_balance.h)
 //                        each: forward and backward pass of its rows
 //                     <- the rank's loss; rank 0 returns the mean of all
 //                      = the gradient becomes the mean over ranks
@@ -92,6 +92,7 @@ class SiteReplica final : public Replica {
   };
   void order(const RankOrder& order) const;
   [[nodiscard]] outer_sync::Range held_by(std::uint64_t rank) const;
+  [[nodiscard]] data::Batch dealt(data::Batch batch);
   [[nodiscard]] std::size_t rows_for_each(const data::Batch& batch) const;
   void hand_out_rows(const data::Batch& batch, std::size_t each);
   void give_parameters(outer_sync::Range range);
@@ -102,7 +103,9 @@ class SiteReplica final : public Replica {
   [[noreturn]] void explain(const Error& error) const;
 
   Ranks ranks_;
-  std::unique_ptr<RankGroup> group_, sequences_;  ///< of all ranks; of those that share rank 0's sequences
+  std::unique_ptr<RankGroup> group_, sequences_;  ///< all ranks, and the ranks that share rank 0's sequences
+  std::int64_t separator_;
+  std::vector<const std::byte*> rows_;  ///< of the present batch, in the order in which ranks get them
   bool gave_out_gradient_ = false;
   Moments gathered_;  ///< the moments that were returned last
 };
