@@ -36,23 +36,34 @@ bool LoggedExchange::read_to(FragmentId fragment, std::uint64_t round) {
   return true;
 }
 
-const Receipts::Found& LoggedExchange::receipt_of(ChunkId chunk, std::uint64_t round,
-                                                  const SharedBytes& result) const {
-  const auto all = parts_.receipts.find(chunk, round, hash_of(*result));
-  for (const auto* found : all) {
-    const auto first = all.front()->from(parts_.member), own = found->from(parts_.member);
-    const bool agree = first && own ? own->says_the_same_as(*first) : first.has_value() == own.has_value();
-    if (agree) continue;
+std::vector<LoggedExchange::Own> LoggedExchange::receipts_of(FragmentId fragment, ChunkId chunk,
+                                                             std::uint64_t round,
+                                                             const SharedBytes& result) const {
+  std::vector<Own> owners;
+  for (const auto& found : parts_.receipts.find(fragment, chunk, round, hash_of(*result))) {
+    auto known = std::ranges::find(owners, *found.owner, [](const Own& own) { return *own.in.owner; });
+    if (known == owners.end()) known = owners.insert(owners.end(), Own{found, nullptr});
+    const auto* received = found.from(parts_.member);
+    if (known->received == nullptr && received != nullptr) *known = {found, received};
+  }
+  for (const auto& own : owners) {
+    if (own.says_the_same_as(owners.front())) continue;
     data_error(
         fmt::format("{} and {} have different receipts for the contribution of {} to chunk {} of round {}: "
                     "one of them is false",
-                    all.front()->owner, found->owner, parts_.member, chunk, round));
+                    *owners.front().in.owner, *own.in.owner, parts_.member, chunk, round));
   }
-  if (!all.empty()) return *all.front();
+  if (!owners.empty()) return owners;
   data_error(fmt::format(
       "no member has a receipt for chunk {} of round {}; expected the audit.jsonl of its owner in "
       "the run's folder: copy it there from the owner's machine",
       chunk, round));
+}
+
+bool LoggedExchange::Own::says_the_same_as(const Own& other) const {
+  if (received == nullptr || other.received == nullptr) return received == other.received;
+  return bytes() == other.bytes() && received->weight == other.received->weight &&
+         received->kept == other.received->kept;
 }
 
 /// Without the result while the member did not have it either.
@@ -69,9 +80,10 @@ outer_sync::Awaited LoggedExchange::wait(FragmentId fragment, std::uint64_t roun
   outer_sync::RoundResult result{.chunks = parts_.log[fragment].results(), .included = {}};
   const auto first = parts_.layout.chunks_of(fragment).first;
   for (std::size_t i = 0; i < result.chunks.size(); ++i) {
-    const auto own = receipt_of(first + static_cast<ChunkId>(i), round, result.chunks[i]).from(parts_.member);
-    result.included.push_back(own && own->kept);
-    result.rejected.push_back(own && !own->kept);
+    const auto chunk = first + static_cast<ChunkId>(i);
+    const auto* own = receipts_of(fragment, chunk, round, result.chunks[i]).front().received;
+    result.included.push_back(own != nullptr && own->kept);
+    result.rejected.push_back(own != nullptr && !own->kept);
   }
   return {.result = std::move(result)};
 }
@@ -87,22 +99,22 @@ void LoggedExchange::applied(FragmentId fragment, std::uint64_t round, const Dig
   compare(fragment, round);
 }
 
-/// Between what the owners received and what was made here.
-double LoggedExchange::distance_of(std::span<const ReceivedChunk> lines,
-                                   const std::map<ChunkId, Sketch>& made) const {
+/// Between what these lines say was received and what was made here.
+double LoggedExchange::distance_of(std::span<const Own> lines, const std::map<ChunkId, Sketch>& made) const {
   std::vector<Sketch> here, received;
   for (const auto& own : lines) {
     auto& sum = here.emplace_back();
-    for (const auto chunk : own.line->chunks) {
+    for (const auto chunk : own.in.line->chunks) {
       const auto place = made.find(chunk);
       if (place == made.end())
         data_error(
-            fmt::format("a receipt for round {} of fragment {} has chunk {} among its chunks, to which {} "
-                        "contributed at another time: it is false",
-                        own.line->round, own.line->fragment, chunk, parts_.member));
+            fmt::format("a receipt of {} for round {} of fragment {} has chunk {} among its chunks, to which "
+                        "{} contributed "
+                        "at another time: it is false",
+                        *own.in.owner, own.in.line->round, own.in.line->fragment, chunk, parts_.member));
       outer_sync::add_sketch(sum, place->second);
     }
-    received.push_back(own.line->contributions[own.of_member].sketch);
+    received.push_back(own.received->sketch);
   }
   return outer_sync::relative_distance(received, here);
 }
@@ -112,31 +124,40 @@ void LoggedExchange::compare(FragmentId fragment, std::uint64_t round) {
   const auto chunks = parts_.layout.chunks_of(fragment);
   AuditedRound out{.fragment = fragment, .round = round};
   std::map<ChunkId, Sketch> made;
-  std::vector<ReceivedChunk> lines;  // the first chunk of each line of receipts
+  // The first chunk of each line. If several owners have receipts for a chunk, one list for each of them: a
+  // sketch of a false receipt must not hide that of a true one.
+  std::vector<std::vector<Own>> lists(1);
   const std::lock_guard lock(mutex_);
   for (auto k = chunks.first; k < chunks.last; ++k) {
     const auto place = made_.find({round, k});
     if (place == made_.end()) continue;  // sent before the checkpoint
     const auto own_made = std::move(place->second);
     made_.erase(place);
-    const auto& found = receipt_of(k, round, results[k - chunks.first]);
-    auto own = found.from(parts_.member);
-    if (!own) continue;  // late for this chunk
+    made[k] = own_made.made.sketch;
+    const auto owners = receipts_of(fragment, k, round, results[k - chunks.first]);
+    const auto& own = owners.front();
+    if (own.received == nullptr) continue;  // late for this chunk
     ++out.chunks;
     out.sent_at = own_made.sent_at;
     out.weight = own_made.made.weight;
-    if (own->bytes == short_digest(own_made.made.bytes)) {
+    if (own.bytes() == short_digest(own_made.made.bytes)) {
       ++out.equal;
-    } else if (std::ranges::find(out.owners, found.owner) == out.owners.end()) {
-      out.owners.push_back(found.owner);
+    } else {
+      for (const auto& with : owners) {
+        if (std::ranges::find(out.owners, *with.in.owner) == out.owners.end())
+          out.owners.push_back(*with.in.owner);
+      }
     }
-    out.weight_received = own->weight;
-    made[k] = own_made.made.sketch;
-    if (std::ranges::find(lines, own->line, &ReceivedChunk::line) == lines.end())
-      lines.push_back(std::move(*own));
+    out.weight_received = own.received->weight;
+    while (lists.size() < owners.size()) lists.push_back(lists.back());
+    for (std::size_t i = 0; i < lists.size(); ++i) {
+      const auto& line = owners[std::min(i, owners.size() - 1)];
+      const auto same = [&](const Own& listed) { return listed.in.line == line.in.line; };
+      if (std::ranges::none_of(lists[i], same)) lists[i].push_back(line);
+    }
   }
   if (out.chunks == 0) return;
-  out.distance = distance_of(lines, made);
+  for (const auto& lines : lists) out.distance = std::max(out.distance, distance_of(lines, made));
   compared_.push_back(std::move(out));
 }
 
@@ -145,7 +166,7 @@ bool LoggedExchange::has_receipts(FragmentId fragment, std::uint64_t round) cons
   const auto results = parts_.log[fragment].results();
   const auto first = parts_.layout.chunks_of(fragment).first;
   for (std::size_t i = 0; i < results.size(); ++i) {
-    if (parts_.receipts.find(first + static_cast<ChunkId>(i), round, hash_of(*results[i])).empty())
+    if (parts_.receipts.find(fragment, first + static_cast<ChunkId>(i), round, hash_of(*results[i])).empty())
       return false;
   }
   return true;

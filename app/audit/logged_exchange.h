@@ -78,17 +78,27 @@ class LoggedExchange final : public outer_sync::RoundExchange {
     std::uint64_t sent_at = 0;
   };
 
+  /// An owner's receipt for the member's contribution to a chunk.
+  struct Own {
+    Receipts::Found in;
+    const AuditReceived* received = nullptr;  ///< null: the result was made without it
+    [[nodiscard]] ShortDigest bytes() const { return received->bytes.at(in.chunk); }
+    [[nodiscard]] bool says_the_same_as(const Own& other) const;
+  };
+
   /// Reads the log up to this round; false if it ends before.
   [[nodiscard]] bool read_to(outer_sync::FragmentId fragment, std::uint64_t round);
   void compare(outer_sync::FragmentId fragment, std::uint64_t round);
   [[nodiscard]] double distance_of(
-      std::span<const ReceivedChunk> lines,
+      std::span<const Own> lines,
       const std::map<outer_sync::ChunkId, outer_sync::protocol::Sketch>& made) const;
   [[nodiscard]] bool has_receipts(outer_sync::FragmentId fragment, std::uint64_t round) const;
   [[nodiscard]] bool is_next(outer_sync::FragmentId fragment, std::uint64_t round) const;
   [[noreturn]] void refuse_round(outer_sync::FragmentId fragment, std::uint64_t round) const;
-  [[nodiscard]] const Receipts::Found& receipt_of(outer_sync::ChunkId chunk, std::uint64_t round,
-                                                  const outer_sync::protocol::SharedBytes& result) const;
+  /// One for each owner that has a receipt; there is at least one.
+  [[nodiscard]] std::vector<Own> receipts_of(outer_sync::FragmentId fragment, outer_sync::ChunkId chunk,
+                                             std::uint64_t round,
+                                             const outer_sync::protocol::SharedBytes& result) const;
 
   Parts parts_;
   outer_sync::Reducer reducer_;

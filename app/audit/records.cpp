@@ -100,37 +100,25 @@ std::uint64_t read_audit_file(const std::filesystem::path& file, const std::func
 }
 
 void Receipts::add(const std::string& owner, AuditReceipts line) {
-  const auto shared = std::make_shared<const AuditReceipts>(std::move(line));
-  for (std::size_t i = 0; i < shared->chunks.size(); ++i) {
-    auto& all = by_place_[{shared->round, shared->chunks[i]}];
-    const auto result = shared->results[i];
-    auto same = std::ranges::find_if(
-        all, [&](const Found& found) { return found.owner == owner && found.result == result; });
-    if (same == all.end()) same = all.insert(all.end(), {.owner = owner, .result = result, .lines = {}});
-    same->lines.emplace_back(shared, i);
-  }
+  auto& lines = lines_[{line.round, line.fragment}];
+  lines.push_back({owner, std::move(line)});
 }
 
-std::optional<ReceivedChunk> Receipts::Found::from(const std::string& member) const {
-  for (const auto& [line, chunk] : lines) {
-    const auto received = std::ranges::find(line->contributions, member, &AuditReceived::member);
-    if (received == line->contributions.end()) continue;
-    return ReceivedChunk{.bytes = received->bytes[chunk],
-                         .weight = received->weight,
-                         .kept = received->kept,
-                         .line = line,
-                         .of_member = static_cast<std::size_t>(received - line->contributions.begin())};
-  }
-  return std::nullopt;
+const AuditReceived* Receipts::Found::from(const std::string& member) const {
+  const auto received = std::ranges::find(line->contributions, member, &AuditReceived::member);
+  return received == line->contributions.end() ? nullptr : &*received;
 }
 
-std::vector<const Receipts::Found*> Receipts::find(outer_sync::ChunkId chunk, std::uint64_t round,
-                                                   const Digest& result) const {
-  std::vector<const Found*> out;
-  const auto place = by_place_.find({round, chunk});
-  if (place == by_place_.end()) return out;
-  for (const auto& found : place->second) {
-    if (found.result == short_digest(result)) out.push_back(&found);
+std::vector<Receipts::Found> Receipts::find(outer_sync::FragmentId fragment, outer_sync::ChunkId chunk,
+                                            std::uint64_t round, const Digest& result) const {
+  std::vector<Found> out;
+  const auto place = lines_.find({round, fragment});
+  if (place == lines_.end()) return out;
+  for (const auto& [owner, line] : place->second) {
+    for (std::size_t i = 0; i < line.chunks.size(); ++i) {
+      if (line.chunks[i] == chunk && line.results[i] == short_digest(result))
+        out.push_back({&owner, &line, i});
+    }
   }
   return out;
 }

@@ -4,10 +4,10 @@
 // counted.
 
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -77,38 +77,31 @@ class Journal {
 /// if it cannot be read.
 std::uint64_t read_audit_file(const std::filesystem::path& file, const std::function<void(AuditLine)>& take);
 
-/// An owner's receipt for a member's contribution to one chunk.
-struct ReceivedChunk {
-  ShortDigest bytes = 0;
-  std::uint64_t weight = 0;
-  bool kept = true;
-  std::shared_ptr<const AuditReceipts> line;  ///< of the owner's records
-  std::size_t of_member = 0;                  ///< index in the line's contributions
-  [[nodiscard]] bool says_the_same_as(const ReceivedChunk& other) const {
-    return bytes == other.bytes && weight == other.weight && kept == other.kept;
-  }
-};
-
-/// Receipts of owners, by chunk and round.
+/// Receipts of owners.
 class Receipts {
  public:
   void add(const std::string& owner, AuditReceipts line);
 
+  /// One chunk in a line of an owner's records. Valid as long as nothing is added.
   struct Found {
-    std::string owner;
-    ShortDigest result = 0;
-    /// Lines with this chunk, and its index there. A round of many members has several.
-    std::vector<std::pair<std::shared_ptr<const AuditReceipts>, std::size_t>> lines;
-    /// nullopt: the owner made the result without this member.
-    [[nodiscard]] std::optional<ReceivedChunk> from(const std::string& member) const;
+    const std::string* owner = nullptr;
+    const AuditReceipts* line = nullptr;
+    std::size_t chunk = 0;  ///< index in the line
+    /// Null: the line has no contribution of this member.
+    [[nodiscard]] const AuditReceived* from(const std::string& member) const;
   };
-  /// Receipts for the contributions that this result was made of. There is one, unless a round was repeated
-  /// with the same result, or a member claims to have received what it has not.
-  [[nodiscard]] std::vector<const Found*> find(outer_sync::ChunkId chunk, std::uint64_t round,
-                                               const Digest& result) const;
+  /// Lines about the contributions that this result was made of. They are one owner's, unless a round was
+  /// repeated with the same result, or a member claims to have received what it has not.
+  [[nodiscard]] std::vector<Found> find(outer_sync::FragmentId fragment, outer_sync::ChunkId chunk,
+                                        std::uint64_t round, const Digest& result) const;
 
  private:
-  std::map<std::pair<std::uint64_t, outer_sync::ChunkId>, std::vector<Found>> by_place_;
+  struct Line {
+    std::string owner;
+    AuditReceipts receipts;
+  };
+  /// By round and fragment. A line takes about as much memory as its text in the file.
+  std::map<std::pair<std::uint64_t, outer_sync::FragmentId>, std::deque<Line>> lines_;
 };
 
 }  // namespace isthmus::app

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -293,15 +294,17 @@ class Rerunner {
       exchange_.must_have_all();
       outer_.finish();
     }
-    compare_agreed();
+    const auto checkpoint = trainer::read_checkpoint(request_.end);
+    compare_agreed(checkpoint);
     outer_.finish_hand_overs();
     exchange_.compare_the_rest();
     compare_state();
+    std::ranges::move(outer_.differences_from(checkpoint.section(outer_section)),
+                      std::back_inserter(out_.sections));
   }
 
   /// A lost member may have applied a last round without its result reaching the others.
-  void compare_agreed() {
-    const auto end = trainer::read_checkpoint(request_.end);
+  void compare_agreed(const trainer::Checkpoint& end) {
     const auto& agreed = end.section(trainer::agreed_section);
     if (outer_sync::saved_fragments(agreed) != outer_.fragments())
       data_error(fmt::format("the rounds in {} are not those of {}: the run has abandoned its history",

@@ -307,8 +307,8 @@ ordered_json plan_json(const PlanRequest& request, const PlanInput& input) {
   json["memory"] = to_json(memory);
   if (const auto& run = input.experiment.run; run.audit && run.gathers()) {
     const auto limit = static_cast<std::uint64_t>(run.gather_limit.bytes);
-    json["gathered_audit_records"] = {{"bytes", std::min(memory.audit, limit)},
-                                      {"all", memory.audit <= limit}};
+    json["gathered_audit_records"] = {{"bytes", std::min(memory.audit_most, limit)},
+                                      {"all", memory.audit_most <= limit}};
   }
   if (input.experiment.object_store.gets_copies()) json["object_store"] = object_store_json(input, memory);
   json["recommended"] = recommendation_json(request, input);

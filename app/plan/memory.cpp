@@ -12,6 +12,8 @@ namespace isthmus::app {
 
 namespace {
 
+using outer_sync::protocol::Topology;
+
 outer_sync::protocol::View mesh_of(const Experiment& experiment, const outer_sync::FragmentLayout& layout) {
   outer_sync::protocol::View view;
   view.members.resize(static_cast<std::size_t>(experiment.replicas));
@@ -19,25 +21,38 @@ outer_sync::protocol::View mesh_of(const Experiment& experiment, const outer_syn
   return view;
 }
 
-/// Bytes of a member's audit records at the end of the run, if all members own equal numbers of chunks.
-std::uint64_t audit_bytes(const Experiment& experiment, const outer_sync::FragmentLayout& layout) {
-  constexpr double step_line = 50;
-  const auto members = static_cast<std::size_t>(experiment.replicas);
+/// Bytes of an owner's receipts at the end of the run; `owners` have equal numbers of chunks.
+std::uint64_t receipt_bytes(const Experiment& experiment, const outer_sync::FragmentLayout& layout,
+                            std::int64_t owners) {
   outer_sync::protocol::Receipt receipt{.round = 1000, .chunk = 1000};
-  receipt.contributions.assign(members, {.member = "replica-0", .weight = 1'000'000});
-  double per_interval = 0;
+  receipt.contributions.assign(static_cast<std::size_t>(experiment.replicas),
+                               {.member = "replica-0", .weight = 1'000'000});
+  std::uint64_t per_interval = 0;
   for (outer_sync::FragmentId p = 0; p < layout.fragment_count(); ++p) {
     ReceiptGroups lines;
-    receipt.of = static_cast<std::uint32_t>((layout.chunks_of(p).size() + members - 1) / members);
+    const auto chunks = static_cast<std::int64_t>(layout.chunks_of(p).size());
+    receipt.of = static_cast<std::uint32_t>((chunks + owners - 1) / owners);
     for (std::uint32_t i = 0; i < receipt.of; ++i) {
-      for (const auto& line : lines.add(receipt))
-        per_interval += static_cast<double>(audit_json(line).dump().size() + 1);
+      ++receipt.chunk;
+      for (const auto& line : lines.add(receipt)) per_interval += audit_json(line).dump().size() + 1;
     }
   }
-  const auto steps = static_cast<double>(experiment.run.last_step());
-  return static_cast<std::uint64_t>(
-      steps *
-      (step_line + per_interval / static_cast<double>(outer_sync::plan::last_sync_every(experiment.outer))));
+  return per_interval * experiment.run.last_step() / outer_sync::plan::last_sync_every(experiment.outer);
+}
+
+/// Sets the bytes of audit records.
+void plan_audit(const Experiment& experiment, const outer_sync::FragmentLayout& layout, PlanMemory& m) {
+  constexpr std::uint64_t step_line = 50;
+  const auto steps = step_line * experiment.run.last_step();
+  const auto topology = experiment.outer.topology_setting();
+  const bool has_reducers = experiment.reducers > 0;
+  const bool in_hub = topology == Topology::hub;
+  m.audit = steps;
+  if (!in_hub || !has_reducers)
+    m.audit += receipt_bytes(experiment, layout, in_hub ? 1 : experiment.replicas);
+  m.audit_most = m.audit;
+  if (has_reducers && topology != Topology::mesh)
+    m.audit_most = std::max(m.audit, receipt_bytes(experiment, layout, 1));
 }
 
 }  // namespace
@@ -94,7 +109,7 @@ PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentL
     // Pinned buffers: one for parameters, one for encoded chunks.
     m.host += vector + pinned;
   }
-  if (run.audit) m.audit = audit_bytes(experiment, layout);
+  if (run.audit) plan_audit(experiment, layout, m);
   m.disk = m.checkpoints + m.log + m.audit;
   return m;
 }

@@ -22,6 +22,7 @@ struct PlanMemory {
   std::uint64_t device = 0, host = 0, disk = 0;  ///< sums; host includes device if the device is the CPU
   std::uint64_t checkpoint = 0, checkpoints = 0, log = 0;  ///< on disk: one, all that are kept, the round log
   std::uint64_t audit = 0;                                 ///< on disk: records of run.audit
+  std::uint64_t audit_most = 0;                            ///< of the replica or reducer with most records
   bool one_memory = true;                                  ///< the device is the CPU
 };
 

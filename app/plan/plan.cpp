@@ -132,7 +132,7 @@ std::string traffic(const ordered_json& j) {
     const auto& gathered = j["gathered_audit_records"];
     text += in_lines(
         fmt::format(
-            "  not included: audit records for the coordinator, {}{}",
+            "  not included: audit records for the coordinator, up to {} of a member{}",
             format_bytes(figure_at(gathered, "bytes")),
             gathered["all"].get<bool>() ? "" : "; later ones are not gathered: raise run.gather_limit"),
         2);

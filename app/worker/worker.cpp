@@ -54,9 +54,8 @@ class Worker final : public TrainingHooks {
         replica_(make_replica(config_, setup_, ranks_.get())),
         member_(std::make_unique<NodeMembership>(
             config_, setup_.table.layout(), trace_,
-            outer_sync::MemberOptions{.moments = config_.join.moments(),
-                                      .records = console_.records(),
-                                      .take_receipt = audit_ ? audit_->taking_receipts() : nullptr})),
+            outer_sync::MemberOptions{
+                .moments = config_.join.moments(), .records = console_.records(), .receipts = audit_.get()})),
         node_(member_->node()),
         participant_({.experiment = config_,
                       .name = request_.name,

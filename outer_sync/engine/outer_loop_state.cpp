@@ -121,6 +121,34 @@ void OuterLoop::restore(std::span<const std::byte> agreed, std::span<const std::
   if (!synchronous()) offer_state();
 }
 
+namespace {
+
+/// A contribution that its result contains is not kept, unless the merge needs it.
+bool is_same_round(const SavedRound& saved, const InFlight& flight) {
+  if (saved.fragment != flight.fragment || saved.round != flight.round || saved.weight != flight.weight ||
+      saved.samples != flight.samples || (!saved.own.empty() && saved.own.size() != flight.own.size()))
+    return false;
+  for (std::size_t i = 0; i < saved.own.size(); ++i) {
+    if (!saved.own[i].empty() && (!flight.own[i] || saved.own[i] != *flight.own[i])) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<std::string> OuterLoop::differences_from(std::span<const std::byte> own) {
+  const auto other = saved_state<OwnState>(own);
+  std::vector<std::string> out;
+  BinaryWriter residuals;
+  state_->save_own(residuals);
+  if (from_bytes<Reducer::Residuals>(residuals.take()) != other.residuals)
+    out.emplace_back("residuals of error feedback");
+  if (!std::ranges::equal(other.in_flight, in_flight_.all(), is_same_round))
+    out.emplace_back("rounds in flight");
+  if (other.unsent != unsent_) out.emplace_back("work without a contribution");
+  return out;
+}
+
 std::vector<protocol::DecidedRound> OuterLoop::decided_rounds() const {
   std::vector<protocol::DecidedRound> out;
   for (const auto& flight : in_flight_.all()) {

@@ -210,6 +210,30 @@ TEST_F(AuditOf, AReplacedCheckpointIsFound) {
   EXPECT_EQ(found.count("replica-1", 0), 3U) << found.result.report();
 }
 
+/// Its member could add anything to its next contributions that way, if nothing compared them.
+TEST_F(AuditOf, FalseResidualsInACheckpointAreFound) {
+  run({"outer.error_feedback=true", "outer.merge=alpha"});
+  ASSERT_EQ(audit(site).result.status, 0) << "true ones are no finding";
+  const auto file = trainer::checkpoint_file(site.run() / "replica-0/checkpoints", 30, 0);
+  auto checkpoint = trainer::read_checkpoint(file);
+  auto& own = checkpoint.sections.at("outer");
+  own.at(20'001) ^= std::byte{1};  // one of the residuals, which come first
+  std::vector<trainer::SectionView> sections;
+  for (const auto& [name, bytes] : checkpoint.sections) sections.push_back({name, bytes});
+  trainer::write_checkpoint(file, checkpoint.model, checkpoint.step, sections);
+  edit_records(site, "replica-0", [&](json& record) {
+    if (record.value("checkpoint", 0) == 30) record["sections"]["outer"] = hash_of(own).hex();
+  });
+  const auto found = audit(site);
+  EXPECT_EQ(found.result.status, 5) << found.result.report();
+  EXPECT_EQ(found.count("replica-1", 0), 3U) << found.result.report();
+  for (const auto& interval : found.intervals) {
+    if (interval["member"] == "replica-0" && interval["end"] == 30) {
+      EXPECT_EQ(interval["sections"], json({"residuals of error feedback"})) << interval;
+    }
+  }
+}
+
 TEST_F(AuditOf, RecordsInAnothersNameAccuseNobody) {
   run();
   edit_records(site, "replica-1", [](json& record) {
@@ -236,6 +260,40 @@ TEST_F(AuditOf, FalseReceiptsOfAnotherAreNoVerdict) {
   const auto found = audit(site);
   EXPECT_EQ(found.result.status, 3) << found.result.report();
   EXPECT_THAT(found.result.output, AllOf(HasSubstr("one of them is false"), Not(HasSubstr("WRONG"))));
+}
+
+/// replica-0 knows what its false contribution was, and what an honest one would have been. On an unlike
+/// machine only the sketch counts.
+TEST_F(AuditOf, ItsOwnSketchDoesNotAcquitAMember) {
+  run({"inner.precision=fp32"});
+  std::ifstream in(site.run() / "replica-1/audit.jsonl");
+  std::ostringstream forged;
+  for (std::string line; std::getline(in, line);) {
+    auto record = json::parse(line, nullptr, false);
+    if (!record.is_object() || record.value("received", 0) != 3) continue;
+    falsify_bytes(record["contributions"][0]);
+    forged << record.dump() << '\n';
+  }
+  in.close();
+  edit_records(site, "replica-1", [](json& record) {
+    if (record.value("received", 0) != 3) return;
+    auto& contribution = record["contributions"][0];
+    ASSERT_EQ(contribution["member"], "replica-0");
+    falsify_bytes(contribution);
+    contribution["sketch"] = std::string(256, '0');
+  });
+  std::ofstream(site.run() / "replica-0/audit.jsonl", std::ios::app) << forged.str();
+  const auto found = audit(site, {"--member", "replica-0", "--set", "inner.precision=bf16"});
+  EXPECT_EQ(found.result.status, 5) << found.result.report();
+  std::size_t wrong = 0;
+  for (const auto& interval : found.intervals) {
+    for (const auto& round : interval["rounds"]) {
+      if (!round["wrong"]) continue;
+      EXPECT_THAT(round["owners"], ::testing::Contains("replica-1")) << round;
+      ++wrong;
+    }
+  }
+  EXPECT_GT(wrong, 0U);
 }
 
 TEST_F(AuditOf, DamagedFilesOfOneMemberLeaveTheOthersAuditable) {

@@ -80,6 +80,17 @@ TEST(ReceiptGroups, ARoundThatNeverBecomesCompleteIsWrittenWithTheNext) {
   EXPECT_EQ(rest[0].round, 5U);
 }
 
+/// A line with a chunk twice would have a sketch of both contributions.
+TEST(ReceiptGroups, ARepeatedChunkIsInAnotherLine) {
+  ReceiptGroups groups;
+  static_cast<void>(groups.add(receipt(4, 0, 3, {from("eu", 1)})));
+  static_cast<void>(groups.add(receipt(4, 0, 3, {from("eu", 2)})));
+  const auto lines = groups.rest();
+  ASSERT_THAT(lines, SizeIs(2));
+  EXPECT_THAT(lines[0].contributions[0].sketch, ::testing::Each(1.0F));
+  EXPECT_THAT(lines[1].contributions[0].sketch, ::testing::Each(2.0F));
+}
+
 TEST(ReceiptGroups, FragmentsDoNotDisturbEachOther) {
   ReceiptGroups groups;
   auto other = receipt(9, 8, 1, {from("eu")});
@@ -95,8 +106,10 @@ TEST(ReceiptGroups, LinesStayBelowTheLimitWhateverTheNumbers) {
     constexpr ChunkId chunks = 1000;
     ReceiptGroups groups;
     std::vector<Received> contributions;
-    for (std::size_t m = 0; m < members; ++m)
-      contributions.push_back(from("replica-of-site-" + std::to_string(m)));
+    for (std::size_t m = 0; m < members; ++m) {
+      contributions.push_back(from(std::string(60, 'x') + std::to_string(m), 255, false));
+      contributions.back().weight = std::uint64_t{1} << 40U;
+    }
     std::vector<AuditReceipts> lines;
     for (ChunkId k = 0; k < chunks; ++k) {
       for (auto& line : groups.add(receipt(4, 100'000 + k, chunks, contributions)))

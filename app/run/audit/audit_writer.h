@@ -15,19 +15,18 @@
 
 namespace isthmus::app {
 
-class AuditWriter {
+/// As a ReceiptSink, it must outlive the member.
+class AuditWriter final : public outer_sync::protocol::ReceiptSink {
  public:
   /// Throws Error(data) naming the file if it cannot be opened.
   AuditWriter(const std::filesystem::path& folder, std::shared_ptr<outer_sync::RecordQueue> copies,
               const std::function<void(const std::string&)>& say);
-  ~AuditWriter();
+  ~AuditWriter() override;
   AuditWriter(const AuditWriter&) = delete;
   AuditWriter& operator=(const AuditWriter&) = delete;
   void write(const AuditLine& line) { file_.write(audit_json(line)); }
-  /// For MemberOptions; this must outlive the member.
-  [[nodiscard]] outer_sync::protocol::TakeReceipt taking_receipts() {
-    return [this](const outer_sync::protocol::Receipt& receipt) { write_all(receipts_.add(receipt)); };
-  }
+  void take(const outer_sync::protocol::Receipt& receipt) override { write_all(receipts_.add(receipt)); }
+  void end_view() override { write_all(receipts_.rest()); }
 
  private:
   void write_all(const std::vector<AuditReceipts>& lines) {

@@ -28,7 +28,8 @@ bool same_members(const AuditReceipts& line, std::span<const Received> contribut
 AuditReceipts& line_for(std::vector<AuditReceipts>& lines, const Receipt& receipt,
                         std::span<const Received> contributions) {
   const auto found = std::ranges::find_if(lines, [&](const AuditReceipts& line) {
-    return line.chunks.size() < max_chunks(contributions.size()) && same_members(line, contributions);
+    return line.chunks.size() < max_chunks(contributions.size()) && same_members(line, contributions) &&
+           std::ranges::find(line.chunks, receipt.chunk) == line.chunks.end();  // if the round was repeated
   });
   if (found != lines.end()) return *found;
   auto& line = lines.emplace_back(AuditReceipts{.fragment = receipt.fragment, .round = receipt.round});

@@ -16,7 +16,7 @@ class ReceiptGroups {
   /// Returns the lines that are complete with this receipt: those of its round if it is the last of the
   /// owner's chunks, and those of an earlier round of the fragment that never became complete.
   [[nodiscard]] std::vector<AuditReceipts> add(const outer_sync::protocol::Receipt& receipt);
-  /// Returns all others.
+  /// Returns all others: no more receipts of their rounds come.
   [[nodiscard]] std::vector<AuditReceipts> rest();
 
  private:

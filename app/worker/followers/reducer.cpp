@@ -57,7 +57,7 @@ int run_reducer(WorkerRequest request) {
                               closing_rule(experiment), trace,
                               {.lossless = outer.lossless_stage(),
                                .records = experiment.run.gathers() ? records : nullptr,
-                               .take_receipt = audit ? audit->taking_receipts() : nullptr,
+                               .receipts = audit ? &*audit : nullptr,
                                .mailbox = mailbox_place(experiment)});
   stopper.in_run(node);
   const auto reached = node.advertised().empty() ? "it opens no port" : "peers dial " + node.advertised();

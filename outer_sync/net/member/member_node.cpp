@@ -37,7 +37,7 @@ class MemberNode::Impl {
         driver(config, layout, rules, crossing, trace, options.mailbox),
         follower(config, waits, driver) {
     if (options.records) driver.gather(options.records);
-    if (options.take_receipt) driver.give_receipts_to(options.take_receipt);
+    if (options.receipts != nullptr) driver.give_receipts_to(*options.receipts);
   }
 
   [[nodiscard]] Waits::Lock lock() const { return waits.shared.lock(); }

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <tuple>
 
 #include "network_run.h"
 
@@ -16,9 +17,9 @@ namespace {
 using protocol::Receipt;
 
 /// Receipts of all members. Their codec threads add them.
-class Collected {
+class Collected final : public protocol::ReceiptSink {
  public:
-  void add(const Receipt& receipt) {
+  void take(const Receipt& receipt) override {
     const std::lock_guard lock(mutex_);
     all_.push_back(receipt);
   }
@@ -37,16 +38,18 @@ TEST(Receipts, AreMadeForEachChunkOfEachRoundAfterTheWarmUp) {
   options.outer.warmup_steps = 2;
   Collected collected;
   NetworkRun run(options);
-  run.take_receipt = [&](const Receipt& receipt) { collected.add(receipt); };
+  run.receipts = &collected;
   run.start();
   run.expect_good_end();
   std::set<std::pair<protocol::Round, ChunkId>> places;
   std::map<FragmentId, protocol::Round> first, last;
+  std::map<std::tuple<FragmentId, protocol::Round, std::uint32_t>, std::uint32_t> of_owner;
   // The final sync follows no further step.
   const auto last_round = std::ranges::max(collected.all(), {}, &Receipt::round).round;
   for (const auto& receipt : collected.all()) {
     EXPECT_TRUE(places.emplace(receipt.round, receipt.chunk).second) << "two receipts for one result";
     EXPECT_EQ(receipt.fragment, options.layout.fragment_of(receipt.chunk));
+    ++of_owner[{receipt.fragment, receipt.round, receipt.of}];
     ASSERT_EQ(receipt.contributions.size(), 2U);
     for (std::size_t m = 0; m < 2; ++m) {
       EXPECT_EQ(receipt.contributions[m].member, "r" + std::to_string(m));
@@ -57,6 +60,12 @@ TEST(Receipts, AreMadeForEachChunkOfEachRoundAfterTheWarmUp) {
     first.try_emplace(receipt.fragment, receipt.round);
     first[receipt.fragment] = std::min(first[receipt.fragment], receipt.round);
     last[receipt.fragment] = std::max(last[receipt.fragment], receipt.round);
+  }
+  // Two members own all chunks of a fragment: `of` of one and the rest of the other.
+  for (const auto& [key, receipts] : of_owner) {
+    const auto [fragment, round, of] = key;
+    const bool is_half = 2 * of == options.layout.chunks_of(fragment).size();
+    EXPECT_EQ(receipts, is_half ? 2 * of : of) << "fragment " << fragment << ", round " << round;
   }
   std::size_t expected = 0;
   for (FragmentId p = 0; p < options.layout.fragment_count(); ++p) {
@@ -75,7 +84,7 @@ TEST(Receipts, TellWhichContributionsWereRejected) {
   };
   Collected collected;
   NetworkRun run(options);
-  run.take_receipt = [&](const Receipt& receipt) { collected.add(receipt); };
+  run.receipts = &collected;
   run.start();
   run.finish();
   ASSERT_FALSE(collected.all().empty());

@@ -50,7 +50,7 @@ class MemberDriver final : public ControlLink::Handler {
   /// See MemberNode. Call before `say_hello`.
   void gather(std::shared_ptr<RecordQueue> records);
   /// See MemberOptions. Call before `say_hello`.
-  void give_receipts_to(protocol::TakeReceipt take) { rounds_.give_receipts_to(std::move(take)); }
+  void give_receipts_to(protocol::ReceiptSink& sink) { rounds_.give_receipts_to(sink); }
 
   // ---- the run ----
 

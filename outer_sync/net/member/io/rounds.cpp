@@ -17,6 +17,7 @@ void Rounds::begin(const InitialState& state) {
 }
 
 void Rounds::end() {
+  end_receipts();
   member_.reset();
   ids_.clear();
 }
@@ -28,8 +29,23 @@ void Rounds::forget_residuals() {
 }
 
 void Rounds::enter_view() {
+  end_receipts();
+  if (receipts_ != nullptr) count_owned();
   ids_.clear();
   for (const auto& member : member_->view().members) ids_.push_back(id_of(member));
+}
+
+/// After the reductions of the view.
+void Rounds::end_receipts() {
+  if (receipts_ != nullptr) asio::post(codec_pool_, [sink = receipts_] { sink->end_view(); });
+}
+
+void Rounds::count_owned() {
+  const auto& owners = member_->view().owners;
+  owned_.assign(codecs_->layout.fragment_count(), 0);
+  for (ChunkId k = 0; k < owners.size(); ++k) {
+    if (owners[k] == member_->self()) ++owned_[codecs_->layout.fragment_of(k)];
+  }
 }
 
 void Rounds::go_on() {
@@ -158,7 +174,7 @@ void Rounds::carry_out(const SendBegun& action) { mesh_.say_begun(ids_[action.pe
 
 void Rounds::carry_out(Reduce& action) {
   Receipt receipt;
-  if (take_receipt_) receipt = begun_receipt(action);
+  if (receipts_ != nullptr) receipt = begun_receipt(action);
   asio::post(codec_pool_, [this, job = std::move(action), receipt = std::move(receipt)]() mutable {
     reduce(job, std::move(receipt));
   });
@@ -210,10 +226,8 @@ void Rounds::say_if_rejected(const Deliver& round) {
 Receipt Rounds::begun_receipt(const Reduce& job) const {
   if (job.round <= codecs_->codecs.warmup_rounds) return {};
   Receipt receipt{.fragment = codecs_->layout.fragment_of(job.chunk), .round = job.round, .chunk = job.chunk};
+  receipt.of = owned_.at(receipt.fragment);
   const auto& view = member_->view();
-  const auto chunks = codecs_->layout.chunks_of(receipt.fragment);
-  receipt.of = static_cast<std::uint32_t>(
-      std::count(view.owners.begin() + chunks.first, view.owners.begin() + chunks.last, member_->self()));
   for (const auto member : job.members)
     receipt.contributions.push_back({.member = view.members.at(member).name});
   return receipt;
@@ -261,7 +275,7 @@ void Rounds::give_receipt(const Reduce& job, Receipt receipt, const Bytes& resul
     received.kept = stays[i];
     receipt.contributions[i] = std::move(received);
   }
-  take_receipt_(receipt);
+  receipts_->take(receipt);
 }
 
 }  // namespace isthmus::outer_sync::transport

@@ -34,7 +34,7 @@ class Rounds final : public PeerMesh::Handler {
   /// Call once if this member has a state that others may fetch.
   void give_state_with(StateServer& giver) { giver_ = &giver; }
   /// Makes receipts for what this member receives as an owner. Call before the first round.
-  void give_receipts_to(protocol::TakeReceipt take) { take_receipt_ = std::move(take); }
+  void give_receipts_to(protocol::ReceiptSink& sink) { receipts_ = &sink; }
 
   // ---- this replica's state ----
 
@@ -101,6 +101,8 @@ class Rounds final : public PeerMesh::Handler {
   void carry_out(protocol::Deliver& action);
   [[nodiscard]] std::uint64_t order_of_own(const protocol::ChunkKey& key);
   void say_if_rejected(const protocol::Deliver& round);
+  void end_receipts();
+  void count_owned();
   [[nodiscard]] protocol::Receipt begun_receipt(const protocol::Reduce& job) const;
   void reduce(const protocol::Reduce& job, protocol::Receipt receipt);
   void give_receipt(const protocol::Reduce& job, protocol::Receipt receipt, const Bytes& result,
@@ -113,7 +115,8 @@ class Rounds final : public PeerMesh::Handler {
   Trace& trace_;
   Say say_;
   StateServer* giver_ = nullptr;
-  protocol::TakeReceipt take_receipt_;  ///< empty: no receipts are made
+  protocol::ReceiptSink* receipts_ = nullptr;  ///< null: no receipts are made
+  std::vector<std::uint32_t> owned_;  ///< chunks that this member owns in the view, by fragment; for receipts
   std::optional<protocol::Member> member_;
   std::vector<protocol::ReplicaId> ids_;   ///< members of the current view; empty outside a view
   std::map<Place, std::uint64_t> orders_;  ///< send order of rounds, by when they began here

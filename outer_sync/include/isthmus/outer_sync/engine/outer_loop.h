@@ -195,6 +195,10 @@ class OuterLoop {
   void restore(const SavedOuterLoop& saved, const protocol::Settings& settings = {}) {
     restore(saved.agreed, saved.own, settings);
   }
+  /// The parts of another loop's `SavedOuterLoop::own` that are not this loop's: residuals, rounds in flight,
+  /// work without a contribution. Results and what this replica keeps as an owner are not compared. For
+  /// audits. Throws Error(data) if the bytes are no such state.
+  [[nodiscard]] std::vector<std::string> differences_from(std::span<const std::byte> own);
 
  private:
   enum class Waiting { stall, warmup, finish, save, at_limit };

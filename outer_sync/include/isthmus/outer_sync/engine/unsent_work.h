@@ -39,6 +39,7 @@ class UnsentWork {
   [[nodiscard]] bool fits(FragmentId fragments) const {
     return tokens_.size() == fragments && samples_.size() == fragments;
   }
+  friend bool operator==(const UnsentWork&, const UnsentWork&) = default;
   template <class Archive>
   void serialize(Archive& ar) {
     ar(tokens_, samples_);

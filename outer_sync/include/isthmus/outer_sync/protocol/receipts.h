@@ -6,7 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -40,7 +39,13 @@ struct Receipt {
   friend bool operator==(const Receipt&, const Receipt&) = default;
 };
 
-/// Called on the owner's codec thread; must not throw.
-using TakeReceipt = std::function<void(const Receipt&)>;
+/// Takes an owner's receipts, on its codec thread; must not throw.
+class ReceiptSink {
+ public:
+  virtual ~ReceiptSink() = default;
+  virtual void take(const Receipt& receipt) = 0;
+  /// The view has ended: rounds that lack receipts get none, unless the next view repeats them.
+  virtual void end_view() {}
+};
 
 }  // namespace isthmus::outer_sync::protocol

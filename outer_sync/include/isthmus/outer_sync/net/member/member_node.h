@@ -37,7 +37,7 @@ struct MemberOptions {
   /// The records of this queue, and this node's own log lines, are sent to the coordinator. May be null.
   std::shared_ptr<RecordQueue> records = nullptr;
   /// Gets a receipt for each chunk that this member reduces (protocol/receipts.h). May be empty.
-  protocol::TakeReceipt take_receipt = nullptr;
+  protocol::ReceiptSink* receipts = nullptr;
   /// With network.mailbox.
   std::optional<MailboxPlace> mailbox = std::nullopt;
   /// The node's blocking calls run it about ten times a second on the caller's thread, for instance to notice
