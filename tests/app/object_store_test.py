@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""object_store_test.py ISTHMUS: runs that copy their checkpoints and logs to a real S3 server, moto's.
+"""object_store_test.py ISTHMUS [CLASS]: runs that copy their checkpoints and logs to a real S3 server, moto's, and
+runs whose members exchange data through it.
 
 The server checks every signature (moto's authentication is on). A proxy in front of it plays outages. A run whose
 machines have lost their disks must continue from the bucket to the same bits as a run that was never stopped.
@@ -32,7 +33,9 @@ outer: {num_fragments: 3, sync_every: 6, sync_delay: 1, codec: int4, log: log}
 PROGRAM = None
 
 
-class ObjectStore(unittest.TestCase):
+class Bucket(unittest.TestCase):
+    """A folder for each test, and a server for each class."""
+
     @classmethod
     def setUpClass(cls):
         cls.shared = tempfile.TemporaryDirectory()
@@ -85,11 +88,11 @@ class ObjectStore(unittest.TestCase):
 
     def undisturbed(self):
         """The hash of the run without a store."""
-        if ObjectStore.expected is None:
+        if self.expected is None:
             self.launch(store=False)
-            ObjectStore.expected = self.hash()
+            type(self).expected = self.hash()
             self.new_machine()
-        return ObjectStore.expected
+        return self.expected
 
     def stored(self, folder="checkpoints"):
         """Names below the prefix, by worker."""
@@ -104,6 +107,8 @@ class ObjectStore(unittest.TestCase):
     def names(*steps):
         return [f"step_{step:012}_replica_0.ckpt" for step in steps]
 
+
+class Copies(Bucket):
     def test_a_run_whose_disks_are_lost_continues_from_the_bucket(self):
         expected = self.undisturbed()
         self.launch("run.stop_after=20")
@@ -223,6 +228,18 @@ class ObjectStore(unittest.TestCase):
         fetched = self.isthmus("fetch", f"{self.url}/tiny", "--worker", "replica-0", *self.of_store(), only_output=True)
         self.assertEqual((self.folder / fetched.strip()).read_bytes(), file.read_bytes())
 
+    def test_wrong_access_is_an_error_before_training(self):
+        wrong = self.folder / "wrong"
+        wrong.write_text(f"[default]\naws_access_key_id = {self.server.key[0]}\naws_secret_access_key = wrong\n")
+        output = self.launch(f"object_store.credentials={wrong}", status=2)
+        self.assertRegex(output + self.logs(), r"refuses GET s3://\S+ with status 403: SignatureDoesNotMatch")
+        output = self.launch(f"object_store.url=s3://no-such-bucket/{self.prefix}", status=2)
+        self.assertIn("NoSuchBucket", output + self.logs())
+        output = self.launch("object_store.url=https://example.com/x", status=2)
+        self.assertIn("object_store.url is 'https://example.com/x'; expected s3://BUCKET/PREFIX", output)
+
+
+class Mailbox(Bucket):
     def start_by_hand(self, endpoint, steps=40, verb=None):
         """A coordinator and two workers that open no port and reach each other only through the bucket; or doctors."""
         for words in (["init", "tiny"], *(["issue", "tiny", name] for name in ("coordinator", "replica-0", "replica-1"))):
@@ -290,16 +307,6 @@ class ObjectStore(unittest.TestCase):
             self.assertNotIn(b"checkpoint", body)
         # Pieces begin with a record of TLS, if not in the middle of one: handshake or application data.
         self.assertTrue(any(body.startswith((b"\x16\x03", b"\x17\x03\x03")) for body in records), records[0][:20])
-
-    def test_wrong_access_is_an_error_before_training(self):
-        wrong = self.folder / "wrong"
-        wrong.write_text(f"[default]\naws_access_key_id = {self.server.key[0]}\naws_secret_access_key = wrong\n")
-        output = self.launch(f"object_store.credentials={wrong}", status=2)
-        self.assertRegex(output + self.logs(), r"refuses GET s3://\S+ with status 403: SignatureDoesNotMatch")
-        output = self.launch(f"object_store.url=s3://no-such-bucket/{self.prefix}", status=2)
-        self.assertIn("NoSuchBucket", output + self.logs())
-        output = self.launch("object_store.url=https://example.com/x", status=2)
-        self.assertIn("object_store.url is 'https://example.com/x'; expected s3://BUCKET/PREFIX", output)
 
 
 if __name__ == "__main__":
