@@ -152,6 +152,13 @@ TEST(Audits, NeedALogAndStepsThatCanBeRunAgain) {
   EXPECT_EQ(problem("outer.log: log\n"), "accepted");
 }
 
+TEST(SharedSequences, NeedTheRanksOfThisProgram) {
+  const std::string shared = "replica: {ranks: 2, ranks_per_sequence: 2}\n";
+  EXPECT_EQ(problem_of(shared), "accepted");
+  EXPECT_THAT(problem_of(shared + "worker.command: [python, train.py]\n"),
+              HasSubstr("worker.command is set"));
+}
+
 TEST(RemovedKeys, OfAnOldRunAreReadIfTheyHaveTheirDefaults) {
   const std::string old =
       "run.gather: true\ndata: {source: files}\nouter.auto: {in_run: true, least_between: 1min}\n";

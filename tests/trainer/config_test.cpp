@@ -47,6 +47,25 @@ TEST(ModelConfig, ShapesThatDoNotFitAreRefused) {
   EXPECT_THAT(config_error([] { resolved(128, 4, 3); }), HasSubstr("model.kv_heads is 3"));
 }
 
+TEST(ReplicaConfig, RanksMustDivideWhatTheyShare) {
+  ReplicaConfig replica{.ranks = 6, .ranks_per_sequence = 3};
+  const auto model = resolved(96, 6, 3);
+  replica.check(4);  // two groups
+  replica.check_sequences(12, model);
+  EXPECT_THAT(config_error([&] { replica.check(3); }),
+              AllOf(HasSubstr("inner.batch is 3"), HasSubstr("ranks_per_sequence")));
+  EXPECT_THAT(config_error([&] { replica.check_sequences(13, model); }), HasSubstr("data.seq_len is 13"));
+  EXPECT_THAT(config_error([&] { replica.check_sequences(12, resolved(64, 4, 4)); }),
+              HasSubstr("model.heads is 4"));
+  EXPECT_THAT(config_error([&] { replica.check_sequences(12, resolved(96, 6, 2)); }),
+              HasSubstr("model.kv_heads is 2"));
+  replica.ranks_per_sequence = 4;
+  EXPECT_THAT(config_error([&] { replica.check(8); }),
+              HasSubstr("replica.ranks is 6 and replica.ranks_per_sequence is 4"));
+  replica.ranks_per_sequence = 12;
+  EXPECT_THAT(config_error([&] { replica.check(8); }), HasSubstr("replica.ranks is 6"));
+}
+
 struct ModelSection {
   ModelConfig model;
   void serialize(config::Archive& ar) { ar.section("model", model); }

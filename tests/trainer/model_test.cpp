@@ -266,6 +266,34 @@ TEST(Fused, AttentionOfDocumentsOneByOne) {
   }
 }
 
+/// Documents with more weights than memory allows, alone and after a short one.
+TEST(Fused, AttentionOfLargeDocuments) {
+  const std::int64_t length = 3500;
+  auto tokens = at::zeros({1, length}, at::kLong);
+  for (const auto end : {99, 3450}) tokens[0][end] = 3;
+  for (const bool has_short : {false, true}) {
+    if (!has_short) tokens[0][99] = 0;
+    auto s = attention_shape(2, length);
+    s.sequences = 1;
+    s.cos_TD2 = s.sin_TD2 = at::Tensor();
+    s.begins_BT = document_begins(tokens, 3);
+    const auto qkv = leaf({length, 10 * 10}, 1), norms = leaf({20}, 2);
+    expect_same_gradients(fused::attention(s, qkv, norms), plain::attention(s, qkv, norms), {qkv, norms});
+    tokens[0][99] = 3;
+  }
+}
+
+TEST(Fused, AttentionOfDocumentsInBf16) {
+  const std::int64_t length = 300;
+  auto tokens = at::zeros({2, length}, at::kLong);
+  for (const auto end : {140, 200}) tokens[0][end] = 3;
+  auto s = attention_shape(2, length);
+  s.begins_BT = document_begins(tokens, 3);
+  const auto qkv = random({2 * length, 10 * 10}, 1), norms = random({20}, 2);
+  const auto y = fused::attention(s, qkv.to(at::kBFloat16), norms.to(at::kBFloat16));
+  EXPECT_LT(relative_error(y.to(at::kFloat), plain::attention(s, qkv, norms)), 2e-2);
+}
+
 TEST(DocumentSpans, JoinShortDocumentsAndCoverTheSequence) {
   const auto spans_of = [](std::vector<std::int32_t> ends, std::int32_t length) {
     std::vector<std::int32_t> begins;

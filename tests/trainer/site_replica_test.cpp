@@ -229,6 +229,21 @@ TEST(SharedSequences, TheGradientIsThatOfOneRank) {
   EXPECT_LT(distance_when_shared(2, 2, small_options(Precision::bf16)), 0.03);
 }
 
+/// Documents that are computed one by one, on ranks that share them.
+TEST(SharedSequences, AndLongDocumentsHaveTheGradientOfOneRank) {
+  auto options = small_options();
+  options.separator = 7;
+  options.longest_sequence = 300;
+  Replica one(small_table(), options);
+  OwnedBatch batch(3, 2, 300);
+  for (std::size_t t = 0; t < 2 * 301; ++t) batch.id(t) += batch.id(t) == 7 ? 1 : 0;
+  for (const auto end : {131, 170, 301 + 149}) batch.id(static_cast<std::size_t>(end)) = 7;
+  one.forward_backward(batch.get());
+  Site site(2, false, options, 2);
+  site->forward_backward(batch.get());
+  EXPECT_LT(distance(site->gradients(), one.gradients()), 1e-6);
+}
+
 TEST(SharedSequences, ZeroChangesNoBitAndTheBatchMayBeOneSequence) {
   Site plain(2, false, small_options(), 2), sharded(2, true, small_options(), 2);
   for (auto* site : {&plain, &sharded}) {

@@ -175,32 +175,38 @@ void ReplicaConfig::serialize(config::Archive& ar) {
       "inner.batch is divided among them",
       1, 64});
   ar({"ranks_per_sequence", &ranks_per_sequence, Scope::per_site,
-      "ranks that share each sequence: each computes an equal part of its tokens, which divides the memory "
-      "for "
-      "activations; attention exchanges them for heads",
+      "ranks that share each sequence, if the activations of one do not fit in the memory of one rank: each "
+      "computes an equal part of the tokens, and attention exchanges tokens for heads",
       1, 64});
   ar({"zero", &zero, Scope::per_site,
       "ZeRO-1: each rank holds the inner optimizer's moments only for its share of the parameters, and "
       "updates that share; results are bit-identical"});
 }
 
-void ReplicaConfig::check(std::int64_t batch, std::int64_t seq_len, const ModelConfig& model) const {
+namespace {
+constexpr auto together_key = "replica.ranks_per_sequence";
+}  // namespace
+
+void ReplicaConfig::check(std::int64_t batch) const {
   const auto together = ranks_per_sequence;
-  constexpr auto key = "replica.ranks_per_sequence";
   if (ranks % together != 0)
-    refuse("replica.ranks", ranks, key, together,
+    refuse("replica.ranks", ranks, together_key, together,
            "a multiple of it, the number of ranks that share each sequence");
-  if (seq_len % together != 0)
-    refuse("data.seq_len", seq_len, key, together, "a multiple of it: ranks take equal parts of a sequence");
-  if (model.heads % together != 0)
-    refuse("model.heads", model.heads, key, together, "a multiple of it: ranks take equal numbers of heads");
-  if (model.kv_heads % together != 0)
-    refuse("model.kv_heads", model.kv_heads, key, together,
-           "a multiple of it: ranks take equal numbers of heads");
   if (batch % (ranks / together) != 0)
     refuse("inner.batch", batch, "replica.ranks", ranks,
            together == 1 ? "a multiple of ranks, which take equal numbers of sequences"
                          : "a multiple of replica.ranks / replica.ranks_per_sequence");
+}
+
+void ReplicaConfig::check_sequences(std::int64_t seq_len, const ModelConfig& model) const {
+  const auto check = [this](const char* key, std::int64_t value, const char* what) {
+    if (value % ranks_per_sequence != 0)
+      refuse(key, value, together_key, ranks_per_sequence,
+             std::string("a multiple of it: ranks take equal numbers of ") + what);
+  };
+  check("data.seq_len", seq_len, "tokens");
+  check("model.heads", model.heads, "heads");
+  check("model.kv_heads", model.kv_heads, "heads");
 }
 
 void DeviceConfig::serialize(config::Archive& ar) {

@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <array>
@@ -174,6 +175,14 @@ AttentionShape kept_shape(AutogradContext* ctx, const Tensor& cos, const Tensor&
   return {n[0], n[1], n[2], n[3], n[4], ctx->saved_data["eps"].toDouble(), cos, sin, begins};
 }
 
+/// Whether documents are computed one by one. A shorter sequence would be one part anyway.
+bool by_documents(const AttentionShape& s) { return s.begins_BT.defined() && s.length > min_span; }
+/// Whether the weights of all heads would take too much memory.
+bool is_large(const AttentionShape& s) {
+  constexpr std::int64_t max_weights = 1 << 26;
+  return s.sequences * s.heads * s.length * s.length > max_weights;
+}
+
 struct Attention : Function<Attention> {
   /// Query heads that share keys are adjacent, so a group's scores are one product: [B K, (H/K) T, D] x [B K,
   /// D, T].
@@ -241,41 +250,60 @@ struct Attention : Function<Attention> {
     return q.scalar_type() == at::kFloat && s.length >= 256 && s.heads == s.kv_heads &&
            !s.begins_BT.defined();
   }
-  /// Whether documents are computed one by one. Shorter sequences would be one part anyway.
-  static bool by_documents(const AttentionShape& s) { return s.begins_BT.defined() && s.length > min_span; }
-
   /// Calls `body` with the shape of each part of each sequence, and with a function that cuts the part out of
-  /// a tensor of all heads: [heads / K, K, T, D] of a sequence -> [K, heads / K * part, D].
+  /// a tensor of all heads, as [K, H / K, part, D].
   template <class Body>
   static void for_each_part(const AttentionShape& s, const Body& body) {
     const auto begins = s.begins_BT.contiguous();
     for (std::int64_t b = 0; b < s.sequences; ++b) {
       const auto row = begins[b];
-      for (const auto& span :
-           document_spans({row.const_data_ptr<std::int32_t>(), static_cast<std::size_t>(s.length)})) {
+      const auto length = static_cast<std::size_t>(s.length);
+      for (const auto& span : document_spans({row.const_data_ptr<std::int32_t>(), length})) {
         auto part = s;
         part.sequences = 1;
         part.length = span.size;
         part.begins_BT = (row.narrow(0, span.begin, span.size) - span.begin).unsqueeze(0);
         body(part, [&, b](const Tensor& x) {
-          return x.view({s.sequences, s.kv_heads, -1, s.length, s.head_dim})[b].narrow(2, span.begin,
-                                                                                       span.size);
+          const auto sequence = x.view({s.sequences, s.kv_heads, -1, s.length, s.head_dim})[b];
+          return sequence.narrow(2, span.begin, span.size);
         });
       }
     }
   }
-  static Tensor flattened(const AttentionShape& part, const Tensor& x_KGtD) {
-    return x_KGtD.reshape({part.kv_heads, -1, part.head_dim});
+  static Tensor flattened(const Tensor& x_KGtD) { return x_KGtD.flatten(1, 2); }
+  /// [1, heads, part, D]
+  static Tensor by_head(const Tensor& x_KGtD) { return x_KGtD.flatten(0, 1).unsqueeze(0); }
+  /// Without a bound, ATen's attention is its flash kernel.
+  static Tensor attend_large(AttentionShape part, const Tensor& q, const Tensor& k, const Tensor& v) {
+    if (!part.begins_BT.any().item<bool>()) part.begins_BT = Tensor();
+    return plain::attend(part, q, k, v);
   }
   static Tensor attend_documents(const AttentionShape& s, const std::array<Tensor, 3>& qkv) {
     const auto& [q, k, v] = qkv;
     const auto y = at::empty_like(q);
     for_each_part(s, [&, &q = q, &k = k, &v = v](const AttentionShape& part, const auto& cut) {
-      const auto weights = weights_of(part, flattened(part, cut(q)), flattened(part, cut(k)));
       const auto out = cut(y);
-      out.copy_(at::bmm(weights, flattened(part, cut(v))).view(out.sizes()));
+      if (is_large(part)) {
+        const auto y_tKGD = attend_large(part, by_head(cut(q)), by_head(cut(k)), by_head(cut(v)))
+                                .view({part.length, s.kv_heads, -1, s.head_dim});
+        out.copy_(y_tKGD.permute({1, 2, 0, 3}));
+        return;
+      }
+      const auto weights = weights_of(part, flattened(cut(q)), flattened(cut(k)));
+      out.copy_(at::bmm(weights, flattened(cut(v))).view(out.sizes()));
     });
     return by_heads(s, y);
+  }
+  /// Recomputes the part and differentiates it.
+  static Three backward_of_large(const AttentionShape& part, const Tensor& grad_y_KGtD,
+                                 const std::array<Tensor, 3>& parts_KGtD) {
+    const at::AutoGradMode with_graph(true);
+    variable_list leaves;
+    for (const auto& x : parts_KGtD) leaves.push_back(by_head(x).detach().requires_grad_());
+    const auto y = attend_large(part, leaves[0], leaves[1], leaves[2]);
+    const auto grads =
+        torch::autograd::grad({y}, leaves, {grad_y_KGtD.permute({2, 0, 1, 3}).reshape(y.sizes())});
+    return {grads[0], grads[1], grads[2]};
   }
   static Three backward_of_documents(const AttentionShape& s, const Tensor& grad_y_BHTD,
                                      const std::array<Tensor, 3>& qkv) {
@@ -284,9 +312,10 @@ struct Attention : Function<Attention> {
     const auto grad_q = at::empty_like(q), grad_k = at::empty_like(k), grad_v = at::empty_like(v);
     for_each_part(s, [&, &q = q, &k = k, &v = v](const AttentionShape& part, const auto& cut) {
       const auto put = [](const Tensor& to, const Tensor& from) { to.copy_(from.view(to.sizes())); };
-      const auto [part_q, part_k, part_v] = backward_of_weights(
-          part, flattened(part, cut(grad_y)),
-          {flattened(part, cut(q)), flattened(part, cut(k)), flattened(part, cut(v)), {}});
+      const auto [part_q, part_k, part_v] =
+          is_large(part) ? backward_of_large(part, cut(grad_y), {cut(q), cut(k), cut(v)})
+                         : backward_of_weights(part, flattened(cut(grad_y)),
+                                               {flattened(cut(q)), flattened(cut(k)), flattened(cut(v)), {}});
       put(cut(grad_q), part_q);
       put(cut(grad_k), part_k);
       put(cut(grad_v), part_v);
@@ -399,9 +428,7 @@ Tensor gpu_attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor
 }
 
 Tensor attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor& norms_2D) {
-  constexpr std::int64_t max_weights = 1 << 26;
-  const auto at_once = s.begins_BT.defined() ? 1 : s.sequences;
-  if (at_once * s.heads * s.length * s.length > max_weights) return plain::attention(s, qkv_NE, norms_2D);
+  if (!by_documents(s) && is_large(s)) return plain::attention(s, qkv_NE, norms_2D);
   return Attention::apply(qkv_NE, norms_2D, s);
 }
 

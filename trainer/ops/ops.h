@@ -77,7 +77,8 @@ std::pair<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x_NC, const a
 /// than ATen's flash attention. The weights are kept for the backward pass if length <= 4 head_dim; longer
 /// ones would be most of what is kept, and are recomputed. In fp32, from 256 tokens on, uses ATen's flash
 /// attention if that supports the shape (no shared keys, no documents); above 2^26 elements uses `plain`'s
-/// form. Documents are computed one by one (document_spans.h), and their weights recomputed.
+/// form. Documents are computed one by one (document_spans.h): their weights are recomputed, and only
+/// documents that are larger than that use `plain`'s form.
 at::Tensor attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& norms_2D);
 /// On a GPU: norms, rotation and the split into heads are one pass each way; attention is libtorch's.
 at::Tensor gpu_attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& norms_2D);

@@ -10,7 +10,9 @@
 #endif
 
 #include <cstdlib>
+#include <exception>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/batch.h"
@@ -42,9 +44,16 @@ c10::intrusive_ptr<c10d::Backend> join(const RankGroupOptions& options) {
 
 }  // namespace
 
+namespace {
+std::string name_of(const RankGroupOptions& options) {
+  return "rank " + std::to_string(options.rank) + " of " + std::to_string(options.ranks);
+}
+}  // namespace
+
 struct RankGroup::Group {
   RankGroupOptions options;
   at::Device device;
+  std::string name;
   c10::intrusive_ptr<c10d::Backend> backend;
 
   [[nodiscard]] at::Tensor tensor(std::span<float> values) const {
@@ -56,18 +65,22 @@ struct RankGroup::Group {
     try {
       body();
     } catch (const std::exception& error) {
-      throw Error(ErrorKind::network, what + " failed on rank " + std::to_string(options.rank) + " of " +
-                                          std::to_string(options.ranks) + ": " + first_line(error));
+      throw Error(ErrorKind::network, what + " failed on " + name + ": " + first_line(error));
     }
   }
 };
 
-RankGroup::RankGroup(const RankGroupOptions& options)
-    : group_(std::make_unique<Group>(Group{options, torch_device(options.device), {}})) {
+RankGroup::RankGroup(const RankGroupOptions& options, std::string name)
+    : group_(std::make_unique<Group>(Group{
+          options, torch_device(options.device), name.empty() ? name_of(options) : std::move(name), {}})) {
   group_->work("meeting at " + options.store.string(), [&] { group_->backend = join(options); });
 }
 RankGroup::~RankGroup() {
   if (!group_->backend || aborted_) return;
+  if (std::uncaught_exceptions() > 0) {  // others may wait for this rank, which never comes
+    abort();
+    return;
+  }
   try {
     group_->backend->shutdown();
   } catch (const std::exception&) {
@@ -129,7 +142,7 @@ std::unique_ptr<RankGroup> sequence_group(const RankGroupOptions& options) {
   own.rank = options.rank % together;
   own.ranks = together;
   own.ranks_per_sequence = 1;
-  return std::make_unique<RankGroup>(own);
+  return std::make_unique<RankGroup>(own, name_of(options));
 }
 
 void RankGroup::settle() {

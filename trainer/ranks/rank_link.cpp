@@ -37,6 +37,7 @@ constexpr std::uint64_t longest_text = 1 << 24;
 }  // namespace
 
 RankLink::~RankLink() { close(socket_); }
+void RankLink::abort() noexcept { shutdown(socket_, SHUT_RDWR); }
 
 void RankLink::send_bytes(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {

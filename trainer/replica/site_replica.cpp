@@ -37,12 +37,13 @@ auto SiteReplica::watched(const Body& body) const {
   try {
     return body();
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::network) explain(error);
+    // Garbage from an aborted operation may look like divergence.
+    if (error.kind() == ErrorKind::network || (group_ && group_->is_aborted())) explain(error);
     throw;
   }
 }
 
-SiteReplica::SiteReplica(ParameterTable table, const ReplicaOptions& options, Ranks ranks)
+SiteReplica::SiteReplica(const ParameterTable& table, const ReplicaOptions& options, Ranks ranks)
     : Replica(table, rank_options(options, table, 0, ranks.group.ranks, ranks.zero)),
       ranks_(std::move(ranks)),
       separator_(options.separator) {

@@ -123,7 +123,14 @@ void resolve(Experiment& experiment, bool needs_data) {
         "folder");
   experiment.metrics.check();
   experiment.dashboard.check();
-  experiment.replica.check(experiment.inner.batch, experiment.data.seq_len, experiment.model);
+  experiment.replica.check(experiment.inner.batch);
+  if (needs_data) experiment.replica.check_sequences(experiment.data.seq_len, experiment.model);
+  if (experiment.replica.ranks_per_sequence > 1 && !experiment.worker.words().empty())
+    config_error(
+        fmt::format("replica.ranks_per_sequence is {} and worker.command is set; expected 1: the ranks of "
+                    "another program "
+                    "divide their work themselves",
+                    experiment.replica.ranks_per_sequence));
   if (experiment.outer.data_parallel()) check_data_parallel(experiment);
   if (experiment.inner.is_muon()) check_muon(experiment);
   if (experiment.run.audit) check_audit(experiment);

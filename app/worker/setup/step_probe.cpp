@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 #include <vector>
 
+#include "isthmus/base/error.h"
 #include "isthmus/data/random_batch.h"
 #include "isthmus/trainer/replica.h"
 #include "worker/setup/model_setup.h"
@@ -13,6 +15,11 @@ namespace isthmus::app {
 double measure_step(const Experiment& experiment, std::int64_t vocab) {
   using Clock = std::chrono::steady_clock;
   using Seconds = std::chrono::duration<double>;
+  if (experiment.replica.ranks_per_sequence > 1)
+    throw Error(
+        ErrorKind::config,
+        "replica.ranks_per_sequence is " + std::to_string(experiment.replica.ranks_per_sequence) +
+            ", and --probe measures one rank, with whole sequences; give --step-time, from a short run");
   trainer::prepare_process(experiment.trainer);
   const Hardware hardware(experiment);
   const data::RandomBatch batch(*hardware.memory, experiment.inner.batch, experiment.data.seq_len, vocab, 1);

@@ -74,9 +74,11 @@ struct ReplicaConfig {
   bool zero = false;
   void serialize(config::Archive& ar);
 
-  /// Throws Error(config) naming both keys if the sequences of a batch, or the tokens of a sequence and the
-  /// heads of the model, cannot be divided evenly among the ranks. `model` must be resolved.
-  void check(std::int64_t batch, std::int64_t seq_len, const ModelConfig& model) const;
+  /// Throws Error(config) naming both keys if a batch of this many sequences cannot be divided evenly among
+  /// the ranks.
+  void check(std::int64_t batch) const;
+  /// The same for the tokens of a sequence and the heads of the model, which must be resolved.
+  void check_sequences(std::int64_t seq_len, const ModelConfig& model) const;
 };
 
 /// Defaults of training that fit the model of `model.preset` instead of the small default model.

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "isthmus/trainer/device.h"
 
@@ -31,8 +32,8 @@ struct RankGroupOptions {
 /// the values are then unspecified.
 class RankGroup {
  public:
-  /// Returns once all ranks have met.
-  explicit RankGroup(const RankGroupOptions& options);
+  /// Returns once all ranks have met. `name` is this rank's in errors; by default, its place in the group.
+  explicit RankGroup(const RankGroupOptions& options, std::string name = {});
   ~RankGroup();
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;
@@ -50,6 +51,7 @@ class RankGroup {
   /// Ends operations that wait for a lost rank. Safe from any thread. (On CPUs, the broken connection ends
   /// them.)
   void abort() noexcept;
+  [[nodiscard]] bool is_aborted() const { return aborted_; }
 
   [[nodiscard]] std::uint32_t rank() const;
   [[nodiscard]] std::uint32_t ranks() const;

@@ -62,6 +62,9 @@ class RankLink {
   /// Throws the error that `send_failure` sent.
   [[nodiscard]] RankAnswer answer();
 
+  /// Ends all calls that wait for the other end. Safe from any thread.
+  void abort() noexcept;
+
   void send_bytes(std::span<const std::byte> bytes);
   void receive_bytes(std::span<std::byte> bytes);
   /// The length is sent before the text.

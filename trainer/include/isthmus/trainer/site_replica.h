@@ -57,7 +57,7 @@ class SiteReplica final : public Replica {
   /// Blocks until all ranks are ready and have rank 0's parameters. Throws like Replica. If a rank is lost,
   /// this and all other functions here throw Error(network) with the rank and how it ended; an error that a
   /// rank threw keeps its kind.
-  SiteReplica(ParameterTable table, const ReplicaOptions& options, Ranks ranks);
+  SiteReplica(const ParameterTable& table, const ReplicaOptions& options, Ranks ranks);
   /// Ends the other ranks.
   ~SiteReplica() override;
 
@@ -84,6 +84,8 @@ class SiteReplica final : public Replica {
   void abort() noexcept {
     group_->abort();
     if (sequences_) sequences_->abort();
+    // A rank may wait in an exchange that only its own process could abort, and so never answer.
+    for (const auto& link : ranks_.links) link->abort();
   }
 
  private:
