@@ -133,6 +133,15 @@ TEST(Shares, CommonRangesAreWithinBoth) {
   EXPECT_EQ(common({10, 10}, {40, 5}).size, 0U);
 }
 
+TEST(RankLink, AbortEndsAWaitForAnAnswer) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  RankLink here(ends[0]), there(ends[1]);  // the other end stays open, and never answers
+  std::thread waiting([&] { EXPECT_THROW(static_cast<void>(here.answer()), Error); });
+  here.abort();
+  waiting.join();
+}
+
 TEST(SiteReplica, TheGradientIsThatOfOneRankWithTheJoinedBatch) {
   for (const std::uint32_t ranks : {2U, 3U, 4U}) {
     Replica one(small_table(), small_options());

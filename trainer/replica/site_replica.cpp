@@ -37,8 +37,7 @@ auto SiteReplica::watched(const Body& body) const {
   try {
     return body();
   } catch (const Error& error) {
-    // Garbage from an aborted operation may look like divergence.
-    if (error.kind() == ErrorKind::network || (group_ && group_->is_aborted())) explain(error);
+    if (error.kind() == ErrorKind::network) explain(error);
     throw;
   }
 }
@@ -120,6 +119,16 @@ std::size_t SiteReplica::rows_for_each(const data::Batch& batch) const {
                " ranks, " + std::to_string(together) + " for each sequence");
 }
 
+/// Garbage from an aborted exchange may look like divergence.
+float SiteReplica::own_pass(const data::Batch& batch) {
+  try {
+    return Replica::forward_backward(batch);
+  } catch (const Error& error) {
+    if (!group_->is_aborted()) throw;
+    throw Error(ErrorKind::network, error.what());
+  }
+}
+
 float SiteReplica::forward_backward(const data::Batch& batch) {
   const auto ranks = ranks_.group.ranks;
   const auto each = rows_for_each(batch);
@@ -128,7 +137,7 @@ float SiteReplica::forward_backward(const data::Batch& batch) {
     auto own = dealt(batch);
     hand_out_rows(own, each);
     own.rows = own.rows.first(each);
-    double loss = Replica::forward_backward(own);
+    double loss = own_pass(own);
     for (const auto& link : ranks_.links) loss += link->answer().loss;
     group_->mean(device_gradients());
     return static_cast<float>(loss / static_cast<double>(ranks));
