@@ -46,8 +46,10 @@ std::vector<LoggedExchange::Own> LoggedExchange::receipts_of(FragmentId fragment
     const auto* received = found.from(parts_.member);
     if (known->received == nullptr && received != nullptr) *known = {found, received};
   }
+  // If a result was made twice, one owner may have had a contribution that did not count.
+  std::ranges::stable_partition(owners, [](const Own& own) { return own.received != nullptr; });
   for (const auto& own : owners) {
-    if (own.says_the_same_as(owners.front())) continue;
+    if (own.agrees_with(owners.front())) continue;
     data_error(
         fmt::format("{} and {} have different receipts for the contribution of {} to chunk {} of round {}: "
                     "one of them is false",
@@ -60,10 +62,11 @@ std::vector<LoggedExchange::Own> LoggedExchange::receipts_of(FragmentId fragment
       chunk, round));
 }
 
-bool LoggedExchange::Own::says_the_same_as(const Own& other) const {
-  if (received == nullptr || other.received == nullptr) return received == other.received;
-  return bytes() == other.bytes() && received->weight == other.received->weight &&
-         received->kept == other.received->kept;
+bool LoggedExchange::Own::agrees_with(const Own& first) const {
+  if (received == first.received) return true;
+  if (received == nullptr) return !first.received->kept || first.received->weight == 0;
+  return bytes() == first.bytes() && received->weight == first.received->weight &&
+         received->kept == first.received->kept;
 }
 
 /// Without the result while the member did not have it either.
@@ -77,6 +80,11 @@ outer_sync::Awaited LoggedExchange::wait(FragmentId fragment, std::uint64_t roun
         fmt::format("the round log ends before round {} of fragment {}; expected all rounds up to the "
                     "checkpoint: give a longer log with --log",
                     round, fragment));
+  return {.result = result_of(fragment, round)};
+}
+
+/// The log must be at this round.
+outer_sync::RoundResult LoggedExchange::result_of(FragmentId fragment, std::uint64_t round) const {
   outer_sync::RoundResult result{.chunks = parts_.log[fragment].results(), .included = {}};
   const auto first = parts_.layout.chunks_of(fragment).first;
   for (std::size_t i = 0; i < result.chunks.size(); ++i) {
@@ -85,7 +93,14 @@ outer_sync::Awaited LoggedExchange::wait(FragmentId fragment, std::uint64_t roun
     result.included.push_back(own != nullptr && own->kept);
     result.rejected.push_back(own != nullptr && !own->kept);
   }
-  return {.result = std::move(result)};
+  return result;
+}
+
+std::optional<outer_sync::RoundResult> LoggedExchange::outcome(FragmentId fragment, std::uint64_t round) {
+  if (parts_.log.at(fragment).state().round > round || !read_to(fragment, round) ||
+      !has_receipts(fragment, round))
+    return std::nullopt;
+  return result_of(fragment, round);
 }
 
 void LoggedExchange::applied(FragmentId fragment, std::uint64_t round, const Digest& chain,
@@ -124,9 +139,9 @@ void LoggedExchange::compare(FragmentId fragment, std::uint64_t round) {
   const auto chunks = parts_.layout.chunks_of(fragment);
   AuditedRound out{.fragment = fragment, .round = round};
   std::map<ChunkId, Sketch> made;
-  // The first chunk of each line. If several owners have receipts for a chunk, one list for each of them: a
-  // sketch of a false receipt must not hide that of a true one.
-  std::vector<std::vector<Own>> lists(1);
+  // By owner, the first chunk of each line. Each owner has a distance of its own: the sketches of a false
+  // receipt must not hide those of a true one.
+  std::map<std::string, std::vector<Own>> lines;
   const std::lock_guard lock(mutex_);
   for (auto k = chunks.first; k < chunks.last; ++k) {
     const auto place = made_.find({round, k});
@@ -139,25 +154,26 @@ void LoggedExchange::compare(FragmentId fragment, std::uint64_t round) {
     if (own.received == nullptr) continue;  // late for this chunk
     ++out.chunks;
     out.sent_at = own_made.sent_at;
-    out.weight = own_made.made.weight;
-    if (own.bytes() == short_digest(own_made.made.bytes)) {
-      ++out.equal;
-    } else {
-      for (const auto& with : owners) {
-        if (std::ranges::find(out.owners, *with.in.owner) == out.owners.end())
-          out.owners.push_back(*with.in.owner);
-      }
+    const bool same_bytes = own.bytes() == short_digest(own_made.made.bytes);
+    const bool same_weight = own.received->weight == own_made.made.weight;
+    if (out.weight == out.weight_received) {  // keeps the first difference
+      out.weight = own_made.made.weight;
+      out.weight_received = own.received->weight;
     }
-    out.weight_received = own.received->weight;
-    while (lists.size() < owners.size()) lists.push_back(lists.back());
-    for (std::size_t i = 0; i < lists.size(); ++i) {
-      const auto& line = owners[std::min(i, owners.size() - 1)];
-      const auto same = [&](const Own& listed) { return listed.in.line == line.in.line; };
-      if (std::ranges::none_of(lists[i], same)) lists[i].push_back(line);
+    out.equal += same_bytes ? 1 : 0;
+    for (const auto& of_owner : owners) {
+      const auto& name = *of_owner.in.owner;
+      if (!(same_bytes && same_weight) && std::ranges::find(out.owners, name) == out.owners.end())
+        out.owners.push_back(name);
+      if (of_owner.received == nullptr) continue;
+      auto& listed = lines[name];
+      const auto is_same = [&](const Own& other) { return other.in.line == of_owner.in.line; };
+      if (std::ranges::none_of(listed, is_same)) listed.push_back(of_owner);
     }
   }
   if (out.chunks == 0) return;
-  for (const auto& lines : lists) out.distance = std::max(out.distance, distance_of(lines, made));
+  for (const auto& [owner, own_lines] : lines)
+    out.distance = std::max(out.distance, distance_of(own_lines, made));
   compared_.push_back(std::move(out));
 }
 

@@ -25,7 +25,7 @@ struct AuditedRound {
   std::uint64_t round = 0;
   std::uint64_t sent_at = 0;                      ///< agreed step
   std::uint64_t chunks = 0, equal = 0;            ///< equal: byte for byte
-  std::vector<std::string> owners = {};           ///< of the chunks that differ
+  std::vector<std::string> owners = {};           ///< of the chunks that differ, in bytes or weight
   double distance = 0;                            ///< |received - computed| / |computed|, estimated
   std::uint64_t weight = 0, weight_received = 0;  ///< tokens; they differ only if a chunk does
   [[nodiscard]] bool is_equal() const { return equal == chunks && weight == weight_received; }
@@ -54,6 +54,9 @@ class LoggedExchange final : public outer_sync::RoundExchange {
   [[nodiscard]] std::size_t left() const { return expected_.size(); }
   /// Compares the contributions to rounds that were not applied in the interval, as far as the log has them.
   void compare_the_rest();
+  /// The result of a round that was not applied yet; nullopt if log or receipts do not have it.
+  [[nodiscard]] std::optional<outer_sync::RoundResult> outcome(outer_sync::FragmentId fragment,
+                                                               std::uint64_t round);
   [[nodiscard]] const std::vector<AuditedRound>& compared() const { return compared_; }
 
   void contribute(outer_sync::ChunkId chunk, outer_sync::protocol::Round round,
@@ -83,11 +86,12 @@ class LoggedExchange final : public outer_sync::RoundExchange {
     Receipts::Found in;
     const AuditReceived* received = nullptr;  ///< null: the result was made without it
     [[nodiscard]] ShortDigest bytes() const { return received->bytes.at(in.chunk); }
-    [[nodiscard]] bool says_the_same_as(const Own& other) const;
+    [[nodiscard]] bool agrees_with(const Own& first) const;
   };
 
   /// Reads the log up to this round; false if it ends before.
   [[nodiscard]] bool read_to(outer_sync::FragmentId fragment, std::uint64_t round);
+  [[nodiscard]] outer_sync::RoundResult result_of(outer_sync::FragmentId fragment, std::uint64_t round) const;
   void compare(outer_sync::FragmentId fragment, std::uint64_t round);
   [[nodiscard]] double distance_of(
       std::span<const Own> lines,

@@ -299,8 +299,7 @@ class Rerunner {
     outer_.finish_hand_overs();
     exchange_.compare_the_rest();
     compare_state();
-    std::ranges::move(outer_.differences_from(checkpoint.section(outer_section)),
-                      std::back_inserter(out_.sections));
+    compare_own(checkpoint);
   }
 
   /// A lost member may have applied a last round without its result reaching the others.
@@ -313,7 +312,16 @@ class Rerunner {
     if (!std::ranges::equal(saved, outer_.global_parameters()))
       throw NotGenuine(fmt::format("{}: its global parameters are not those of its rounds in {}",
                                    request_.end.string(), out_.log.string()));
-    if (end.step != replica_->state().steps) out_.sections.emplace_back("number of inner steps");
+    if (end.step != replica_->state().steps) out_.exact.emplace_back("number of inner steps");
+  }
+
+  void compare_own(const trainer::Checkpoint& end) {
+    if (from_bytes<LoopState>(end.section(loop_section)).ramp_steps != ramp_steps_)
+      out_.exact.emplace_back("steps since the inner optimizer was reset");
+    const auto outcome = [this](auto fragment, auto round) { return exchange_.outcome(fragment, round); };
+    auto differences = outer_.differences_from(end.section(outer_section), outcome);
+    std::ranges::move(differences.exact, std::back_inserter(out_.exact));
+    std::ranges::move(differences.values, std::back_inserter(out_.sections));
   }
 
   void compare_state() {

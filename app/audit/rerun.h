@@ -37,8 +37,9 @@ class NotGenuine : public Error {
 struct Rerun {
   std::uint64_t steps = 0;           ///< inner steps
   std::vector<AuditedRound> rounds;  ///< in the order in which they were applied
-  /// Sections of the last checkpoint with other bytes than computed here.
-  std::vector<std::string> sections;
+  /// Parts of the last checkpoint with other bytes than computed here; `exact`: they are equal on any
+  /// machine.
+  std::vector<std::string> sections, exact;
   MachineTraits machine;      ///< of this machine
   std::filesystem::path log;  ///< that was read
   /// Why the steps could not be made to their end: NotGenuine's, or Error(data) if files are missing or do

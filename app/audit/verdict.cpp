@@ -48,6 +48,14 @@ std::string line_of(const AuditedRound& round, const std::string& member) {
       fmt::join(round.owners, ", "));
 }
 
+/// Parts of the last checkpoint that are not as they should be.
+std::vector<std::string> false_parts(const AuditVerdict& verdict) {
+  auto parts = verdict.made.exact;
+  if (verdict.is_like_machine())
+    parts.insert(parts.end(), verdict.made.sections.begin(), verdict.made.sections.end());
+  return parts;
+}
+
 }  // namespace
 
 bool AuditVerdict::is_like_machine() const {
@@ -67,8 +75,7 @@ bool AuditVerdict::has(std::uint32_t fragment, std::uint64_t round) const {
 }
 
 int status_of(const AuditVerdict& verdict) {
-  const bool wrong =
-      !wrong_rounds(verdict).empty() || (verdict.is_like_machine() && !verdict.made.sections.empty());
+  const bool wrong = !wrong_rounds(verdict).empty() || !false_parts(verdict).empty();
   if (wrong) return exit_status(ErrorKind::divergence);
   if (verdict.made.problem) return verdict.made.problem->exit_status();
   return verdict.made.rounds.empty() ? exit_status(ErrorKind::data) : 0;
@@ -108,9 +115,9 @@ std::string text_of(const AuditVerdict& verdict) {
   for (std::size_t i = 0; i < std::min(wrong.size(), max_listed); ++i)
     add("  " + line_of(wrong[i], verdict.member), 4);
   if (wrong.size() > max_listed) add(fmt::format("  and {} more", wrong.size() - max_listed), 4);
-  if (like && !made.sections.empty())
+  if (const auto parts = false_parts(verdict); !parts.empty())
     add(fmt::format("  its checkpoint of step {} has other values than computed here in: {}", verdict.end,
-                    fmt::join(made.sections, ", ")),
+                    fmt::join(parts, ", ")),
         4);
   if (made.problem)
     add(fmt::format("  the steps could not be made to their end: {}", made.problem->what()), 4);
@@ -140,7 +147,8 @@ nlohmann::ordered_json json_of(const AuditVerdict& verdict) {
           {"log", verdict.made.log.string()},
           {"steps", verdict.made.steps},
           {"rounds", rounds},
-          {"sections", verdict.made.sections}};
+          {"sections", verdict.made.sections},
+          {"exact", verdict.made.exact}};
 }
 
 }  // namespace isthmus::app

@@ -123,11 +123,14 @@ void OuterLoop::restore(std::span<const std::byte> agreed, std::span<const std::
 
 namespace {
 
+bool is_same_work(const SavedRound& saved, const InFlight& flight) {
+  return saved.fragment == flight.fragment && saved.round == flight.round && saved.weight == flight.weight &&
+         saved.samples == flight.samples;
+}
+
 /// A contribution that its result contains is not kept, unless the merge needs it.
-bool is_same_round(const SavedRound& saved, const InFlight& flight) {
-  if (saved.fragment != flight.fragment || saved.round != flight.round || saved.weight != flight.weight ||
-      saved.samples != flight.samples || (!saved.own.empty() && saved.own.size() != flight.own.size()))
-    return false;
+bool has_same_bytes(const SavedRound& saved, const InFlight& flight) {
+  if (!saved.own.empty() && saved.own.size() != flight.own.size()) return false;
   for (std::size_t i = 0; i < saved.own.size(); ++i) {
     if (!saved.own[i].empty() && (!flight.own[i] || saved.own[i] != *flight.own[i])) return false;
   }
@@ -136,16 +139,26 @@ bool is_same_round(const SavedRound& saved, const InFlight& flight) {
 
 }  // namespace
 
-std::vector<std::string> OuterLoop::differences_from(std::span<const std::byte> own) {
+OuterLoop::Differences OuterLoop::differences_from(std::span<const std::byte> own, const Outcome& outcome) {
   const auto other = saved_state<OwnState>(own);
-  std::vector<std::string> out;
+  Differences out;
   BinaryWriter residuals;
   state_->save_own(residuals);
   if (from_bytes<Reducer::Residuals>(residuals.take()) != other.residuals)
-    out.emplace_back("residuals of error feedback");
-  if (!std::ranges::equal(other.in_flight, in_flight_.all(), is_same_round))
-    out.emplace_back("rounds in flight");
-  if (other.unsent != unsent_) out.emplace_back("work without a contribution");
+    out.values.emplace_back("residuals of error feedback");
+  if (other.unsent != unsent_) out.exact.emplace_back("work without a contribution");
+  if (!std::ranges::equal(other.in_flight, in_flight_.all(), is_same_work)) {
+    out.exact.emplace_back("rounds in flight");
+    return out;
+  }
+  if (!std::ranges::equal(other.in_flight, in_flight_.all(), has_same_bytes))
+    out.values.emplace_back("contributions in flight");
+  const auto has_other_outcome = [&](const SavedRound& saved) {
+    const auto result = outcome(saved.fragment, saved.round);
+    return result && saved.included != fates_of(*result);
+  };
+  if (std::ranges::any_of(other.in_flight, has_other_outcome))
+    out.exact.emplace_back("outcomes of rounds in flight");
   return out;
 }
 

@@ -20,16 +20,6 @@ std::string description_of(const quant::CodecSpec& spec) {
 /// The outcome of this replica's contribution to a chunk.
 enum class Fate : std::uint8_t { left_out, included, rejected };
 
-std::vector<std::uint8_t> fates(const RoundResult& result) {
-  std::vector<std::uint8_t> out;
-  for (std::size_t i = 0; i < result.included.size(); ++i) {
-    const bool rejected = !result.rejected.empty() && result.rejected[i];
-    const auto fate = rejected ? Fate::rejected : result.included[i] ? Fate::included : Fate::left_out;
-    out.push_back(static_cast<std::uint8_t>(fate));
-  }
-  return out;
-}
-
 /// Whether these are a fragment's chunks in this codec, judged by their lengths. With `may_lack`, chunks may
 /// be missing.
 bool are_chunks(const std::vector<Bytes>& chunks, FragmentId p, const FragmentLayout& layout,
@@ -59,6 +49,16 @@ std::vector<protocol::SharedBytes> shared(std::vector<Bytes> chunks) {
 
 }  // namespace
 
+std::vector<std::uint8_t> fates_of(const RoundResult& result) {
+  std::vector<std::uint8_t> out;
+  for (std::size_t i = 0; i < result.included.size(); ++i) {
+    const bool rejected = !result.rejected.empty() && result.rejected[i];
+    const auto fate = rejected ? Fate::rejected : result.included[i] ? Fate::included : Fate::left_out;
+    out.push_back(static_cast<std::uint8_t>(fate));
+  }
+  return out;
+}
+
 SavedRound saved_round(const InFlight& flight, std::uint64_t sent_step, const quant::CodecSpec& codec) {
   return {flight.fragment,
           flight.round,
@@ -66,7 +66,7 @@ SavedRound saved_round(const InFlight& flight, std::uint64_t sent_step, const qu
           description_of(codec),
           copies(flight.result->chunks),
           copies(flight.own),
-          fates(*flight.result),
+          fates_of(*flight.result),
           flight.weight,
           flight.samples,
           flight.result->samples};

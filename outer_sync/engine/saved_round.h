@@ -27,6 +27,9 @@ struct SavedRound {
   }
 };
 
+/// The outcome of this replica's contribution to each chunk, as it is saved.
+[[nodiscard]] std::vector<std::uint8_t> fates_of(const RoundResult& result);
+
 /// `flight` must have its result.
 [[nodiscard]] SavedRound saved_round(const InFlight& flight, std::uint64_t sent_step,
                                      const quant::CodecSpec& codec);

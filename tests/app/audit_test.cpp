@@ -181,6 +181,22 @@ TEST_F(AuditOf, AFalseContributionNamesItsMemberAndTheRound) {
               AllOf(HasSubstr("WRONG: replica-0"), HasSubstr("fragment 0 round 3, sent at step")));
 }
 
+TEST_F(AuditOf, AFalseWeightNamesItsMemberOnAnyMachine) {
+  run({"inner.precision=fp32"});
+  for (const auto* owner : {"replica-0", "replica-1"}) {
+    edit_records(site, owner, [](json& record) {
+      if (record.value("received", 0) != 3 || record.value("fragment", 0) != 1) return;
+      for (auto& contribution : record["contributions"])
+        if (contribution["member"] == "replica-0")
+          contribution["weight"] = contribution["weight"].get<int>() * 1000;
+    });
+  }
+  const auto found = audit(site, {"--set", "inner.precision=bf16"});
+  EXPECT_EQ(found.result.status, 5) << found.result.report();
+  EXPECT_EQ(found.count("replica-0", 5), 1U) << found.result.report();
+  EXPECT_EQ(found.count("replica-1", 0), 3U) << found.result.report();
+}
+
 TEST_F(AuditOf, AMemberThatTrainedOnOtherSamplesThanItClaimsNamesIt) {
   run();
   edit_records(site, "replica-1", [](json& record) {

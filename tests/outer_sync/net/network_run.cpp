@@ -187,8 +187,7 @@ void NetworkRun::reduce(const std::string& name, ReducerResult& result) {
   try {
     Trace trace;
     MemberNode node(network(SIZE_MAX), static_cast<std::uint64_t>(options_.layout.chunk_elements()), codecs(),
-                    options_.closing, trace,
-                    {.lossless = options_.outer.lossless_stage(), .receipts = receipts});
+                    options_.closing, trace, {.lossless = options_.outer.lossless_stage()});
     {
       const std::lock_guard lock(mutex_);
       result.node = &node;
@@ -268,9 +267,10 @@ void NetworkRun::wait_until_said(std::string_view text, std::size_t times) const
 void NetworkRun::work(std::size_t m, WorkerResult& result) {
   try {
     Trace trace;
-    MemberNode node(
-        network(m), options_.layout, codecs(), options_.closing, trace,
-        {.lossless = options_.outer.lossless_stage(), .moments = options_.moments, .receipts = receipts});
+    MemberNode node(network(m), options_.layout, codecs(), options_.closing, trace,
+                    {.lossless = options_.outer.lossless_stage(),
+                     .moments = options_.moments,
+                     .receipts = receipts.empty() ? nullptr : receipts.at(m)});
     try {
       take_part(m, node, result);
     } catch (const Error& error) {

@@ -80,8 +80,8 @@ class NetworkRun : public CoordinatorObserver {
   std::function<void(std::size_t m, protocol::Hello&)> adjust_hello;
   std::function<void(std::size_t m, MemberNode&)> before_join;
   std::function<void(std::size_t m, MemberNode&, std::uint64_t step)> before_step;
-  /// Takes the receipts of all owners, on their codec threads. Set it before `start` like the hooks.
-  protocol::ReceiptSink* receipts = nullptr;
+  /// Take the receipts of each member, on its codec thread. Set them before `start` like the hooks.
+  std::vector<protocol::ReceiptSink*> receipts;
   /// Called on the coordinator's thread; an exception counts as a failure to store.
   std::function<void(const protocol::LastView&)> on_store;
   /// Thrown by a hook: destroys the worker's node without a farewell.

@@ -195,10 +195,16 @@ class OuterLoop {
   void restore(const SavedOuterLoop& saved, const protocol::Settings& settings = {}) {
     restore(saved.agreed, saved.own, settings);
   }
-  /// The parts of another loop's `SavedOuterLoop::own` that are not this loop's: residuals, rounds in flight,
-  /// work without a contribution. Results and what this replica keeps as an owner are not compared. For
-  /// audits. Throws Error(data) if the bytes are no such state.
-  [[nodiscard]] std::vector<std::string> differences_from(std::span<const std::byte> own);
+  /// The parts of another loop's `SavedOuterLoop::own` that are not this loop's, for audits. The residuals
+  /// that a replica keeps as an owner are not compared.
+  struct Differences {
+    std::vector<std::string> exact;   ///< equal on any machine: counts, samples, outcomes
+    std::vector<std::string> values;  ///< computed from parameters
+  };
+  /// The result of a round in flight, if it is known.
+  using Outcome = std::function<std::optional<RoundResult>(FragmentId, protocol::Round)>;
+  /// Throws Error(data) if the bytes are no such state.
+  [[nodiscard]] Differences differences_from(std::span<const std::byte> own, const Outcome& outcome);
 
  private:
   enum class Waiting { stall, warmup, finish, save, at_limit };
