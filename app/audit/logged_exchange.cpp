@@ -47,7 +47,7 @@ std::vector<LoggedExchange::Own> LoggedExchange::receipts_of(FragmentId fragment
     if (known->received == nullptr && received != nullptr) *known = {found, received};
   }
   // If a result was made twice, one owner may have had a contribution that did not count.
-  std::ranges::stable_partition(owners, [](const Own& own) { return own.received != nullptr; });
+  std::stable_partition(owners.begin(), owners.end(), [](const Own& own) { return own.received != nullptr; });
   for (const auto& own : owners) {
     if (own.agrees_with(owners.front())) continue;
     data_error(
