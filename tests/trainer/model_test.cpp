@@ -223,18 +223,22 @@ AttentionShape attention_shape(std::int64_t kv_heads, std::int64_t length = 21) 
   return s;
 }
 
+/// Compares both forms, with norms and without.
+void expect_same_attention(const AttentionShape& s) {
+  const auto width = (s.heads + 2 * s.kv_heads) * s.head_dim;
+  const auto qkv = leaf({s.sequences * s.length, width}, 1), norms = leaf({2 * s.head_dim}, 2),
+             none = at::empty({0});
+  expect_same_gradients(fused::attention(s, qkv, norms), plain::attention(s, qkv, norms), {qkv, norms});
+  expect_same_gradients(fused::attention(s, qkv, none), plain::attention(s, qkv, none), {qkv});
+}
+
 TEST(Fused, Attention) {
   for (const std::int64_t kv_heads : {1, 2, 6}) {
-    const auto s = attention_shape(kv_heads);
-    const auto qkv = leaf({42, (6 + 2 * kv_heads) * 10}, 1);
-    const auto norms = leaf({20}, 2), none = at::empty({0});
-    expect_same_gradients(fused::attention(s, qkv, norms), plain::attention(s, qkv, norms), {qkv, norms});
-    expect_same_gradients(fused::attention(s, qkv, none), plain::attention(s, qkv, none), {qkv});
-    auto bounded = s;
+    auto s = attention_shape(kv_heads);
+    expect_same_attention(s);
     const auto tokens = at::arange(s.sequences * s.length).view({s.sequences, s.length}).remainder(5);
-    bounded.begins_BT = document_begins(tokens, 3);
-    expect_same_gradients(fused::attention(bounded, qkv, norms), plain::attention(bounded, qkv, norms),
-                          {qkv, norms});
+    s.begins_BT = document_begins(tokens, 3);
+    expect_same_attention(s);
   }
 }
 
@@ -242,11 +246,7 @@ TEST(Fused, Attention) {
 TEST(Fused, AttentionOfLongerSequences) {
   for (const std::int64_t length : {40, 41, 255, 256, 300}) {
     for (const std::int64_t kv_heads : {2, 6}) {
-      const auto s = attention_shape(kv_heads, length);
-      const auto qkv = leaf({2 * length, (6 + 2 * kv_heads) * 10}, 1), norms = leaf({20}, 2),
-                 none = at::empty({0});
-      expect_same_gradients(fused::attention(s, qkv, norms), plain::attention(s, qkv, norms), {qkv, norms});
-      expect_same_gradients(fused::attention(s, qkv, none), plain::attention(s, qkv, none), {qkv});
+      expect_same_attention(attention_shape(kv_heads, length));
     }
   }
 }
@@ -259,10 +259,7 @@ TEST(Fused, AttentionOfDocumentsOneByOne) {
   for (const std::int64_t kv_heads : {2, 6}) {
     auto s = attention_shape(kv_heads, length);
     s.begins_BT = document_begins(tokens, 3);
-    const auto qkv = leaf({2 * length, (6 + 2 * kv_heads) * 10}, 1), norms = leaf({20}, 2),
-               none = at::empty({0});
-    expect_same_gradients(fused::attention(s, qkv, norms), plain::attention(s, qkv, norms), {qkv, norms});
-    expect_same_gradients(fused::attention(s, qkv, none), plain::attention(s, qkv, none), {qkv});
+    expect_same_attention(s);
   }
 }
 
@@ -277,8 +274,7 @@ TEST(Fused, AttentionOfLargeDocuments) {
     s.sequences = 1;
     s.cos_TD2 = s.sin_TD2 = at::Tensor();
     s.begins_BT = document_begins(tokens, 3);
-    const auto qkv = leaf({length, 10 * 10}, 1), norms = leaf({20}, 2);
-    expect_same_gradients(fused::attention(s, qkv, norms), plain::attention(s, qkv, norms), {qkv, norms});
+    expect_same_attention(s);
     tokens[0][99] = 3;
   }
 }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include <cmath>
+#include <initializer_list>
 #include <thread>
 #include <utility>
 
@@ -203,19 +204,28 @@ TEST(RowBalance, WorkIsThatOfTheDocuments) {
   EXPECT_THAT(attention_work(batch.get(), 7), testing::ElementsAre(3 * 200.0 * 200.0, 600.0 * 600.0));
 }
 
-/// Rows with documents of several lengths: other rows on each rank, but the same gradient.
-TEST(RowBalance, TheGradientIsThatOfOneRank) {
+/// Gradients of two ranks, relative to that of one rank, with rows of 300 tokens and documents that end at
+/// these places of the batch.
+double distance_with_documents(std::int64_t rows, std::initializer_list<std::size_t> ends,
+                               std::uint32_t ranks_per_sequence) {
+  constexpr std::uint16_t separator = 7;
   auto options = small_options();
-  options.separator = 7;
+  options.separator = separator;
   options.longest_sequence = 300;
   Replica one(small_table(), options);
-  OwnedBatch batch(3, 4, 300);
-  for (std::size_t t = 0; t < 4 * 301; ++t) batch.id(t) += batch.id(t) == 7 ? 1 : 0;
-  for (const auto end : {130, 150, 301 + 140, 602 + 290}) batch.id(static_cast<std::size_t>(end)) = 7;
+  OwnedBatch batch(3, rows, 300);
+  for (std::size_t t = 0; t < static_cast<std::size_t>(rows) * 301; ++t)
+    batch.id(t) += batch.id(t) == separator ? 1 : 0;
+  for (const auto end : ends) batch.id(end) = separator;
   one.forward_backward(batch.get());
-  Site site(2, false, options);
+  Site site(2, false, options, ranks_per_sequence);
   site->forward_backward(batch.get());
-  EXPECT_LT(distance(site->gradients(), one.gradients()), 1e-6);
+  return distance(site->gradients(), one.gradients());
+}
+
+/// Rows with documents of several lengths: other rows on each rank, but the same gradient.
+TEST(RowBalance, TheGradientIsThatOfOneRank) {
+  EXPECT_LT(distance_with_documents(4, {130, 150, 301 + 140, 602 + 290}, 1), 1e-6);
 }
 
 TEST(SharedSequences, TheGradientIsThatOfOneRank) {
@@ -240,17 +250,7 @@ TEST(SharedSequences, TheGradientIsThatOfOneRank) {
 
 /// Documents that are computed one by one, on ranks that share them.
 TEST(SharedSequences, AndLongDocumentsHaveTheGradientOfOneRank) {
-  auto options = small_options();
-  options.separator = 7;
-  options.longest_sequence = 300;
-  Replica one(small_table(), options);
-  OwnedBatch batch(3, 2, 300);
-  for (std::size_t t = 0; t < 2 * 301; ++t) batch.id(t) += batch.id(t) == 7 ? 1 : 0;
-  for (const auto end : {131, 170, 301 + 149}) batch.id(static_cast<std::size_t>(end)) = 7;
-  one.forward_backward(batch.get());
-  Site site(2, false, options, 2);
-  site->forward_backward(batch.get());
-  EXPECT_LT(distance(site->gradients(), one.gradients()), 1e-6);
+  EXPECT_LT(distance_with_documents(2, {131, 170, 301 + 149}, 2), 1e-6);
 }
 
 TEST(SharedSequences, ZeroChangesNoBitAndTheBatchMayBeOneSequence) {
