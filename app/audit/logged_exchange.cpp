@@ -124,8 +124,7 @@ double LoggedExchange::distance_of(std::span<const Own> lines, const std::map<Ch
       if (place == made.end())
         data_error(
             fmt::format("a receipt of {} for round {} of fragment {} has chunk {} among its chunks, to which "
-                        "{} contributed "
-                        "at another time: it is false",
+                        "{} contributed at another time: it is false",
                         *own.in.owner, own.in.line->round, own.in.line->fragment, chunk, parts_.member));
       outer_sync::add_sketch(sum, place->second);
     }
