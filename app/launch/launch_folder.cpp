@@ -77,14 +77,15 @@ void LaunchFolder::check_checkpoints(const Places& places) const {
   std::vector<std::vector<std::uint64_t>> steps;
   for (const auto& [name, place] : places.of) {
     if (place.site != nullptr && place.site->is_elsewhere()) return;
-    auto theirs = trainer::checkpoint_steps(path() / name / "checkpoints", 0);
-    // A replica without checkpoints copies the state from the others; data-parallel runs do not support
-    // that.
-    if (!theirs.empty() || experiment_.outer.data_parallel()) steps.push_back(std::move(theirs));
+    steps.push_back(trainer::checkpoint_steps(path() / name / "checkpoints", 0));
   }
-  if (trainer::latest_common_step(steps)) return;
-  data_error(fmt::format("{} has no checkpoint that is common to all {} replicas; start without --resume",
-                         path().string(), experiment_.replicas));
+  if (experiment_.outer.data_parallel() && !trainer::latest_common_step(steps))
+    data_error(fmt::format("{} has no checkpoint that is common to all {} replicas; start without --resume",
+                           path().string(), experiment_.replicas));
+  // Otherwise the coordinator chooses: a replica without the checkpoint taken copies the state from the
+  // others.
+  if (std::ranges::all_of(steps, &std::vector<std::uint64_t>::empty))
+    data_error(fmt::format("no replica in {} has a checkpoint; start without --resume", path().string()));
 }
 
 std::optional<std::uint64_t> LaunchFolder::last_step() const {

@@ -190,7 +190,8 @@ TEST(Resume, WhoHasLostItsDiskTakesTheStateFromTheOthers) {
   expect_stopped_at(site, 24, site.launch({"run.stop_after=24"}));
   std::filesystem::remove_all(site.run() / "replica-1");
   const auto output = resume_until_all_are_in(site, 2, {});
-  EXPECT_THAT(output, HasSubstr("replica-1 has no checkpoint: it copies the state from the others"));
+  EXPECT_THAT(output,
+              HasSubstr("replica-1 has no checkpoint of step 24: it copies the state from the others"));
 }
 
 TEST(Resume, WithAnotherNumberOfReplicasItSaysWhatChanges) {

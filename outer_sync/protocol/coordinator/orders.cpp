@@ -12,14 +12,21 @@
 namespace isthmus::outer_sync::protocol {
 namespace {
 
-/// A step that no trainer will have done before all have received an order, at their recent speed.
+/// A step that no trainer will have done before all have received an order, at their recent speed. A replica
+/// that has just copied the state has skipped steps, so no speed above that of the fastest computation
+/// counts.
 std::uint64_t step_ahead_of_all(const Roster& roster, Time now) {
   constexpr Time on_the_way = std::chrono::seconds(1);
-  double reached = 0;
+  double reached = 0, fastest = 0;
+  for (const auto& [name, member] : roster.members()) {
+    if (trains(member)) fastest = std::max(fastest, member.heartbeat.inner_steps_per_second);
+  }
   for (const auto& [name, member] : roster.members()) {
     if (!trains(member)) continue;
     const auto seconds = std::chrono::duration<double>(now - member.beat + on_the_way).count();
-    const auto made = static_cast<double>(member.heartbeat.step) + member.rates.steps_per_second() * seconds;
+    const auto recent = member.rates.steps_per_second();
+    const auto speed = fastest > 0 ? std::min(recent, fastest) : recent;
+    const auto made = static_cast<double>(member.heartbeat.step) + speed * seconds;
     reached = std::max(reached, made);
   }
   return static_cast<std::uint64_t>(std::ceil(reached));

@@ -88,7 +88,8 @@ void Coordinator::seal_first_view() {
       out_.send(member.connection, Seal{number_, beginning.step});
       continue;
     }
-    out_.say(name + " has no checkpoint: it copies the state from the others");
+    out_.say(name + " has no checkpoint of step " + std::to_string(beginning.step) +
+             ": it copies the state from the others");
   }
 }
 

@@ -52,6 +52,21 @@ TEST_F(CheckpointsOfAll, AreOfAStepThatNobodyHasDoneAndChangeNoView) {
               HasSubstr("\"checkpoint_after_step\":" + std::to_string(ordered(1))));
 }
 
+TEST_F(CheckpointsOfAll, AreNotFarAheadAfterAReplicaHasSkippedSteps) {
+  train(4s);
+  run.tick(5s);
+  for (const ConnectionId connection : {1, 2}) {
+    Heartbeat beat;
+    beat.view = 1;
+    beat.step = 500;  // b has copied the state of a, which trained on without it
+    beat.inner_steps_per_second = 2;
+    run.receive(connection, beat);
+  }
+  run.receive(operator_connection, operator_command("checkpoint"));
+  EXPECT_GT(ordered(2), 500U);
+  EXPECT_LT(ordered(2), 510U);
+}
+
 TEST_F(CheckpointsOfAll, ComeWhenTheLastOneIsLongAgo) {
   train(59s);
   EXPECT_EQ(ordered(1), 0U);

@@ -29,7 +29,9 @@ TEST(Resuming, TheNewestCheckpointThatAllHaveIsTaken) {
 }
 
 TEST(Resuming, WithoutACommonCheckpointTheRunFailsAndSaysWhatToDo) {
-  CoordinatorHarness harness(2);
+  auto options = CoordinatorHarness::default_options(2);
+  options.least = 2;
+  CoordinatorHarness harness(options);
   for (std::size_t i = 0; i < 2; ++i) {
     auto hello = CoordinatorHarness::hello("r" + std::to_string(i));
     hello.resume = true;
@@ -45,6 +47,33 @@ Hello resuming(const std::string& name, const std::vector<std::uint64_t>& steps)
   hello.resume = true;
   hello.checkpoints = of_steps(steps);
   return hello;
+}
+
+/// The steps from which each of three replicas resumes that have these checkpoints; 0: it copies the state.
+std::vector<std::uint64_t> resumes_at(const std::vector<std::vector<std::uint64_t>>& checkpoints,
+                                      std::size_t least) {
+  auto options = CoordinatorHarness::default_options(checkpoints.size());
+  options.least = least;
+  CoordinatorHarness harness(options);
+  for (std::size_t i = 0; i < checkpoints.size(); ++i)
+    harness.receive(i + 1, resuming("r" + std::to_string(i), checkpoints[i]));
+  std::vector<std::uint64_t> steps;
+  for (std::size_t i = 0; i < checkpoints.size(); ++i) {
+    const auto seal = harness.last<Seal>(i + 1);
+    steps.push_back(seal ? seal->resume_step : 0);
+  }
+  return steps;
+}
+
+TEST(Resuming, AReplicaThatWasAbsentDoesNotTakeTheOthersBack) {
+  using Steps = std::vector<std::uint64_t>;
+  // r2 left after step 120, and wrote a checkpoint of its own.
+  EXPECT_EQ(resumes_at({{300, 400, 500}, {300, 400, 500}, {100, 120}}, 2), (Steps{500, 500, 0}));
+  // r2 stopped before it had written its newest. It keeps the state of its own optimizer.
+  EXPECT_EQ(resumes_at({{300, 400, 500}, {300, 400, 500}, {300, 400}}, 2), (Steps{400, 400, 400}));
+  // Two replicas that may each go on without the other.
+  EXPECT_EQ(resumes_at({{400, 500}, {300}}, 1), (Steps{500, 0}));
+  EXPECT_EQ(resumes_at({{400, 500}, {300}}, 2), (Steps{0, 0})) << "the run fails";
 }
 
 TEST(Resuming, TheCheckpointTakenIsCompleteUntilANewerOneIs) {
@@ -85,7 +114,8 @@ TEST(Resuming, WhoHasNothingTakesTheStateFromTheOthers) {
   EXPECT_EQ(harness.last<Seal>(1)->resume_step, 200U);
   EXPECT_EQ(harness.last<Seal>(3)->resume_step, 200U);
   EXPECT_FALSE(harness.last<Seal>(2)) << "it has no rounds to start with";
-  EXPECT_THAT(harness.said, testing::Contains(HasSubstr("r1 has no checkpoint: it copies the state")));
+  EXPECT_THAT(harness.said,
+              testing::Contains(HasSubstr("r1 has no checkpoint of step 200: it copies the state")));
   for (const ConnectionId member : {1, 3}) harness.receive(member, CoordinatorHarness::sealed());
   ASSERT_TRUE(harness.last<NewView>(1));
   EXPECT_EQ(harness.last<NewView>(1)->view.members.size(), 2U);

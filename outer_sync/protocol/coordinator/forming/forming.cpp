@@ -23,14 +23,16 @@ Beginning choose_beginning(const Roster& roster, const CoordinatorOptions& optio
   } else if (roster.first_trainer()->hello.resume) {
     std::vector<std::vector<CheckpointId>> lists;
     for (const auto& [name, member] : roster.members()) {
-      if (!trains(member)) continue;
-      if (options.elastic && member.hello.checkpoints.empty())
-        beginning.without.insert(name);
-      else
-        lists.push_back(member.hello.checkpoints);
+      if (trains(member)) lists.push_back(member.hello.checkpoints);
     }
-    const bool enough = lists.size() >= options.min_replicas();
-    beginning.step = enough ? newest_in_all(std::move(lists)).step : 0;
+    const auto chosen = options.elastic ? checkpoint_to_begin_from(lists, options.min_replicas())
+                                        : newest_in_all(std::move(lists));
+    beginning.step = chosen.step;
+    for (const auto& [name, member] : roster.members()) {
+      if (trains(member) &&
+          std::ranges::find(member.hello.checkpoints, chosen) == member.hello.checkpoints.end())
+        beginning.without.insert(name);
+    }
     if (beginning.step == 0) beginning.problem = without_common_checkpoint(roster, options);
   }
   if (options.steps > 0 && beginning.step > options.steps)

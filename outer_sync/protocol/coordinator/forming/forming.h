@@ -21,11 +21,11 @@ namespace isthmus::outer_sync::protocol {
 /// Where the first view begins.
 struct Beginning {
   std::uint64_t step = 0;                ///< of a checkpoint; 0: from the initial parameters
-  std::set<std::string> without{};       ///< trainers without a checkpoint: they join as newcomers
+  std::set<std::string> without{};       ///< trainers without that checkpoint: they join as newcomers
   std::optional<std::string> problem{};  ///< why it cannot begin
 };
-/// A resumed run begins at the newest checkpoint common to all trainers that have any; the others join as
-/// newcomers, if the run is elastic. `goes_back_to`: chosen before, and all trainers have it.
+/// A resumed run begins at `checkpoint_to_begin_from` if it is elastic, otherwise at the newest checkpoint
+/// common to all trainers. `goes_back_to`: chosen before, and all trainers have it.
 [[nodiscard]] Beginning choose_beginning(const Roster& roster, const CoordinatorOptions& options,
                                          const std::optional<CheckpointId>& goes_back_to);
 /// Why a resumed run cannot begin: its trainers have no checkpoint in common.

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 namespace isthmus::outer_sync::protocol {
@@ -264,6 +265,17 @@ CheckpointId newest_in_all(std::vector<Checkpoints> lists) {
     common = common ? std::move(both) : std::move(list);
   }
   return !common || common->empty() ? CheckpointId{} : common->back();
+}
+
+CheckpointId checkpoint_to_begin_from(const std::vector<Checkpoints>& lists, std::size_t least) {
+  const auto has_any = [](const Checkpoints& own) { return !own.empty(); };
+  if (const auto common = newest_of(lists, least, has_any); common.step > 0) return common;
+  std::map<CheckpointId, std::size_t> holders;
+  for (const auto& list : lists) {
+    for (const auto& one : std::set<CheckpointId>(list.begin(), list.end())) ++holders[one];
+  }
+  std::erase_if(holders, [&](const auto& held) { return held.second < least; });
+  return holders.empty() ? CheckpointId{} : holders.rbegin()->first;
 }
 
 CheckpointId checkpoint_to_go_back_to(const std::vector<Checkpoints>& lists, std::size_t least,

@@ -38,7 +38,7 @@ struct MemberStatus {
   bool admitted = false;       ///< has received the donors' addresses
   bool found_no_port = false;  ///< logged already: no donor can be dialled
   bool answered = false, held = false, done = false;
-  /// The run is resumed, and this replica has no checkpoint: it copies the state from the others.
+  /// The run is resumed, and this replica lacks the checkpoint taken: it copies the state from the others.
   bool has_nothing = false;
   std::optional<std::uint64_t> begins_at;  ///< step of the checkpoint that it was ordered to restore
   Sealed state;
