@@ -72,9 +72,14 @@ class Live:
                          f"{self.room.text('runs/live/launch.log')}")
 
     @staticmethod
-    def trains(status):
-        members = status.get("members", [])
-        return len(members) == 3 and all(member.get("step", 0) > 0 for member in members)
+    def trains(status, members=3):
+        """Whether so many are in the view, and all of these have made steps."""
+        present = Live.present(status)
+        return len(present) >= members and all(member.get("step", 0) > 0 for member in present)
+
+    @staticmethod
+    def present(status):
+        return [member for member in status.get("members", []) if member["state"] == "member"]
 
     def settle(self):
         """Waits until all members train in the present view: before their first step in it, a change is refused. (A
@@ -86,17 +91,20 @@ class Live:
             if status.returncode == 0:
                 status = json.loads(status.stdout)
                 steps = views.setdefault(status.get("view"), {})
-                for member in status.get("members", []):
+                for member in self.present(status):
                     steps.setdefault(member["name"], set()).add(member.get("step", 0))
-                if self.trains(status) and all(len(of_member) > 2 for of_member in steps.values()):
+                # Two, while the link of eu is closed.
+                if self.trains(status, 2) and all(len(of_member) > 2 for of_member in steps.values()):
                     return
             time.sleep(0.1)
 
     def await_checkpoint(self):
-        """The run is resumed later, after one of its members has left."""
+        """Waits until a replica that leaves later has a checkpoint that the others have too: the run is resumed."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            if len({file.parent for file in self.room.folder.glob("runs/live/*/checkpoints/*.ckpt")}) == 3:
+            of_replicas = [{file.name for file in self.room.folder.glob(f"runs/live/{name}/checkpoints/*.ckpt")}
+                           for name in ("eu", "us-1", "us-2")]
+            if set.intersection(*of_replicas):
                 return
             time.sleep(0.1)
 
