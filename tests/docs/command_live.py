@@ -73,7 +73,7 @@ class Live:
 
     @staticmethod
     def trains(status, members=3):
-        """Whether so many are in the view, and all of these have made steps."""
+        """Whether this many are in the view, and all of these have made steps."""
         present = Live.present(status)
         return len(present) >= members and all(member.get("step", 0) > 0 for member in present)
 

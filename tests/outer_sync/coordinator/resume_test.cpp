@@ -71,7 +71,7 @@ TEST(Resuming, AReplicaThatWasAbsentDoesNotTakeTheOthersBack) {
   EXPECT_EQ(resumes_at({{300, 400, 500}, {300, 400, 500}, {100, 120}}, 2), (Steps{500, 500, 0}));
   // r2 stopped before it had written its newest. It keeps the state of its own optimizer.
   EXPECT_EQ(resumes_at({{300, 400, 500}, {300, 400, 500}, {300, 400}}, 2), (Steps{400, 400, 400}));
-  // Two replicas that may each go on without the other.
+  // Two replicas, each of which may train without the other.
   EXPECT_EQ(resumes_at({{400, 500}, {300}}, 1), (Steps{500, 0}));
   EXPECT_EQ(resumes_at({{400, 500}, {300}}, 2), (Steps{0, 0})) << "the run fails";
 }

@@ -103,8 +103,8 @@ class Outlook {
 /// The newest checkpoint in all lists, with the same content; step 0 if they have none in common.
 [[nodiscard]] CheckpointId newest_in_all(std::vector<std::vector<CheckpointId>> lists);
 /// The checkpoint from which an elastic run resumes: the newest one in all lists that are not empty. Members
-/// of a view always have one in common, so without any, some were absent while the others went on: then the
-/// newest one in `least` lists. Step 0 if there is none.
+/// of a view always have one in common, so without any, some were absent while the others trained: then the
+/// newest one in `least` lists. Step 0 without any.
 [[nodiscard]] CheckpointId checkpoint_to_begin_from(const std::vector<std::vector<CheckpointId>>& lists,
                                                     std::size_t least);
 /// The checkpoint to which a run returns: the newest one in all lists. Lists of members that were absent when
