@@ -275,7 +275,11 @@ CheckpointId checkpoint_to_begin_from(const std::vector<Checkpoints>& lists, std
     for (const auto& one : std::set<CheckpointId>(list.begin(), list.end())) ++holders[one];
   }
   std::erase_if(holders, [&](const auto& held) { return held.second < least; });
-  return holders.empty() ? CheckpointId{} : holders.rbegin()->first;
+  if (holders.empty()) return {};
+  const auto newest = holders.rbegin();
+  const auto before = std::next(newest);
+  const bool ambiguous = before != holders.rend() && before->first.step == newest->first.step;
+  return ambiguous ? CheckpointId{} : newest->first;
 }
 
 CheckpointId checkpoint_to_go_back_to(const std::vector<Checkpoints>& lists, std::size_t least,

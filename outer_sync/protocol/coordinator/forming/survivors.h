@@ -104,7 +104,7 @@ class Outlook {
 [[nodiscard]] CheckpointId newest_in_all(std::vector<std::vector<CheckpointId>> lists);
 /// The checkpoint from which an elastic run resumes: the newest one in all lists that are not empty. Members
 /// of a view always have one in common, so without any, some were absent while the others trained: then the
-/// newest one in `least` lists. Step 0 without any.
+/// newest one in `least` lists. Step 0 without any, or if that step has two contents.
 [[nodiscard]] CheckpointId checkpoint_to_begin_from(const std::vector<std::vector<CheckpointId>>& lists,
                                                     std::size_t least);
 /// The checkpoint to which a run returns: the newest one in all lists. Lists of members that were absent when
