@@ -286,8 +286,7 @@ class Launch final : public LocalRun {
   /// more, all return to their newest common checkpoint, so a restarted worker keeps its folder and offers
   /// its checkpoints. A worker.command decides itself what --resume means.
   [[nodiscard]] bool offers_checkpoints(const std::string& worker, bool again) const {
-    const bool own_program = !experiment_.worker.words().empty();
-    if (plan_.is_reducer(worker) || own_program) return resumes();
+    if (plan_.is_reducer(worker) || plan_.place_of(worker).has_command) return resumes();
     const bool has_progress = folder_.had_metrics() || links_.sites().begun();
     return resumes() || again || (request_.resume && has_progress);
   }

@@ -72,11 +72,11 @@ void LaunchFolder::write_secret(const std::string& secret) const {
 }
 
 void LaunchFolder::check_checkpoints(const Places& places) const {
-  if (!experiment_.worker.words().empty()) return;  // it is unknown where that program keeps its checkpoints
   if (experiment_.object_store.gets_copies()) return;
   std::vector<std::vector<std::uint64_t>> steps;
   for (const auto& [name, place] : places.of) {
-    if (place.site != nullptr && place.site->is_elsewhere()) return;
+    // It is unknown where a program of the user's keeps its checkpoints.
+    if (place.has_command || (place.site != nullptr && place.site->is_elsewhere())) return;
     steps.push_back(trainer::checkpoint_steps(path() / name / "checkpoints", 0));
   }
   if (experiment_.outer.data_parallel() && !trainer::latest_common_step(steps))
@@ -100,12 +100,12 @@ std::optional<std::string> LaunchFolder::finished(const Places& places) const {
   if (!last || *last < static_cast<std::uint64_t>(experiment_.run.steps)) return std::nullopt;
   const auto is_behind = [&](const auto& worker) {
     const auto& [name, place] = worker;
+    if (place.has_command) return true;
     if (place.site != nullptr && place.site->is_elsewhere()) return false;
     const auto steps = trainer::checkpoint_steps(path() / name / "checkpoints", 0);
     return std::ranges::find(steps, *last) == steps.end();
   };
-  // It is unknown where a program of the user's keeps its checkpoints.
-  if (!experiment_.worker.words().empty() || std::ranges::any_of(places.of, is_behind)) return std::nullopt;
+  if (std::ranges::any_of(places.of, is_behind)) return std::nullopt;
   return fmt::format(
       "{0} has finished: it has made its {1} steps, and nothing is left to do; to train on, use isthmus "
       "launch "

@@ -31,8 +31,10 @@ Places find_places(const Experiment& experiment, const LaunchConfig& config) {
   bool on_gpus = true;
   for (const auto& name : worker_names(experiment)) {
     auto& place = places.of[name];
+    place.has_command = !experiment.worker.words().empty();
     if (!experiment.sites.empty()) {
       place.site = site_of(experiment.sites, name, {});
+      place.has_command = place.site->has_command;
       const auto workers = place.site->workers();
       place.index = static_cast<std::size_t>(std::ranges::find(workers, name) - workers.begin());
       if (place.site->is_elsewhere()) continue;

@@ -15,6 +15,7 @@ struct Place {
   const Site* site = nullptr;     ///< null without sites
   std::size_t index = 0;          ///< among the site's workers
   std::vector<std::string> gpus;  ///< on this machine
+  bool has_command = false;       ///< a worker.command trains there
 };
 
 struct Places {

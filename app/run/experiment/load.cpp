@@ -224,6 +224,7 @@ Experiment load_experiment(config::Source source, const std::vector<std::string>
   for (auto& site : sites) {
     at_sites.push_back(read_experiment(at_site(source, site), needs_data));
     site.silence = at_sites.back().launch.silence;
+    site.has_command = !at_sites.back().worker.words().empty();
   }
   check_equal_batches(sites, at_sites);
   const auto* site = worker ? site_of(sites, worker->name, worker->site) : nullptr;

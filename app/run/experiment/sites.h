@@ -20,6 +20,7 @@ struct Site {
   std::vector<config::Source::Entry> settings;  ///< by general key
   LauncherConfig launch;
   config::Duration silence{};  ///< launch.silence there; `load_experiment` sets it
+  bool has_command = false;    ///< a worker.command trains there; `load_experiment` sets it
   /// The site's own keys, without settings.
   void serialize(config::Archive& ar);
 
