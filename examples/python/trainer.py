@@ -1,6 +1,7 @@
 """Hugging Face's Trainer as one replica, on a Llama made from its config; needs `transformers` and `accelerate`.
 
-isthmus launch examples/python/trainer.yaml
+isthmus launch examples/python/trainer.yaml          # a coordinator and two replicas of one rank
+isthmus launch examples/python/trainer-ranks.yaml    # the same with two ranks in each: DDP, on GPUs if there are any
 """
 
 import argparse
@@ -8,6 +9,7 @@ import pathlib
 import zlib
 
 import torch
+import torch.distributed as dist
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 import isthmus
@@ -50,7 +52,6 @@ def main():
             tie_word_embeddings=True,
         )
     )
-    callback = OuterLoopCallback(config, **options)
     text = torch.frombuffer(bytearray(pathlib.Path(torch.__file__).read_bytes()), dtype=torch.uint8)
     arguments = TrainingArguments(
         output_dir=f"{output}/{name}",
@@ -60,14 +61,17 @@ def main():
         logging_steps=5,
         save_steps=20,
         report_to=[],
-        use_cpu=True,
+        use_cpu=not torch.cuda.is_available(),
         disable_tqdm=True,
     )
-    data = Windows(text, 64, zlib.crc32(name.encode()) % 1000, 8 * 40)
+    ranks = arguments.world_size
+    callback = OuterLoopCallback(config, group=dist.group.WORLD if ranks > 1 else None, **options)
+    data = Windows(text, 64, zlib.crc32(name.encode()) % 1000, 8 * ranks * 40)
     trainer = Trainer(model=model, args=arguments, train_dataset=data, callbacks=[callback])
     trainer.train(resume_from_checkpoint=resume)
     trainer.save_model()  # the global parameters, in output_dir
-    print(f"global hash {callback.loop.global_hash}", flush=True)
+    if callback.loop.is_first:
+        print(f"global hash {callback.loop.global_hash}", flush=True)
 
 
 if __name__ == "__main__":
