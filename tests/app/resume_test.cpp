@@ -194,6 +194,22 @@ TEST(Resume, WhoHasLostItsDiskTakesTheStateFromTheOthers) {
               HasSubstr("replica-1 has no checkpoint of step 24: it copies the state from the others"));
 }
 
+TEST(Resume, AReplicaThatWasAbsentTakesTheStateFromTheOthers) {
+  Site site;
+  expect_stopped_at(site, 6, site.launch({"run.stop_after=6"}));
+  const auto its = site.run() / "replica-1" / "checkpoints", kept = site / "kept";
+  std::filesystem::copy(its, kept);
+  expect_stopped_at(site, 24, site.resume({"run.stop_after=24"}));
+  std::filesystem::remove_all(its);
+  std::filesystem::rename(kept, its);
+  // Later the others delete the last one that all had.
+  ASSERT_TRUE(std::filesystem::remove(site.run() / "replica-0" / checkpoint_name(6)));
+  const auto output = resume_until_all_are_in(site, 2, {});
+  EXPECT_THAT(output, HasSubstr("resuming from the checkpoint of step 24"));
+  EXPECT_THAT(output,
+              HasSubstr("replica-1 has no checkpoint of step 24: it copies the state from the others"));
+}
+
 TEST(Resume, WithAnotherNumberOfReplicasItSaysWhatChanges) {
   for (const std::size_t replicas : {1, 3}) {
     Site site;
