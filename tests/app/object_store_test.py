@@ -144,6 +144,45 @@ class Copies(Bucket):
         missing = self.isthmus("fetch", run, "--step", 31, *self.of_store(), status=3)
         self.assertIn("holds no checkpoint of step 31", missing)
 
+    def test_a_second_run_of_the_name_does_not_touch_the_first(self):
+        self.launch("run.stop_after=10")
+        before = self.server.keys()
+        self.new_machine()
+        output = self.launch(status=2)
+        self.assertIn("expected --resume, or another run.name or object_store.url", output + self.logs())
+        self.assertEqual(self.server.keys(), before)
+
+    def test_a_history_that_the_run_abandons_is_marked(self):
+        self.launch("run.stop_after=20")
+        # replica-1 has lost step 20 everywhere, so the run returns to step 10.
+        key = f"{self.prefix}/tiny/replica-1/checkpoints/{self.names(20)[0]}"
+        self.server.s3.delete_object(Bucket=BUCKET, Key=key)
+        (self.folder / "runs/tiny/replica-1/checkpoints" / self.names(20)[0]).unlink()
+        self.launch("run.stop_after=15", resume=True)
+        self.assertEqual(self.stored()["replica-0"], self.names(10, 15) + [self.names(20)[0], self.names(20)[0] + ".undone"])
+        listed = self.isthmus("fetch", f"{self.url}/tiny", "--list", *self.of_store())
+        self.assertRegex(listed, r"replica-0 .* 10 15\n")
+        self.launch("run.stop_after=0", resume=True)
+        self.assertNotIn(self.names(20)[0] + ".undone", self.stored()["replica-0"], "step 20 was made again")
+        found = self.hash()
+        self.new_machine()
+        self.assertEqual(found, self.undisturbed())
+
+    def test_a_large_checkpoint_is_copied_in_parts(self):
+        self.launch("model.dim=192", "model.layers=3", "run.steps=2", 'outer.log=""', "run.eval_every=0")
+        names = self.names(2)
+        self.assertEqual(self.stored(), {"replica-0": names, "replica-1": names})
+        file = self.folder / "runs/tiny/replica-0/checkpoints" / names[0]
+        self.assertGreater(file.stat().st_size, 20_000_000)
+        key = f"{self.prefix}/tiny/replica-0/checkpoints/{names[0]}"
+        found = self.server.s3.get_object(Bucket=BUCKET, Key=key)
+        self.assertRegex(found["ETag"], "-2\"$", "an upload of two parts")
+        self.assertEqual(found["Body"].read(), file.read_bytes())
+        self.assertEqual(self.server.s3.list_multipart_uploads(Bucket=BUCKET).get("Uploads", []), [])
+        fetched = self.isthmus("fetch", f"{self.url}/tiny", "--worker", "replica-0", *self.of_store(), only_output=True)
+        self.assertEqual((self.folder / fetched.strip()).read_bytes(), file.read_bytes())
+
+class Trouble(Bucket):
     def test_an_outage_disturbs_no_step_and_the_copies_catch_up(self):
         expected = self.undisturbed()
         proxy = Proxy(self.server.port)
@@ -189,44 +228,6 @@ class Copies(Bucket):
         self.assertIn("its certificate is not trusted; name a file with the right authority in object_store.ca", refused)
         self.launch(*settings, f"object_store.ca={server.ca}", "run.stop_after=10")
         self.assertIn(f"{self.prefix}/tiny/replica-0/checkpoints/{self.names(10)[0]}", server.keys())
-
-    def test_a_second_run_of_the_name_does_not_touch_the_first(self):
-        self.launch("run.stop_after=10")
-        before = self.server.keys()
-        self.new_machine()
-        output = self.launch(status=2)
-        self.assertIn("expected --resume, or another run.name or object_store.url", output + self.logs())
-        self.assertEqual(self.server.keys(), before)
-
-    def test_a_history_that_the_run_abandons_is_marked(self):
-        self.launch("run.stop_after=20")
-        # replica-1 has lost step 20 everywhere, so the run returns to step 10.
-        key = f"{self.prefix}/tiny/replica-1/checkpoints/{self.names(20)[0]}"
-        self.server.s3.delete_object(Bucket=BUCKET, Key=key)
-        (self.folder / "runs/tiny/replica-1/checkpoints" / self.names(20)[0]).unlink()
-        self.launch("run.stop_after=15", resume=True)
-        self.assertEqual(self.stored()["replica-0"], self.names(10, 15) + [self.names(20)[0], self.names(20)[0] + ".undone"])
-        listed = self.isthmus("fetch", f"{self.url}/tiny", "--list", *self.of_store())
-        self.assertRegex(listed, r"replica-0 .* 10 15\n")
-        self.launch("run.stop_after=0", resume=True)
-        self.assertNotIn(self.names(20)[0] + ".undone", self.stored()["replica-0"], "step 20 was made again")
-        found = self.hash()
-        self.new_machine()
-        self.assertEqual(found, self.undisturbed())
-
-    def test_a_large_checkpoint_is_copied_in_parts(self):
-        self.launch("model.dim=192", "model.layers=3", "run.steps=2", 'outer.log=""', "run.eval_every=0")
-        names = self.names(2)
-        self.assertEqual(self.stored(), {"replica-0": names, "replica-1": names})
-        file = self.folder / "runs/tiny/replica-0/checkpoints" / names[0]
-        self.assertGreater(file.stat().st_size, 20_000_000)
-        key = f"{self.prefix}/tiny/replica-0/checkpoints/{names[0]}"
-        found = self.server.s3.get_object(Bucket=BUCKET, Key=key)
-        self.assertRegex(found["ETag"], "-2\"$", "an upload of two parts")
-        self.assertEqual(found["Body"].read(), file.read_bytes())
-        self.assertEqual(self.server.s3.list_multipart_uploads(Bucket=BUCKET).get("Uploads", []), [])
-        fetched = self.isthmus("fetch", f"{self.url}/tiny", "--worker", "replica-0", *self.of_store(), only_output=True)
-        self.assertEqual((self.folder / fetched.strip()).read_bytes(), file.read_bytes())
 
     def test_wrong_access_is_an_error_before_training(self):
         wrong = self.folder / "wrong"
