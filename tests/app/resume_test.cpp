@@ -202,7 +202,7 @@ TEST(Resume, AReplicaThatWasAbsentTakesTheStateFromTheOthers) {
   expect_stopped_at(site, 24, site.resume({"run.stop_after=24"}));
   std::filesystem::remove_all(its);
   std::filesystem::rename(kept, its);
-  // Later the others delete the last one that all had.
+  // Later the others delete the checkpoint that all of them had.
   ASSERT_TRUE(std::filesystem::remove(site.run() / "replica-0" / checkpoint_name(6)));
   const auto output = resume_until_all_are_in(site, 2, {});
   EXPECT_THAT(output, HasSubstr("resuming from the checkpoint of step 24"));
