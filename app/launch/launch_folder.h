@@ -41,8 +41,8 @@ class LaunchFolder {
   [[nodiscard]] std::string find_secret(bool resume) const;
   void write_secret(const std::string& secret) const;
 
-  /// Throws Error(data) if the replicas have no common checkpoint. With replicas on other machines, or an
-  /// object store, the coordinator reports it.
+  /// Throws Error(data) if no replica has a checkpoint, or, in a data-parallel run, if they have none in
+  /// common. With replicas on other machines, or an object store, the coordinator reports it.
   void check_checkpoints(const Places& places) const;
 
   /// Why there is nothing to resume if the run has finished: its summary is of the last step, and each

@@ -23,7 +23,6 @@ constexpr std::size_t longest_name = 64, longest_address = 512;
 constexpr std::size_t longest_words = 16 * 1024;
 constexpr std::size_t longest_summary = 1024 * 1024;
 constexpr std::size_t max_fragments = std::size_t{1} << 20;  // if the layout is not known
-constexpr std::size_t max_checkpoints = 1024;                // in a heartbeat, the newest ones
 constexpr std::uint64_t max_tokens = std::uint64_t{1} << 50;
 constexpr std::uint64_t max_relay_lists = std::uint64_t{1} << 48;
 
@@ -186,6 +185,7 @@ std::string problem_of(const Hello& hello, const Bounds& bounds) {
       {problem_of_member(hello.member), too_long("a site", hello.site, longest_name),
        too_long("a build", hello.build, 256), problem_of_settings(hello.settings, bounds),
        problem_of_calendar(hello.calendar),
+       too_many("checkpoints", hello.checkpoints.size(), max_checkpoints),
        above("the step of a checkpoint", newest_step(hello.checkpoints), Bounds::max_steps),
        above("the view it has sealed or begun", std::max(hello.sealed, hello.activated), highest_view)});
 }

@@ -49,7 +49,8 @@ class OuterLoop:
             the optimizer of a replica that joins later begins without moments.
         moment_keys: names of the first and the second moment in the optimizer's state (the second may be None), unless it
             is an Adam, AdamW, RAdam, Muon or SGD.
-        resume: the result of `state_dict` in the earlier run. All replicas resume, from the same step.
+        resume: the result of `state_dict` in the earlier run. All replicas resume. If the state of one is of another
+            step than the run continues from, it copies that of the others.
         tokens: tokens per inner step, over all ranks of the site: the weight of this replica's contributions. Default:
             `inner.batch` * `data.seq_len` of the config.
         quiet: print nothing to standard output.

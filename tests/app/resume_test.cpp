@@ -191,7 +191,7 @@ TEST(Resume, WhoHasLostItsDiskTakesTheStateFromTheOthers) {
   std::filesystem::remove_all(site.run() / "replica-1");
   const auto output = resume_until_all_are_in(site, 2, {});
   EXPECT_THAT(output,
-              HasSubstr("replica-1 has no checkpoint of step 24: it copies the state from the others"));
+              HasSubstr("replica-1 lacks the checkpoint of step 24: it copies the state from the others"));
 }
 
 TEST(Resume, AReplicaThatWasAbsentTakesTheStateFromTheOthers) {
@@ -207,7 +207,7 @@ TEST(Resume, AReplicaThatWasAbsentTakesTheStateFromTheOthers) {
   const auto output = resume_until_all_are_in(site, 2, {});
   EXPECT_THAT(output, HasSubstr("resuming from the checkpoint of step 24"));
   EXPECT_THAT(output,
-              HasSubstr("replica-1 has no checkpoint of step 24: it copies the state from the others"));
+              HasSubstr("replica-1 lacks the checkpoint of step 24: it copies the state from the others"));
 }
 
 TEST(Resume, WithAnotherNumberOfReplicasItSaysWhatChanges) {

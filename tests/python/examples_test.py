@@ -65,8 +65,10 @@ def test_an_example_of_several_ranks_learns_and_saves_the_whole_model(run, few_s
 
 
 def train_by_trainer(run, name, *settings):
+    """On CPUs, where the inner steps repeat bit by bit."""
     config, script = ROOT / "examples/python/trainer.yaml", "examples/python/trainer.py"
-    return launch(run, config, script, "--set", f"run.name={name}", *settings, options=["--output", run.folder / name])
+    settings, options = ["--set", f"run.name={name}", *settings], ["--output", run.folder / name]
+    return launch(run, config, script, *settings, options=options, gpus=False)
 
 
 def test_the_trainer_example_stays_in_step(run):
@@ -80,7 +82,7 @@ def test_the_trainer_example_resumed_ends_as_one_that_never_stopped(run):
     train_by_trainer(run, "whole", "--set", "replicas=1", "--set", "run.checkpoint_every=20")
     whole = log.read_text()
     shutil.rmtree(run.folder / "whole/replica-0/checkpoint-40")  # as if killed before it wrote this
-    launched(run, "--resume", str(run.folder / "runs/whole"))
+    launched(run, "--resume", str(run.folder / "runs/whole"), gpus=False)
     resumed = log.read_text().removeprefix(whole)
     assert "from step 20" in resumed and hashes_in(resumed) == hashes_in(whole), resumed
 

@@ -55,9 +55,13 @@ std::set<std::string> checkpoints_of(const fs::path& worker) {
   return steps;
 }
 
-/// `launch --resume` continues from the newest checkpoint that all workers have, and reads it. Here it is
-/// enough that there is one.
+/// `launch --resume` chooses a checkpoint, and reads it. Here it is enough that there is one: of all workers
+/// in a data-parallel run, else of any, since the others copy the state.
 bool has_checkpoint(const RunPlan& run) {
+  if (!run.experiment.outer.data_parallel())
+    return std::ranges::any_of(worker_names(run.experiment), [&](const auto& name) {
+      return !checkpoints_of(run.folder() / name).empty();
+    });
   std::set<std::string> common;
   bool first = true;
   for (const auto& name : worker_names(run.experiment)) {

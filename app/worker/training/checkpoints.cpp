@@ -56,6 +56,8 @@ std::vector<outer_sync::protocol::CheckpointId> Checkpoints::offer() {
     if (!std::ranges::binary_search(sound_, step)) offered.push_back(id_of(step, agreed));
   }
   std::ranges::sort(offered, {}, &outer_sync::protocol::CheckpointId::step);
+  if (const auto most = outer_sync::protocol::max_checkpoints; offered.size() > most)
+    offered.erase(offered.begin(), offered.end() - static_cast<std::ptrdiff_t>(most));
   return offered;
 }
 

@@ -12,20 +12,29 @@
 namespace isthmus::outer_sync::protocol {
 namespace {
 
-/// A step that no trainer will have done before all have received an order, at their recent speed. A replica
-/// that has just copied the state has skipped steps, so no speed above that of the fastest computation
-/// counts.
+/// The highest plausible speed of a trainer. A replica that has just copied the state has skipped steps,
+/// which look like speed: so a trainer is no faster than the fastest inner steps, or than another trainer.
+double highest_speed(const Roster& roster) {
+  double fastest = 0, next = 0, computes = 0;
+  for (const auto& [name, member] : roster.members()) {
+    if (!trains(member)) continue;
+    const auto recent = member.rates.steps_per_second();
+    next = std::max(next, std::min(fastest, recent));
+    fastest = std::max(fastest, recent);
+    computes = std::max(computes, member.heartbeat.inner_steps_per_second);
+  }
+  return computes > 0 && roster.trainers() > 1 ? std::min(fastest, std::max(next, computes)) : fastest;
+}
+
+/// A step that no trainer will have done before all have received an order, at their recent speed.
 std::uint64_t step_ahead_of_all(const Roster& roster, Time now) {
   constexpr Time on_the_way = std::chrono::seconds(1);
-  double reached = 0, fastest = 0;
-  for (const auto& [name, member] : roster.members()) {
-    if (trains(member)) fastest = std::max(fastest, member.heartbeat.inner_steps_per_second);
-  }
+  const auto highest = highest_speed(roster);
+  double reached = 0;
   for (const auto& [name, member] : roster.members()) {
     if (!trains(member)) continue;
     const auto seconds = std::chrono::duration<double>(now - member.beat + on_the_way).count();
-    const auto recent = member.rates.steps_per_second();
-    const auto speed = fastest > 0 ? std::min(recent, fastest) : recent;
+    const auto speed = std::min(member.rates.steps_per_second(), highest);
     const auto made = static_cast<double>(member.heartbeat.step) + speed * seconds;
     reached = std::max(reached, made);
   }

@@ -154,6 +154,8 @@ TEST_F(Forming, WithoutACommonCheckpointItDoesNotBegin) {
   roster.find("a")->hello.checkpoints = {{10, 1}};
   roster.find("b")->hello.checkpoints = {{10, 2}};
   EXPECT_THAT(choose_beginning(roster, options, {}).problem.value_or(""), HasSubstr("no checkpoint"));
+  roster.find("b")->hello.checkpoints = {{5, 1}};
+  EXPECT_EQ(choose_beginning(roster, options, {}).step, 10U) << "b was absent";
 }
 
 // ---- the next view ----

@@ -346,6 +346,19 @@ TEST(ReceivedCheckpoints, BeyondTheEndOfTheRunAreNoneToResumeFrom) {
   EXPECT_THAT(run.ended->reason, HasSubstr("is of step 1001, and run.steps is 1000"));
 }
 
+TEST(ReceivedCheckpoints, AreNotMoreThanAMemberMayList) {
+  CoordinatorHarness run(options_for(2));
+  auto hello = CoordinatorHarness::hello("a");
+  hello.resume = true;
+  for (std::uint64_t step = 1; step <= max_checkpoints; ++step) hello.checkpoints.push_back({step, 1});
+  run.receive(1, hello);
+  EXPECT_EQ(run.refusal(1), "");
+  hello.member.name = "b";
+  hello.checkpoints.push_back({max_checkpoints + 1, 1});
+  run.receive(2, hello);
+  EXPECT_THAT(run.refusal(2), HasSubstr("1025 checkpoints; expected at most 1024"));
+}
+
 // ---- messages of a coordinator ----
 
 TEST(ReceivedViews, AreJudgedByTheMemberToo) {

@@ -36,7 +36,7 @@ Beginning choose_beginning(const Roster& roster, const CoordinatorOptions& optio
     if (beginning.step == 0) beginning.problem = without_common_checkpoint(roster, options);
   }
   if (options.steps > 0 && beginning.step > options.steps)
-    beginning.problem = "the newest checkpoint common to all is of step " + std::to_string(beginning.step) +
+    beginning.problem = "the checkpoint to resume from is of step " + std::to_string(beginning.step) +
                         ", and run.steps is " + std::to_string(options.steps) +
                         "; raise run.steps, or move newer checkpoints away";
   return beginning;
@@ -57,11 +57,10 @@ std::string without_common_checkpoint(const Roster& roster, const CoordinatorOpt
   if (!any)
     return "no member has the run's state any more, and no replica has a checkpoint; start the run again "
            "from its first step, without --resume";
-  return "no checkpoint is complete and the same on all replicas (" + newest +
-         "); restore the missing ones, start without --resume, or move away the checkpoints of the replicas "
-         "that are behind: a replica without any copies the state from the others" +
-         (options.elastic ? ", of which there must be " + std::to_string(options.min_replicas())
-                          : ", but not in a data-parallel run");
+  const auto enough =
+      options.elastic ? "at least " + std::to_string(options.min_replicas()) + " of the" : std::string("all");
+  return "no checkpoint is complete and the same on " + enough + " replicas (" + newest +
+         "); restore the missing ones, move away those of another history, or start without --resume";
 }
 
 std::string initial_disagreement(const Roster& roster) {

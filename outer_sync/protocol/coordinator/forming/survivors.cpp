@@ -274,12 +274,15 @@ CheckpointId checkpoint_to_begin_from(const std::vector<Checkpoints>& lists, std
   for (const auto& list : lists) {
     for (const auto& one : std::set<CheckpointId>(list.begin(), list.end())) ++holders[one];
   }
-  std::erase_if(holders, [&](const auto& held) { return held.second < least; });
-  if (holders.empty()) return {};
-  const auto newest = holders.rbegin();
-  const auto before = std::next(newest);
-  const bool ambiguous = before != holders.rend() && before->first.step == newest->first.step;
-  return ambiguous ? CheckpointId{} : newest->first;
+  CheckpointId chosen;
+  std::size_t most = std::max<std::size_t>(least, 1);
+  for (const auto& [checkpoint, count] : holders) {  // the steps ascend
+    if (count < most) continue;
+    const bool of_two_histories = count == most && checkpoint.step == chosen.step;
+    chosen = of_two_histories ? CheckpointId{} : checkpoint;
+    most = count;
+  }
+  return chosen;
 }
 
 CheckpointId checkpoint_to_go_back_to(const std::vector<Checkpoints>& lists, std::size_t least,

@@ -102,9 +102,9 @@ class Outlook {
 
 /// The newest checkpoint in all lists, with the same content; step 0 if they have none in common.
 [[nodiscard]] CheckpointId newest_in_all(std::vector<std::vector<CheckpointId>> lists);
-/// The checkpoint from which an elastic run resumes: the newest one in all lists that are not empty. Members
-/// of a view always have one in common, so without any, some were absent while the others trained: then the
-/// newest one in `least` lists. Step 0 without any, or if that step has two contents.
+/// The checkpoint from which an elastic run resumes: the newest one in all lists that are not empty. Trainers
+/// of a view have one in common, so without any, some were absent while the others trained: then the newest
+/// of those in the most lists, at least `least`. Step 0 without any, or if the newest has two contents.
 [[nodiscard]] CheckpointId checkpoint_to_begin_from(const std::vector<std::vector<CheckpointId>>& lists,
                                                     std::size_t least);
 /// The checkpoint to which a run returns: the newest one in all lists. Lists of members that were absent when

@@ -29,7 +29,8 @@ struct Hello {
   Digest model;      ///< names, shapes and fragments of all tensors; trainers only, like the tokenizer
   Digest tokenizer;  ///< vocabulary
   bool resume = false;
-  /// Checkpoints from which this member could resume. A member that resumes without any copies the state.
+  /// Checkpoints from which this member could resume, the newest `max_checkpoints`. A member that resumes
+  /// without the one taken copies the state.
   std::vector<CheckpointId> checkpoints;
   ViewNumber sealed = 0;     ///< highest view that this member has sealed
   ViewNumber activated = 0;  ///< highest view that has begun for it; 0: none

@@ -22,6 +22,9 @@ struct FragmentState {
   }
 };
 
+/// Checkpoints that a member lists in one message: the newest.
+inline constexpr std::size_t max_checkpoints = 1024;
+
 /// A complete checkpoint. Two checkpoints of one step are equal only if they hold the same agreed state: a
 /// replica may have written one on rounds that were later repeated.
 struct CheckpointId {
