@@ -154,6 +154,11 @@ TEST_F(Forming, WithoutACommonCheckpointItDoesNotBegin) {
   roster.find("a")->hello.checkpoints = {{10, 1}};
   roster.find("b")->hello.checkpoints = {{10, 2}};
   EXPECT_THAT(choose_beginning(roster, options, {}).problem.value_or(""), HasSubstr("no checkpoint"));
+  add("c").hello.checkpoints = {{10, 3}};
+  EXPECT_THAT(choose_beginning(roster, options, {}).problem.value_or(""), HasSubstr("no checkpoint"));
+  roster.find("c")->hello.checkpoints = {{10, 2}};
+  EXPECT_EQ(choose_beginning(roster, options, {}).step, 10U) << "b and c have the same";
+  roster.find("c")->hello.checkpoints = {};
   roster.find("b")->hello.checkpoints = {{5, 1}};
   EXPECT_EQ(choose_beginning(roster, options, {}).step, 10U) << "b was absent";
 }

@@ -275,14 +275,15 @@ CheckpointId checkpoint_to_begin_from(const std::vector<Checkpoints>& lists, std
     for (const auto& one : std::set<CheckpointId>(list.begin(), list.end())) ++holders[one];
   }
   CheckpointId chosen;
+  bool has_rival = false;  // of its step, with another content
   std::size_t most = std::max<std::size_t>(least, 1);
   for (const auto& [checkpoint, count] : holders) {  // the steps ascend
     if (count < most) continue;
-    const bool of_two_histories = count == most && checkpoint.step == chosen.step;
-    chosen = of_two_histories ? CheckpointId{} : checkpoint;
+    has_rival = count == most && checkpoint.step == chosen.step;
+    chosen = checkpoint;
     most = count;
   }
-  return chosen;
+  return has_rival ? CheckpointId{} : chosen;
 }
 
 CheckpointId checkpoint_to_go_back_to(const std::vector<Checkpoints>& lists, std::size_t least,
