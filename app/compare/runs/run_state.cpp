@@ -2,14 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <set>
-#include <system_error>
+#include <cstdint>
 #include <vector>
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
 #include "isthmus/base/text_file.h"
+#include "isthmus/trainer/checkpoint_folder.h"
 
 namespace isthmus::app {
 
@@ -45,32 +44,13 @@ void check_config(const RunPlan& run, const fs::path& file) {
                   run.folder().string(), difference));
 }
 
-std::set<std::string> checkpoints_of(const fs::path& worker) {
-  std::set<std::string> steps;
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(worker / "checkpoints", none)) {
-    const auto name = entry.path().filename().string();
-    if (name.starts_with("step_") && name.ends_with(".ckpt")) steps.insert(name.substr(0, name.find('_', 5)));
-  }
-  return steps;
-}
-
-/// `launch --resume` chooses a checkpoint, and reads it. Here it is enough that there is one: of all workers
-/// in a data-parallel run, else of any, since the others copy the state.
+/// Whether all workers have a checkpoint of one step, from which `launch --resume` continues exactly.
+/// Otherwise the run is made again: a replica that copied the state would change the result that is compared.
 bool has_checkpoint(const RunPlan& run) {
-  if (!run.experiment.outer.data_parallel())
-    return std::ranges::any_of(worker_names(run.experiment), [&](const auto& name) {
-      return !checkpoints_of(run.folder() / name).empty();
-    });
-  std::set<std::string> common;
-  bool first = true;
-  for (const auto& name : worker_names(run.experiment)) {
-    const auto own = checkpoints_of(run.folder() / name);
-    if (first) common = own;
-    std::erase_if(common, [&](const auto& step) { return !own.contains(step); });
-    first = false;
-  }
-  return !common.empty();
+  std::vector<std::vector<std::uint64_t>> steps;
+  for (const auto& name : worker_names(run.experiment))
+    steps.push_back(trainer::checkpoint_steps(run.folder() / name / "checkpoints", 0));
+  return trainer::latest_common_step(steps).has_value();
 }
 
 EarlyEnd early_end_of(const fs::path& file) {

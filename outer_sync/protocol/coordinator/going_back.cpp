@@ -111,8 +111,7 @@ void Coordinator::begin_at_checkpoints() {
   }
   for (const auto& name : others) {
     if (trains(members().at(name))) {
-      out_.say(name + " lacks the checkpoint of step " + std::to_string(checkpoint.step) +
-               ": it copies the state from the others");
+      out_.say(copies_without_checkpoint(name, checkpoint.step));
       remove(name);  // it retries
     } else {
       evict(name, "the run goes back to its checkpoints");

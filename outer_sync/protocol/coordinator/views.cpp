@@ -88,8 +88,7 @@ void Coordinator::seal_first_view() {
       out_.send(member.connection, Seal{number_, beginning.step});
       continue;
     }
-    out_.say(name + " lacks the checkpoint of step " + std::to_string(beginning.step) +
-             ": it copies the state from the others");
+    out_.say(copies_without_checkpoint(name, beginning.step));
   }
 }
 

@@ -63,6 +63,11 @@ std::string without_common_checkpoint(const Roster& roster, const CoordinatorOpt
          "); restore the missing ones, move away those of another history, or start without --resume";
 }
 
+std::string copies_without_checkpoint(const std::string& name, std::uint64_t step) {
+  return name + " lacks the checkpoint of step " + std::to_string(step) +
+         ": it copies the state from the others";
+}
+
 std::string initial_disagreement(const Roster& roster) {
   const auto& first = *roster.first_trainer();
   const auto& first_name = first.hello.member.name;

@@ -30,6 +30,8 @@ struct Beginning {
                                          const std::optional<CheckpointId>& goes_back_to);
 /// Why a resumed run cannot begin: its trainers have no checkpoint in common.
 [[nodiscard]] std::string without_common_checkpoint(const Roster& roster, const CoordinatorOptions& options);
+/// Log line of a trainer in `Beginning::without`, and of one without the checkpoint to which a run goes back.
+[[nodiscard]] std::string copies_without_checkpoint(const std::string& name, std::uint64_t step);
 /// How the trainers of the first view differ; empty: not at all.
 [[nodiscard]] std::string initial_disagreement(const Roster& roster);
 
