@@ -4,6 +4,7 @@
 
 #include "compare/runs/run_state.h"
 #include "compare/statistics/words.h"
+#include "isthmus/trainer/checkpoint_folder.h"
 #include "recorded.h"
 #include "run/output/lines.h"
 
@@ -212,11 +213,15 @@ TEST(RunState, AStoppedRunGoesOnAndADamagedOneIsNamed) {
   std::ofstream(summary) << json.dump();
   EXPECT_EQ(app::state_of(run).stage, app::RunState::Stage::unfinished);
   EXPECT_FALSE(app::state_of(run).resumable);
-  for (const auto* name : {"replica-0", "replica-1"})
-    folder.write((std::filesystem::relative(run.folder(), folder / "") / name / "checkpoints" /
-                  ("step_000000000020_replica_" + std::string(1, name[8]) + ".ckpt"))
-                     .string(),
-                 "");
+  // A worker is the first replica of its own folder.
+  const auto write_checkpoint = [&](const char* name, std::uint64_t step) {
+    const auto file = trainer::checkpoint_file(run.folder() / name / "checkpoints", step, 0);
+    folder.write(std::filesystem::relative(file, folder / "").string(), "");
+  };
+  write_checkpoint("replica-0", 20);
+  write_checkpoint("replica-1", 10);
+  EXPECT_FALSE(app::state_of(run).resumable) << "they have none in common";
+  write_checkpoint("replica-1", 20);
   EXPECT_TRUE(app::state_of(run).resumable);
   app::mark_ended(run, {"time", "had its 3 s"});
   EXPECT_EQ(app::state_of(run).ended.how, "time");
