@@ -39,7 +39,7 @@ template <class G>
 double norm(const G* gradient, std::size_t size) {
   const std::size_t blocks = (size + norm_block - 1) / norm_block;
   std::vector<double> sums(blocks);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (is_worth_sharing(size))
   for (std::size_t b = 0; b < blocks; ++b) {
     const auto begin = b * norm_block;
     sums[b] = block_sum(gradient + begin, std::min(norm_block, size - begin));
@@ -99,10 +99,10 @@ ISTHMUS_CLONES void widen_run(const Bf16* from, float* to, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) to[i] = widen(from[i]);
 }
 
-/// Calls body(begin, count) for blocks of [0, size), on all threads.
+/// Calls body(begin, count) for blocks of [0, size): on all threads, if there is enough work for them.
 template <class Body>
 void in_blocks(std::size_t size, const Body& body) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (is_worth_sharing(size))
   for (std::size_t begin = 0; begin < size; begin += work_block)
     body(begin, std::min(work_block, size - begin));
 }

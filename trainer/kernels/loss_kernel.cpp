@@ -34,7 +34,7 @@ ISTHMUS_RUN_ROWS(double, SoftmaxLoss<Bf16>)
 template <class T>
 double loss_of(const SoftmaxLoss<T>& a) {
   std::vector<double> losses(static_cast<std::size_t>((a.rows + row_block - 1) / row_block));
-  by_blocks(a.rows, [&](Index block, Index begin, Index end) {
+  by_blocks(a.rows, a.vocab, [&](Index block, Index begin, Index end) {
     Scratch scratch(1, a.vocab);
     losses[static_cast<std::size_t>(block)] = run_rows(a, begin, end, scratch);
   });

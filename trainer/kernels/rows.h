@@ -17,11 +17,13 @@ inline constexpr Index scratch_rows = 6;  ///< the maximum number of rows that a
 inline constexpr Index row_block = 128;   ///< rows that one thread takes at a time, and over which sums are
                                           ///< added first
 
-/// Calls body(block, begin, end) for each block of rows, on all threads.
+/// Calls body(block, begin, end) for each block of rows of `width` elements: on all threads, if there is
+/// enough work for them.
 template <class Body>
-void by_blocks(Index rows, const Body& body) {
+void by_blocks(Index rows, Index width, const Body& body) {
   const Index blocks = (rows + row_block - 1) / row_block;
-#pragma omp parallel for schedule(static)
+  [[maybe_unused]] const bool shared = blocks > 1 && is_worth_sharing(static_cast<std::size_t>(rows * width));
+#pragma omp parallel for schedule(static) if (shared)
   for (Index b = 0; b < blocks; ++b) body(b, b * row_block, std::min(rows, (b + 1) * row_block));
 }
 
@@ -154,7 +156,7 @@ ISTHMUS_INLINE void norm_backward(const float* x, const float* weight, const flo
 /// Runs a kernel without sums on all rows; `width` is the longest row of its scratch.
 template <class Kernel>
 void all_rows(const Kernel& a, Index count, Index width) {
-  by_blocks(count, [&](Index, Index begin, Index end) {
+  by_blocks(count, width, [&](Index, Index begin, Index end) {
     Scratch scratch(scratch_rows, width);
     run_rows(a, begin, end, scratch);
   });
@@ -163,7 +165,7 @@ void all_rows(const Kernel& a, Index count, Index width) {
 template <class Kernel>
 void all_rows_summing(const Kernel& a, Index count, Index width, Index sum_width, float* out) {
   BlockSums sums(count, sum_width);
-  by_blocks(count, [&](Index block, Index begin, Index end) {
+  by_blocks(count, width, [&](Index block, Index begin, Index end) {
     Scratch scratch(scratch_rows, width);
     run_rows(a, begin, end, scratch, sums.of(block));
   });
@@ -186,6 +188,7 @@ void run(const Work& work) {
                                       float* sums) {                                           \
     rows(a, begin, end, scratch, sums);                                                        \
   }
+// NOLINTBEGIN(bugprone-macro-parentheses): the arguments are types
 /// Defines run() for a kernel; `...` is run_all's statement, with the kernel's operands in `a`.
 #define ISTHMUS_RUN_ALL(Kernel, ...)        \
   template <class T>                        \
@@ -202,5 +205,6 @@ void run(const Work& work) {
   ISTHMUS_RUN_ROWS_SUMMING(Kernel<float>)                            \
   ISTHMUS_RUN_ROWS_SUMMING(Kernel<Bf16>)                             \
   ISTHMUS_RUN_ALL(Kernel, all_rows_summing(a, count, width, sum_width, out))
+// NOLINTEND(bugprone-macro-parentheses)
 
 }  // namespace isthmus::trainer::cpu

@@ -16,6 +16,10 @@
 
 namespace isthmus::trainer {
 
+/// Whether a loop over this many elements is shared among the threads; the number is libtorch's. For fewer it
+/// takes longer to wake the threads than to do the work, and while they wait for more they use processors.
+inline bool is_worth_sharing(std::size_t elements) { return elements >= 32768; }
+
 /// The bits of a bfloat16: the upper half of an fp32.
 struct Bf16 {
   std::uint16_t bits;
