@@ -140,6 +140,11 @@ app::TrainingHooks::Restored Replica::restore(std::uint64_t step) {
 }
 
 void Replica::joined() {
+  if (saved_ && states_taken() > 0)
+    say(fmt::format(
+        "the state dict of step {} is not used: the run has another state, which this replica has "
+        "copied from the others; its tokens are counted from here",
+        saved_->step));
   saved_.reset();
   const auto rank = node_.status().rank();
   say(fmt::format("member {} of {}, {} parameters in {} fragments, from step {}", rank.index + 1, rank.of,

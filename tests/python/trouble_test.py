@@ -148,6 +148,33 @@ def test_a_resumed_run_ends_with_the_hash_of_one_that_never_stopped(run):
     assert train("--load", "NAME.pt") == whole
 
 
+def test_a_replica_with_an_older_state_dict_copies_the_state_and_says_so(run):
+    names = ("eu", "us", "ap")
+
+    def start(stop_after, **arguments):
+        run.write_config(run={"steps": 10**9, "stop_after": stop_after}, replicas=3)
+        run.start_coordinator(*([] if stop_after == 9 else ["--resume"]))
+        for name in names:
+            run.start_worker(name, "train.py", *arguments[name])
+
+    def finish():
+        run.finish()
+        assert len({run.hash_of(name) for name in names}) == 1
+        run.processes.clear()
+
+    start(9, **{name: ["--save", f"{name}.9"] for name in names})
+    finish()
+    start(15, **{name: ["--load", f"{name}.9", "--save", f"{name}.15"] for name in names})
+    finish()
+    start(0, eu=["--load", "eu.15"], us=["--load", "us.15"], ap=["--load", "ap.9"])
+    run.wait_for("ap", "the state dict of step 9 is not used")
+    run.wait_for("ap", "\nstep ")
+    run.interrupt("coordinator")
+    run.finish(*names)
+    assert len({run.hash_of(name) for name in names}) == 1
+    assert "is not used" not in run.log("eu") + run.log("us")
+
+
 @pytest.mark.parametrize("options", [[], ["--bf16"]])
 def test_a_run_with_a_synchronous_warm_up_ends_in_agreement(run, options):
     run.write_config(outer={"warmup_steps": 4, "warmup_codec": "fp32", "codec": "4bit"})
