@@ -298,14 +298,24 @@ int run_audit(const AuditRequest& request) {
   }
   const auto receipts = receipts_for(request.run, tasks);
   auto findings = nlohmann::ordered_json::array();
+  auto owners = nlohmann::ordered_json::array();
+  OwnerAudit results;
   int status = 0;
   bool found = false;
   for (const auto& task : tasks) {
     const auto verdict = audit(request, task, receipts);
+    results.add(verdict.made.owners);
     fmt::print("{}", text_of(verdict));
     findings.push_back(json_of(verdict));
     status = std::max(status, status_of(verdict));
     found = found || (request.round && verdict.has(request.fragment, *request.round));
+  }
+  std::set<std::string> known;
+  for (const auto& folder : folders_in(request.run)) known.insert(folder.filename().string());
+  for (const auto& verdict : results.verdicts(known)) {
+    fmt::print("{}", text_of(verdict));
+    owners.push_back(json_of(verdict));
+    status = std::max(status, status_of(verdict));
   }
   if (request.round && !found) {
     fmt::print("{}",
@@ -315,7 +325,7 @@ int run_audit(const AuditRequest& request) {
                         2));
     status = std::max(status, exit_status(ErrorKind::data));
   }
-  json.print({{"seed", seed}, {"intervals", findings}});
+  json.print({{"seed", seed}, {"intervals", findings}, {"owners", owners}});
   return status;
 }
 

@@ -15,10 +15,16 @@ using outer_sync::FragmentId;
 using outer_sync::protocol::SharedBytes;
 using outer_sync::protocol::Sketch;
 
+namespace {
+/// Relative distance between sketches of the same bytes, which differ in the order of a sum.
+constexpr double same_sketch = 1e-3;
+}  // namespace
+
 LoggedExchange::LoggedExchange(Parts parts)
     : parts_(std::move(parts)),
       reducer_(parts_.layout, parts_.codecs),
-      settings_(std::make_shared<const outer_sync::protocol::Settings>(parts_.settings)) {}
+      settings_(std::make_shared<const outer_sync::protocol::Settings>(parts_.settings)),
+      owners_(parts_.codecs) {}
 
 void LoggedExchange::contribute(ChunkId chunk, std::uint64_t round, SharedBytes bytes, std::uint64_t weight,
                                 const SampleSet&) {
@@ -115,7 +121,7 @@ void LoggedExchange::applied(FragmentId fragment, std::uint64_t round, const Dig
 }
 
 /// Between what these lines say was received and what was made here.
-double LoggedExchange::distance_of(std::span<const Own> lines, const std::map<ChunkId, Sketch>& made) const {
+double LoggedExchange::distance_of(std::span<const Own> lines, const Made& made) const {
   std::vector<Sketch> here, received;
   for (const auto& own : lines) {
     auto& sum = here.emplace_back();
@@ -126,18 +132,46 @@ double LoggedExchange::distance_of(std::span<const Own> lines, const std::map<Ch
             fmt::format("a receipt of {} for round {} of fragment {} has chunk {} among its chunks, to which "
                         "{} contributed at another time: it is false",
                         *own.in.owner, own.in.line->round, own.in.line->fragment, chunk, parts_.member));
-      outer_sync::add_sketch(sum, place->second);
+      outer_sync::add_sketch(sum, place->second.sketch);
     }
     received.push_back(own.received->sketch);
   }
   return outer_sync::relative_distance(received, here);
 }
 
+void LoggedExchange::take_results(FragmentId fragment, std::uint64_t round) {
+  const auto results = parts_.log[fragment].results();
+  const auto first = parts_.layout.chunks_of(fragment).first;
+  std::vector<outer_sync::protocol::Received> made;
+  for (std::size_t i = 0; i < results.size(); ++i)
+    made.push_back(reducer_.received(first + static_cast<ChunkId>(i), round, *results[i]));
+  for (const auto& [owner, line] : parts_.receipts.lines(fragment, round)) {
+    std::map<ChunkId, Sketch> logged;
+    for (std::size_t i = 0; i < line.chunks.size(); ++i) {
+      const auto place = std::size_t{line.chunks[i]} - first;  // also too large if the chunk is before
+      if (place < made.size() && line.results[i] == short_digest(made[place].bytes))
+        logged[line.chunks[i]] = made[place].sketch;
+    }
+    if (!logged.empty()) owners_.add(owner, line, logged);  // otherwise its results did not count
+  }
+}
+
+/// Whether all its contributions in the line are those made here.
+bool LoggedExchange::has_bytes_of(const Own& own, const Made& made) {
+  const auto& chunks = own.in.line->chunks;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const auto place = made.find(chunks[i]);
+    if (place == made.end() || own.received->bytes.at(i) != short_digest(place->second.bytes)) return false;
+  }
+  return true;
+}
+
 void LoggedExchange::compare(FragmentId fragment, std::uint64_t round) {
+  take_results(fragment, round);
   const auto results = parts_.log[fragment].results();
   const auto chunks = parts_.layout.chunks_of(fragment);
   AuditedRound out{.fragment = fragment, .round = round};
-  std::map<ChunkId, Sketch> made;
+  Made made;
   // By owner, the first chunk of each line. Each owner has a distance of its own: the sketches of a false
   // receipt must not hide those of a true one.
   std::map<std::string, std::vector<Own>> lines;
@@ -147,7 +181,7 @@ void LoggedExchange::compare(FragmentId fragment, std::uint64_t round) {
     if (place == made_.end()) continue;  // sent before the checkpoint
     const auto own_made = std::move(place->second);
     made_.erase(place);
-    made[k] = own_made.made.sketch;
+    made[k] = own_made.made;
     const auto owners = receipts_of(fragment, k, round, results[k - chunks.first]);
     const auto& own = owners.front();
     if (own.received == nullptr) continue;  // late for this chunk
@@ -171,8 +205,13 @@ void LoggedExchange::compare(FragmentId fragment, std::uint64_t round) {
     }
   }
   if (out.chunks == 0) return;
-  for (const auto& [owner, own_lines] : lines)
+  for (const auto& [owner, own_lines] : lines) {
     out.distance = std::max(out.distance, distance_of(own_lines, made));
+    const bool is_false = std::ranges::any_of(own_lines, [&](const Own& own) {
+      return has_bytes_of(own, made) && distance_of({&own, 1}, made) > same_sketch;
+    });
+    if (is_false) owners_.add({owner, parts_.member, fragment, round});
+  }
   compared_.push_back(std::move(out));
 }
 

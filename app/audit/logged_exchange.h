@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "audit/owners.h"
 #include "audit/records.h"
 #include "isthmus/outer_sync/engine/round_exchange.h"
 #include "isthmus/outer_sync/log/log_reader.h"
@@ -58,6 +59,8 @@ class LoggedExchange final : public outer_sync::RoundExchange {
   [[nodiscard]] std::optional<outer_sync::RoundResult> outcome(outer_sync::FragmentId fragment,
                                                                std::uint64_t round);
   [[nodiscard]] const std::vector<AuditedRound>& compared() const { return compared_; }
+  /// The results of the rounds that were compared, with what their owners received.
+  [[nodiscard]] const OwnerAudit& owners() const { return owners_; }
 
   void contribute(outer_sync::ChunkId chunk, outer_sync::protocol::Round round,
                   outer_sync::protocol::SharedBytes bytes, std::uint64_t weight,
@@ -93,9 +96,11 @@ class LoggedExchange final : public outer_sync::RoundExchange {
   [[nodiscard]] bool read_to(outer_sync::FragmentId fragment, std::uint64_t round);
   [[nodiscard]] outer_sync::RoundResult result_of(outer_sync::FragmentId fragment, std::uint64_t round) const;
   void compare(outer_sync::FragmentId fragment, std::uint64_t round);
-  [[nodiscard]] double distance_of(
-      std::span<const Own> lines,
-      const std::map<outer_sync::ChunkId, outer_sync::protocol::Sketch>& made) const;
+  void take_results(outer_sync::FragmentId fragment, std::uint64_t round);
+  /// The contributions made here, by chunk.
+  using Made = std::map<outer_sync::ChunkId, outer_sync::protocol::Received>;
+  [[nodiscard]] double distance_of(std::span<const Own> lines, const Made& made) const;
+  [[nodiscard]] static bool has_bytes_of(const Own& own, const Made& made);
   [[nodiscard]] bool has_receipts(outer_sync::FragmentId fragment, std::uint64_t round) const;
   [[nodiscard]] bool is_next(outer_sync::FragmentId fragment, std::uint64_t round) const;
   [[noreturn]] void refuse_round(outer_sync::FragmentId fragment, std::uint64_t round) const;
@@ -113,6 +118,7 @@ class LoggedExchange final : public outer_sync::RoundExchange {
   std::mutex mutex_;                                                            ///< for `made_`
   std::map<std::pair<std::uint64_t, outer_sync::ChunkId>, Contribution> made_;  ///< by round and chunk
   std::vector<AuditedRound> compared_;
+  OwnerAudit owners_;
 };
 
 }  // namespace isthmus::app

@@ -104,6 +104,13 @@ void Receipts::add(const std::string& owner, AuditReceipts line) {
   lines.push_back({owner, std::move(line)});
 }
 
+const std::deque<Receipts::Line>& Receipts::lines(outer_sync::FragmentId fragment,
+                                                  std::uint64_t round) const {
+  static const std::deque<Line> none;
+  const auto place = lines_.find({round, fragment});
+  return place == lines_.end() ? none : place->second;
+}
+
 const AuditReceived* Receipts::Found::from(const std::string& member) const {
   const auto received = std::ranges::find(line->contributions, member, &AuditReceived::member);
   return received == line->contributions.end() ? nullptr : &*received;
@@ -112,9 +119,7 @@ const AuditReceived* Receipts::Found::from(const std::string& member) const {
 std::vector<Receipts::Found> Receipts::find(outer_sync::FragmentId fragment, outer_sync::ChunkId chunk,
                                             std::uint64_t round, const Digest& result) const {
   std::vector<Found> out;
-  const auto place = lines_.find({round, fragment});
-  if (place == lines_.end()) return out;
-  for (const auto& [owner, line] : place->second) {
+  for (const auto& [owner, line] : lines(fragment, round)) {
     for (std::size_t i = 0; i < line.chunks.size(); ++i) {
       if (line.chunks[i] == chunk && line.results[i] == short_digest(result))
         out.push_back({&owner, &line, i});

@@ -95,11 +95,13 @@ class Receipts {
   [[nodiscard]] std::vector<Found> find(outer_sync::FragmentId fragment, outer_sync::ChunkId chunk,
                                         std::uint64_t round, const Digest& result) const;
 
- private:
   struct Line {
     std::string owner;
     AuditReceipts receipts;
   };
+  [[nodiscard]] const std::deque<Line>& lines(outer_sync::FragmentId fragment, std::uint64_t round) const;
+
+ private:
   /// By round and fragment. A line takes about as much memory as its text in the file.
   std::map<std::pair<std::uint64_t, outer_sync::FragmentId>, std::deque<Line>> lines_;
 };

@@ -127,6 +127,7 @@ class Rerunner {
     outer_.finish_hand_overs();
     progress_.finish();
     out_.rounds = exchange_.compared();
+    out_.owners = exchange_.owners();
     return std::move(out_);
   }
 

@@ -37,6 +37,7 @@ class NotGenuine : public Error {
 struct Rerun {
   std::uint64_t steps = 0;           ///< inner steps
   std::vector<AuditedRound> rounds;  ///< in the order in which they were applied
+  OwnerAudit owners;                 ///< of the results of these rounds
   /// Parts of the last checkpoint with other bytes than computed here; `exact`: they are equal on any
   /// machine.
   std::vector<std::string> sections, exact;

@@ -36,6 +36,11 @@ std::string differences(const MachineTraits& member, const MachineTraits& here) 
   return "processes on different machines made the steps";
 }
 
+const char* headline(int status) {
+  if (status == 0) return "ok";
+  return status == exit_status(ErrorKind::divergence) ? "WRONG" : "not audited";
+}
+
 std::string line_of(const AuditedRound& round, const std::string& member) {
   return fmt::format(
       "fragment {} round {}, sent at step {}: {} of {} chunks are not what {} should have sent; relative "
@@ -74,6 +79,55 @@ bool AuditVerdict::has(std::uint32_t fragment, std::uint64_t round) const {
   });
 }
 
+int status_of(const OwnerVerdict& verdict) {
+  if (!verdict.wrong.empty()) return exit_status(ErrorKind::divergence);
+  return verdict.not_compared > verdict.chunks ? exit_status(ErrorKind::data) : 0;
+}
+
+std::string text_of(const OwnerVerdict& verdict) {
+  std::string out;
+  const auto add = [&out](const std::string& line, std::size_t indent) {
+    out += in_lines(printable(line), indent);  // names come from other machines
+  };
+  add(fmt::format(
+          "{}: {} results of {} compared with the means of what it received, relative distance {:.2g}",
+          headline(status_of(verdict)), verdict.results, verdict.owner, verdict.distance),
+      2);
+  constexpr std::size_t max_listed = 10;
+  for (std::size_t i = 0; i < std::min(verdict.wrong.size(), max_listed); ++i)
+    add("  " + verdict.wrong[i], 4);
+  if (verdict.wrong.size() > max_listed)
+    add(fmt::format("  and {} more", verdict.wrong.size() - max_listed), 4);
+  if (verdict.not_compared > 0)
+    add(fmt::format(
+            "  {} of {} chunks are not compared: their receipts are incomplete or contradict each other",
+            verdict.not_compared, verdict.chunks + verdict.not_compared),
+        4);
+  if (!verdict.unknown.empty())
+    add(fmt::format("  it counted contributions of members without records here: {}",
+                    fmt::join(verdict.unknown, ", ")),
+        4);
+  return out;
+}
+
+nlohmann::ordered_json json_of(const OwnerVerdict& verdict) {
+  auto shares = nlohmann::ordered_json::array();
+  for (const auto& used : verdict.used)
+    shares.push_back({{"member", used.member}, {"share", used.share}, {"deviation", used.deviation}});
+  return {{"owner", verdict.owner},
+          {"status", status_of(verdict)},
+          {"results", verdict.results},
+          {"chunks", verdict.chunks},
+          {"not_compared", verdict.not_compared},
+          {"gain", verdict.gain},
+          {"distance", verdict.distance},
+          {"shares", shares},
+          {"farthest",
+           {{"fragment", verdict.fragment}, {"round", verdict.round}, {"distance", verdict.farthest}}},
+          {"unknown", verdict.unknown},
+          {"wrong", verdict.wrong}};
+}
+
 int status_of(const AuditVerdict& verdict) {
   const bool wrong = !wrong_rounds(verdict).empty() || !false_parts(verdict).empty();
   if (wrong) return exit_status(ErrorKind::divergence);
@@ -90,11 +144,8 @@ std::string text_of(const AuditVerdict& verdict) {
   const auto& made = verdict.made;
   const bool like = verdict.is_like_machine();
   const auto status = status_of(verdict);
-  const auto name = fmt::format("{}: {}, steps {} to {}",
-                                status == 0                                    ? "ok"
-                                : status == exit_status(ErrorKind::divergence) ? "WRONG"
-                                                                               : "not audited",
-                                verdict.member, verdict.begin, verdict.end);
+  const auto name =
+      fmt::format("{}: {}, steps {} to {}", headline(status), verdict.member, verdict.begin, verdict.end);
   if (made.problem && wrong.empty()) {
     add(fmt::format("{}: {}", name, made.problem->what()), 2);
     return out;

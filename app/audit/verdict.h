@@ -1,5 +1,5 @@
 #pragma once
-// The findings of an audit about one member between two of its checkpoints.
+// The findings of an audit: about one member between two of its checkpoints, and about owners of chunks.
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -34,5 +34,9 @@ struct AuditVerdict {
 [[nodiscard]] nlohmann::ordered_json json_of(const AuditVerdict& verdict);
 /// Exit status.
 [[nodiscard]] int status_of(const AuditVerdict& verdict);
+
+[[nodiscard]] std::string text_of(const OwnerVerdict& verdict);
+[[nodiscard]] nlohmann::ordered_json json_of(const OwnerVerdict& verdict);
+[[nodiscard]] int status_of(const OwnerVerdict& verdict);
 
 }  // namespace isthmus::app

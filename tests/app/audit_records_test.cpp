@@ -142,6 +142,18 @@ TEST(AuditReceipts, OfManyMembersComeInSeveralLines) {
   EXPECT_EQ(*found[1].from("us"), us);
 }
 
+TEST(AuditFiles, ReceiptsListEachMemberAndChunkOnce) {
+  AuditReceipts line{.fragment = 1, .round = 2, .chunks = {3, 4}, .results = {0, 0}};
+  line.contributions = {{.member = "eu", .bytes = {0, 0}}, {.member = "us", .bytes = {0, 0}}};
+  EXPECT_TRUE(audit_line(audit_json(line).dump()));
+  auto twice = line;
+  twice.contributions[1].member = "eu";
+  EXPECT_FALSE(audit_line(audit_json(twice).dump()));
+  twice = line;
+  twice.chunks[1] = 3;
+  EXPECT_FALSE(audit_line(audit_json(twice).dump()));
+}
+
 TEST(AuditFiles, LinesOfAnotherFormAreCounted) {
   const TemporaryFolder folder;
   const auto file =

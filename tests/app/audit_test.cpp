@@ -8,6 +8,7 @@
 #include <functional>
 #include <sstream>
 
+#include "audited_run.h"
 #include "elastic_run.h"
 #include "isthmus/trainer/checkpoint.h"
 #include "isthmus/trainer/checkpoint_folder.h"
@@ -23,74 +24,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-/// The settings of a run of 40 steps that can be audited from step 20 on.
-Words audited(const Site& site, const Words& more = {}) {
-  Words settings = {"run.audit=true", "outer.log=" + (site / "log").string(), "run.checkpoint_every=10",
-                    "run.keep_checkpoints=0", "outer.warmup_steps=0"};
-  settings.insert(settings.end(), more.begin(), more.end());
-  return settings;
-}
-
-struct Audit {
-  Result result;
-  json intervals;
-  /// Intervals of a member with this exit status.
-  [[nodiscard]] std::size_t count(const std::string& member, int status) const {
-    std::size_t count = 0;
-    for (const auto& interval : intervals)
-      count += interval["member"] == member && interval["status"] == status ? 1 : 0;
-    return count;
-  }
-};
-
-/// Runs `isthmus WORDS`.
-Result isthmus(const Site& site, Words words) {
-  static int commands = 0;
-  words.insert(words.begin(), PROGRAM_UNDER_TEST);
-  return Command(std::move(words), site / ("audit-" + std::to_string(++commands) + ".log")).wait();
-}
-
-Audit audit(const Site& site, const Words& words = {}) {
-  Words all = {"audit", site.run().string(), "--sample", "1", "--json"};
-  all.insert(all.end(), words.begin(), words.end());
-  Audit out{.result = isthmus(site, all), .intervals = {}};
-  // The document, between other lines.
-  const auto& text = out.result.output;
-  const auto begin = text.find('{'), end = text.rfind('}');
-  const auto document =
-      begin == std::string::npos ? json() : json::parse(text.substr(begin, end - begin + 1), nullptr, false);
-  if (document.is_object()) out.intervals = document["intervals"];
-  return out;
-}
-
-/// Replaces the lines of a member's records.
-void edit_records(const Site& site, const std::string& member, const std::function<void(json&)>& edit) {
-  const auto file = site.run() / member / "audit.jsonl";
-  std::ifstream in(file);
-  std::ostringstream out;
-  for (std::string line; std::getline(in, line);) {
-    auto record = json::parse(line, nullptr, false);
-    if (record.is_object()) edit(record);
-    out << (record.is_object() ? record.dump() : line) << '\n';
-  }
-  in.close();
-  std::ofstream(file) << out.str();
-}
-
-void falsify_bytes(json& contribution) {
-  auto& bytes = contribution["bytes"];
-  bytes = std::string(bytes.get<std::string>().size(), '0');
-}
-
-class AuditOf : public ::testing::Test {
- protected:
-  void run(const Words& more = {}) {
-    const auto result = site.launch(audited(site, more));
-    ASSERT_EQ(result.status, 0) << result.report() << site.logs();
-  }
-  Site site;
-};
-
 TEST_F(AuditOf, HonestReplicasFindsEveryByteEqual) {
   run();
   const auto found = audit(site);
@@ -103,6 +36,14 @@ TEST_F(AuditOf, HonestReplicasFindsEveryByteEqual) {
     EXPECT_GT(interval["rounds"].size(), 0U);
     EXPECT_THAT(interval["sections"], IsEmpty()) << "the state at the end is that of the checkpoint";
     for (const auto& round : interval["rounds"]) EXPECT_EQ(round["equal"], round["chunks"]) << round;
+  }
+  ASSERT_EQ(found.owners.size(), 2U) << "both own chunks";
+  for (const auto& owner : found.owners) {
+    EXPECT_EQ(owner["status"], 0) << owner;
+    EXPECT_GE(owner["results"], 4) << owner;
+    EXPECT_EQ(owner["shares"].size(), 2U) << owner;
+    EXPECT_NEAR(owner["gain"].get<double>(), 1, 0.2) << owner;
+    EXPECT_LT(owner["distance"].get<double>(), 0.5) << owner;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <span>
 #include <stdexcept>
 
@@ -168,6 +169,12 @@ AuditReceipts receipts_from(const Json& json) {
                                   .bytes = digests_from(received.at("bytes"), line.chunks.size()),
                                   .sketch = sketch_from(received.at("sketch"))});
   }
+  // A second entry could pass for another one than the reader takes.
+  std::set<std::string> members;
+  for (const auto& received : line.contributions) members.insert(received.member);
+  if (members.size() != line.contributions.size() ||
+      std::set(line.chunks.begin(), line.chunks.end()).size() != line.chunks.size())
+    refuse_line("a member or a chunk twice");
   return line;
 }
 
