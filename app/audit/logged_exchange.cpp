@@ -212,6 +212,7 @@ void LoggedExchange::compare(FragmentId fragment, std::uint64_t round) {
     });
     if (is_false) owners_.add({owner, parts_.member, fragment, round});
   }
+  owners_.add_audited(parts_.member, fragment, round);
   compared_.push_back(std::move(out));
 }
 

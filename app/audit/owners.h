@@ -26,13 +26,16 @@ struct OwnerVerdict {
     double deviation = 0;  ///< standard deviation of this estimate
   };
   std::string owner;
-  std::uint64_t results = 0;       ///< compared with their means; one is that of a group of chunks
-  std::uint64_t chunks = 0;        ///< in these groups
-  std::uint64_t not_compared = 0;  ///< chunks with receipts that are incomplete or contradict each other
-  double gain = 1;                 ///< of the results, along the means; 1: as long as these
-  double distance = 0;             ///< |result - mean| / |mean| over all results
-  std::vector<Used> used{};        ///< not of members with the same contributions as another
-  std::uint32_t fragment = 0;      ///< of the result that is farthest from its mean
+  std::uint64_t results = 0;        ///< compared with their means; one is that of a group of chunks
+  std::uint64_t chunks = 0;         ///< in these groups
+  std::uint64_t not_compared = 0;   ///< chunks with results that are not in the log, or that show nothing
+  std::uint64_t contradictory = 0;  ///< chunks with receipts that contradict each other
+  std::uint64_t parts = 0,
+                audited = 0;   ///< contributions in the means; how many were made again
+  double gain = 1;             ///< of the results, along the means; 1: as long as these
+  double distance = 0;         ///< |result - mean| / |mean| over all results
+  std::vector<Used> used{};    ///< empty if there are too few results, or members with equal contributions
+  std::uint32_t fragment = 0;  ///< of the result that is farthest from its mean
   std::uint64_t round = 0;
   double farthest = 0;                 ///< its distance
   std::vector<std::string> unknown{};  ///< members in the means that have no records in this run
@@ -56,6 +59,10 @@ class OwnerAudit {
     friend auto operator<=>(const FalseSketch&, const FalseSketch&) = default;
   };
   void add(FalseSketch sketch) { false_sketches_.insert(std::move(sketch)); }
+  /// The contribution of this member was made again and compared.
+  void add_audited(const std::string& member, outer_sync::FragmentId fragment, std::uint64_t round) {
+    audited_.emplace(member, fragment, round);
+  }
   void add(const OwnerAudit& other);
 
   /// By owner. `known`: members that have records.
@@ -72,6 +79,7 @@ class OwnerAudit {
   outer_sync::protocol::CodecPlan codecs_;
   std::map<Place, Received> received_;
   std::set<FalseSketch> false_sketches_;
+  std::set<Place> audited_;  ///< with a member instead of an owner
 };
 
 }  // namespace isthmus::app

@@ -81,7 +81,8 @@ bool AuditVerdict::has(std::uint32_t fragment, std::uint64_t round) const {
 
 int status_of(const OwnerVerdict& verdict) {
   if (!verdict.wrong.empty()) return exit_status(ErrorKind::divergence);
-  return verdict.not_compared > verdict.chunks ? exit_status(ErrorKind::data) : 0;
+  const bool is_doubtful = verdict.contradictory > 0 || !verdict.unknown.empty();
+  return is_doubtful || verdict.not_compared > verdict.chunks ? exit_status(ErrorKind::data) : 0;
 }
 
 std::string text_of(const OwnerVerdict& verdict) {
@@ -89,9 +90,11 @@ std::string text_of(const OwnerVerdict& verdict) {
   const auto add = [&out](const std::string& line, std::size_t indent) {
     out += in_lines(printable(line), indent);  // names come from other machines
   };
-  add(fmt::format(
-          "{}: {} results of {} compared with the means of what it received, relative distance {:.2g}",
-          headline(status_of(verdict)), verdict.results, verdict.owner, verdict.distance),
+  add(fmt::format("{}: {} results of {} compared with the means of what it received, relative distance "
+                  "{:.2g}; {} of the "
+                  "{} contributions in them were made again",
+                  headline(status_of(verdict)), verdict.results, verdict.owner, verdict.distance,
+                  verdict.audited, verdict.parts),
       2);
   constexpr std::size_t max_listed = 10;
   for (std::size_t i = 0; i < std::min(verdict.wrong.size(), max_listed); ++i)
@@ -99,10 +102,13 @@ std::string text_of(const OwnerVerdict& verdict) {
   if (verdict.wrong.size() > max_listed)
     add(fmt::format("  and {} more", verdict.wrong.size() - max_listed), 4);
   if (verdict.not_compared > 0)
-    add(fmt::format(
-            "  {} of {} chunks are not compared: their receipts are incomplete or contradict each other",
-            verdict.not_compared, verdict.chunks + verdict.not_compared),
+    add(fmt::format("  {} chunks are not compared: their results are not in the log, or are mostly residuals",
+                    verdict.not_compared),
         4);
+  if (verdict.contradictory > 0)
+    add(fmt::format("  its receipts for {} chunks contradict each other", verdict.contradictory), 4);
+  if (verdict.used.empty())
+    add("  no shares are estimated: there are too few results, or members with equal contributions", 4);
   if (!verdict.unknown.empty())
     add(fmt::format("  it counted contributions of members without records here: {}",
                     fmt::join(verdict.unknown, ", ")),
@@ -119,6 +125,9 @@ nlohmann::ordered_json json_of(const OwnerVerdict& verdict) {
           {"results", verdict.results},
           {"chunks", verdict.chunks},
           {"not_compared", verdict.not_compared},
+          {"contradictory", verdict.contradictory},
+          {"contributions", verdict.parts},
+          {"made_again", verdict.audited},
           {"gain", verdict.gain},
           {"distance", verdict.distance},
           {"shares", shares},

@@ -19,24 +19,43 @@ using outer_sync::protocol::Received;
 constexpr std::size_t max_members = 24;
 std::size_t max_chunks(std::size_t members) { return (12'288 - 420 * members) / (26 + 16 * members); }
 
-bool same_members(const AuditReceipts& line, std::span<const Received> contributions) {
-  return std::ranges::equal(line.contributions, contributions, [](const auto& a, const auto& b) {
-    return a.member == b.member && a.weight == b.weight && a.kept == b.kept;
-  });
+using Lines = ReceiptGroups::Lines;
+
+/// The contributions of the next members, of a line of their own.
+template <class Contribution>
+std::span<const Contribution> next_members(std::span<const Contribution> all, std::size_t line) {
+  const auto rest = all.subspan(std::min(line * max_members, all.size()));
+  return rest.first(std::min(max_members, rest.size()));
 }
 
-AuditReceipts& line_for(std::vector<AuditReceipts>& lines, const Receipt& receipt,
-                        std::span<const Received> contributions) {
-  const auto found = std::ranges::find_if(lines, [&](const AuditReceipts& line) {
-    return line.chunks.size() < max_chunks(contributions.size()) && same_members(line, contributions) &&
-           std::ranges::find(line.chunks, receipt.chunk) == line.chunks.end();  // if the round was repeated
+bool have_members(const Lines& lines, std::span<const Received> contributions) {
+  if (lines.size() != (contributions.size() + max_members - 1) / max_members) return false;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const auto same = [](const auto& a, const auto& b) {
+      return a.member == b.member && a.weight == b.weight && a.kept == b.kept;
+    };
+    if (!std::ranges::equal(lines[i].contributions, next_members(contributions, i), same)) return false;
+  }
+  return true;
+}
+
+Lines& lines_for(std::vector<Lines>& groups, const Receipt& receipt) {
+  const std::span<const Received> contributions = receipt.contributions;
+  const auto limit = max_chunks(std::min(contributions.size(), max_members));
+  const auto found = std::ranges::find_if(groups, [&](const Lines& lines) {
+    const auto& chunks = lines.front().chunks;
+    return chunks.size() < limit && have_members(lines, contributions) &&
+           std::ranges::find(chunks, receipt.chunk) == chunks.end();  // if the round was repeated
   });
-  if (found != lines.end()) return *found;
-  auto& line = lines.emplace_back(AuditReceipts{.fragment = receipt.fragment, .round = receipt.round});
-  for (const auto& received : contributions)
-    line.contributions.push_back(
-        {.member = received.member, .weight = received.weight, .kept = received.kept});
-  return line;
+  if (found != groups.end()) return *found;
+  auto& lines = groups.emplace_back();
+  for (std::size_t begin = 0; begin < contributions.size(); begin += max_members) {
+    auto& line = lines.emplace_back(AuditReceipts{.fragment = receipt.fragment, .round = receipt.round});
+    for (const auto& received : next_members(contributions, begin / max_members))
+      line.contributions.push_back(
+          {.member = received.member, .weight = received.weight, .kept = received.kept});
+  }
+  return lines;
 }
 
 void add_chunk(AuditReceipts& line, const Receipt& receipt, std::span<const Received> contributions) {
@@ -49,29 +68,33 @@ void add_chunk(AuditReceipts& line, const Receipt& receipt, std::span<const Rece
   }
 }
 
+void move_into(std::vector<AuditReceipts>& out, std::vector<Lines>& groups) {
+  for (auto& lines : groups) std::ranges::move(lines, std::back_inserter(out));
+}
+
 }  // namespace
 
 std::vector<AuditReceipts> ReceiptGroups::add(const Receipt& receipt) {
   std::vector<AuditReceipts> complete;
   auto& open = open_[receipt.fragment];
   if (open.round != receipt.round) {
-    complete = std::move(open.lines);
+    move_into(complete, open.groups);
     open = {.round = receipt.round};
   }
-  for (std::size_t begin = 0; begin < receipt.contributions.size(); begin += max_members) {
-    const auto rest = std::span(receipt.contributions).subspan(begin);
-    const auto some = rest.first(std::min(max_members, rest.size()));
-    add_chunk(line_for(open.lines, receipt, some), receipt, some);
+  if (!receipt.contributions.empty()) {
+    auto& lines = lines_for(open.groups, receipt);
+    for (std::size_t i = 0; i < lines.size(); ++i)
+      add_chunk(lines[i], receipt, next_members(std::span<const Received>(receipt.contributions), i));
   }
   if (++open.chunks < receipt.of) return complete;
-  std::ranges::move(open.lines, std::back_inserter(complete));
+  move_into(complete, open.groups);
   open = {.round = receipt.round};
   return complete;
 }
 
 std::vector<AuditReceipts> ReceiptGroups::rest() {
   std::vector<AuditReceipts> out;
-  for (auto& [fragment, open] : open_) std::ranges::move(open.lines, std::back_inserter(out));
+  for (auto& [fragment, open] : open_) move_into(out, open.groups);
   open_.clear();
   return out;
 }

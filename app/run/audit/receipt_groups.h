@@ -13,6 +13,9 @@ namespace isthmus::app {
 
 class ReceiptGroups {
  public:
+  /// Lines about the same chunks, each for some of their members.
+  using Lines = std::vector<AuditReceipts>;
+
   /// Returns the lines that are complete with this receipt: those of its round if it is the last of the
   /// owner's chunks, and those of an earlier round of the fragment that never became complete.
   [[nodiscard]] std::vector<AuditReceipts> add(const outer_sync::protocol::Receipt& receipt);
@@ -23,7 +26,7 @@ class ReceiptGroups {
   struct Round {
     std::uint64_t round = 0;
     std::uint32_t chunks = 0;
-    std::vector<AuditReceipts> lines = {};
+    std::vector<Lines> groups = {};
   };
   std::map<outer_sync::FragmentId, Round> open_;  ///< the latest round of each fragment
 };
