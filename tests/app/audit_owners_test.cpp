@@ -1,132 +1,21 @@
-// Whether owners sent the means of what they received: with receipts and results of reducers, honest and not,
-// and of real runs.
+// Whether owners sent the means of what they received: honest ones, and what an audit makes of their
+// receipts.
 
 #include <gmock/gmock.h>
 
-#include <cmath>
-#include <functional>
 #include <limits>
-#include <map>
-#include <numbers>
-#include <set>
-#include <utility>
 
-#include "audit/owners.h"
 #include "audit/verdict.h"
-#include "audited_run.h"
-#include "isthmus/base/random.h"
-#include "isthmus/outer_sync/engine/reducer.h"
-#include "isthmus/outer_sync/engine/sketch.h"
-#include "isthmus/quant/passes.h"
-#include "run/audit/receipt_groups.h"
+#include "audited_owner.h"
 
 namespace isthmus::app {
 namespace {
 
-using outer_sync::Reducer;
-using outer_sync::protocol::CodecPlan;
-using outer_sync::protocol::SharedBytes;
-using outer_sync::protocol::Sketch;
-using quant::CodecKind;
+using namespace audited_owner;
 using ::testing::Contains;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 using ::testing::SizeIs;
-
-constexpr std::uint64_t chunk_elements = 4096;
-constexpr std::uint64_t chunks = 4;
-const outer_sync::FragmentLayout layout({{0, chunks* chunk_elements}}, chunk_elements);
-
-using Values = std::vector<float>;
-
-/// From a bell-shaped distribution; rarely far larger ones, as in outer gradients.
-Values random_values(std::uint64_t seed, std::uint64_t round, std::uint64_t chunk) {
-  Values values(chunk_elements);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const auto u = random_unit(seed, round, 2 * (chunk * chunk_elements + i));
-    const auto v = random_unit(seed, round, 2 * (chunk * chunk_elements + i) + 1);
-    const auto bell =
-        std::sqrt(-2 * std::log(1 - 0.999999F * u)) * std::cos(2 * std::numbers::pi_v<float> * v);
-    values[i] = bell * bell * bell;
-  }
-  return values;
-}
-
-/// Members with similar outer gradients, and one owner for all chunks.
-struct World {
-  quant::CodecSpec codec = quant::default_spec(CodecKind::lloyd4);
-  std::size_t members = 2;
-  std::uint64_t rounds = 20;
-  float largest = 1;  ///< size of the last member's outer gradients; that of the others is 1
-  bool error_feedback = false;
-  std::vector<std::uint64_t> weights = std::vector<std::uint64_t>(members, 1000);
-  float persistent = 0;       ///< size of a part of the outer gradients that all rounds have in common
-  std::uint64_t audited = 1;  ///< the first round under audit
-  /// Changes what the owner reduces, and with which weights.
-  std::function<void(std::vector<Values>&, std::vector<std::uint64_t>&, std::uint64_t round)> lie = {};
-  /// Size of all outer gradients in a round.
-  std::function<float(std::uint64_t round)> size = [](std::uint64_t) { return 1.0F; };
-  /// Changes the owner's receipts.
-  std::function<void(std::vector<AuditReceipts>&)> forge = {};
-
-  [[nodiscard]] SharedBytes encoded(const Values& values, std::uint64_t round) const {
-    Bytes bytes(quant::encoded_size(codec, values.size()));
-    EXPECT_FALSE(quant::encode(codec, values, {}, {quant::noise_key(1, 0, round), 0}, bytes));
-    return std::make_shared<const Bytes>(std::move(bytes));
-  }
-
-  [[nodiscard]] std::vector<Values> gradients(std::uint64_t round, std::uint64_t chunk) const {
-    const auto common = random_values(1000, round, chunk), always = random_values(1000, 0, chunk);
-    std::vector<Values> out;
-    for (std::size_t m = 0; m < members; ++m) {
-      auto& own = out.emplace_back(random_values(m, round, chunk));
-      const float factor = size(round) * (m + 1 == members ? largest : 1);
-      for (std::size_t i = 0; i < own.size(); ++i)
-        own[i] = factor * (own[i] + 0.5F * common[i] + persistent * always[i]);
-    }
-    return out;
-  }
-
-  [[nodiscard]] OwnerVerdict verdict() const {
-    const CodecPlan plan{.codec = codec, .warmup_codec = codec, .error_feedback = error_feedback, .seed = 1};
-    Reducer reducer(layout, plan);
-    OwnerAudit audit(plan);
-    std::set<std::string> known;
-    for (std::uint64_t round = 1; round <= rounds; ++round) {
-      ReceiptGroups groups;
-      std::vector<AuditReceipts> lines;
-      std::map<outer_sync::ChunkId, Sketch> results;
-      for (outer_sync::ChunkId chunk = 0; chunk < chunks; ++chunk) {
-        auto values = gradients(round, chunk);
-        outer_sync::protocol::Receipt receipt{.round = round, .chunk = chunk, .of = chunks};
-        std::vector<SharedBytes> reduced;
-        for (std::size_t m = 0; m < members; ++m) {
-          reduced.push_back(encoded(values[m], round));
-          auto& received = receipt.contributions.emplace_back(reducer.received(chunk, round, *reduced[m]));
-          received.member = "m" + std::to_string(m);
-          received.weight = weights[m];
-          known.insert(received.member);
-        }
-        auto used = weights;
-        if (lie) {
-          lie(values, used, round);
-          for (std::size_t m = 0; m < members; ++m) reduced[m] = encoded(values[m], round);
-        }
-        const auto made = reducer.received(chunk, round, *reducer.reduce(chunk, round, reduced, used).bytes);
-        receipt.result = made.bytes;
-        results[chunk] = made.sketch;
-        for (auto& line : groups.add(receipt)) lines.push_back(std::move(line));
-      }
-      for (auto& line : groups.rest()) lines.push_back(std::move(line));
-      if (forge) forge(lines);
-      if (round < audited) continue;
-      for (const auto& line : lines) audit.add("owner", line, results);
-    }
-    return audit.verdicts(known).at(0);
-  }
-};
 
 TEST(OwnerAudit, FindsNothingWrongWithAnHonestOwner) {
   for (const auto& codec : quant::codecs) {
@@ -237,137 +126,6 @@ TEST(OwnerAudit, AFewResultsAreEnough) {
   }
 }
 
-using Weights = std::vector<std::uint64_t>;
-
-/// Codecs with which a lie about shares shows.
-constexpr CodecKind even_codecs[] = {CodecKind::fp32, CodecKind::int8, CodecKind::lloyd4, CodecKind::lloyd2};
-
-TEST(OwnerAudit, NamesAnOwnerThatCountsOneMemberMoreThanItsTokensGive) {
-  for (const auto kind : even_codecs) {
-    World world{.codec = quant::default_spec(kind), .members = 4, .rounds = 60};
-    world.lie = [](std::vector<Values>&, Weights& weights, std::uint64_t) { weights[0] *= 2; };
-    EXPECT_THAT(world.verdict().wrong, Contains(HasSubstr("it counted m0 1.")))
-        << quant::to_string(kind) << ": 1.6 times its share";
-  }
-}
-
-TEST(OwnerAudit, NamesAnOwnerOfManyThatCountsItselfTwice) {
-  World world{.members = 16, .rounds = 60};
-  world.lie = [](std::vector<Values>&, Weights& weights, std::uint64_t) { weights[0] *= 2; };
-  EXPECT_THAT(world.verdict().wrong, Contains(HasSubstr("it counted m0 1.")));
-}
-
-TEST(OwnerAudit, NamesAnOwnerOfManyThatLeavesOutAMember) {
-  World world{.members = 16, .rounds = 60};
-  world.lie = [](std::vector<Values>&, Weights& weights, std::uint64_t) { weights[1] = 0; };
-  EXPECT_THAT(world.verdict().wrong, Contains(HasSubstr("it counted m1 ")));
-}
-
-TEST(OwnerAudit, NamesAnOwnerThatLeavesOutAMember) {
-  for (const auto kind : even_codecs) {
-    World world{.codec = quant::default_spec(kind)};
-    world.lie = [](std::vector<Values>&, Weights& weights, std::uint64_t) { weights[1] = 0; };
-    EXPECT_THAT(world.verdict().wrong, Contains(HasSubstr("it counted m1 "))) << quant::to_string(kind);
-  }
-}
-
-/// Multiplies all values.
-void scale(std::vector<Values>& gradients, float factor) {
-  for (auto& values : gradients) {
-    for (auto& x : values) x *= factor;
-  }
-}
-
-TEST(OwnerAudit, NamesAnOwnerThatSendsSomethingElseThanMeans) {
-  const std::pair<const char*, decltype(World::lie)> lies[] = {
-      {"nothing", [](auto& gradients, auto&, auto) { scale(gradients, 0); }},
-      {"the opposite", [](auto& gradients, auto&, auto) { scale(gradients, -1); }},
-      {"a third of it", [](auto& gradients, auto&, auto) { scale(gradients, 0.33F); }},
-      {"noise",
-       [](auto& gradients, auto&, auto round) {
-         for (std::size_t m = 0; m < gradients.size(); ++m) gradients[m] = random_values(m, round, 99);
-       }},
-      {"the results of the round before", [](auto& gradients, auto&, auto round) {
-         for (std::size_t m = 0; m < gradients.size(); ++m) gradients[m] = random_values(m, round - 1, 0);
-       }}};
-  for (const auto kind : {CodecKind::fp32, CodecKind::lloyd4, CodecKind::lloyd2, CodecKind::sign}) {
-    for (const auto& [name, lie] : lies) {
-      const World world{.codec = quant::default_spec(kind), .rounds = 60, .lie = lie};
-      EXPECT_THAT(world.verdict().wrong, Not(IsEmpty())) << quant::to_string(kind) << " of " << name;
-    }
-  }
-}
-
-TEST(OwnerAudit, LinesThatContradictEachOtherAreNoExcuse) {
-  // An invented member in another line about the first chunk, before or after the true one.
-  for (const bool before : {false, true}) {
-    World world;
-    world.forge = [before](std::vector<AuditReceipts>& lines) {
-      auto decoy = lines.front();
-      decoy.chunks.resize(1);
-      decoy.results.resize(1);
-      decoy.contributions.resize(1);
-      decoy.contributions[0].member = "ghost";
-      decoy.contributions[0].bytes.resize(1);
-      lines.insert(before ? lines.begin() : lines.end(), decoy);
-    };
-    const auto verdict = world.verdict();
-    EXPECT_EQ(verdict.results, 0U);
-    EXPECT_EQ(verdict.contradictory, world.rounds * chunks);
-    EXPECT_EQ(status_of(verdict), 3);
-  }
-}
-
-TEST(OwnerAudit, ARepeatedRoundContradictsNothing) {
-  // The view ended after two chunks, and the next one repeated the round.
-  World world;
-  world.forge = [](std::vector<AuditReceipts>& lines) {
-    auto part = lines.front();
-    part.chunks.resize(2);
-    part.results.resize(2);
-    for (auto& received : part.contributions) received.bytes.resize(2);
-    lines.insert(lines.begin(), part);
-  };
-  const auto verdict = world.verdict();
-  EXPECT_EQ(verdict.results, world.rounds);
-  EXPECT_EQ(verdict.contradictory, 0U);
-  EXPECT_THAT(verdict.wrong, IsEmpty());
-}
-
-TEST(OwnerAudit, AnInventedMemberIsListed) {
-  World world;
-  world.lie = [](std::vector<Values>&, Weights& weights, std::uint64_t) { weights[0] *= 2; };
-  world.forge = [](std::vector<AuditReceipts>& lines) {
-    for (auto& line : lines) {
-      line.contributions.push_back(line.contributions[0]);
-      line.contributions.back().member = "ghost";
-    }
-  };
-  const auto verdict = world.verdict();
-  EXPECT_THAT(verdict.wrong, IsEmpty()) << "the results fit the receipts";
-  EXPECT_THAT(verdict.unknown, ElementsAre("ghost"));
-  EXPECT_EQ(status_of(verdict), 3);
-}
-
-TEST(OwnerAudit, TheSameReceiptsCountOnce) {
-  World world;
-  world.forge = [](std::vector<AuditReceipts>& lines) { lines.push_back(lines.front()); };
-  const auto verdict = world.verdict();
-  EXPECT_EQ(verdict.results, world.rounds);
-  EXPECT_THAT(verdict.wrong, IsEmpty());
-}
-
-TEST(OwnerAudit, NamesTheRoundWhoseResultIsFarFromItsMean) {
-  World world;
-  world.lie = [](std::vector<Values>& gradients, Weights&, std::uint64_t round) {
-    if (round == 7) gradients[0][100] = 1e4F;  // as if a bit had flipped
-  };
-  const auto verdict = world.verdict();
-  ASSERT_THAT(verdict.wrong, SizeIs(1)) << "the other results are as they should be";
-  EXPECT_THAT(verdict.wrong.front(), HasSubstr("fragment 0 round 7"));
-  EXPECT_EQ(verdict.round, 7U);
-}
-
 CodecPlan plan_of(CodecKind kind) {
   const auto spec = quant::default_spec(kind);
   return {.codec = spec, .warmup_codec = spec};
@@ -442,49 +200,3 @@ TEST(OwnerAudit, ASketchOfOtherBytesIsFalse) {
 
 }  // namespace
 }  // namespace isthmus::app
-
-namespace isthmus {
-namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-
-TEST_F(AuditOf, AnOwnerThatDoesNotCountContributionsByTheirTokensIsNamed) {
-  run();
-  edit_records(site, "replica-1", [](json& record) {
-    if (!record.contains("received")) return;
-    for (auto& contribution : record["contributions"]) {
-      if (contribution["member"] == "replica-0")
-        contribution["weight"] = contribution["weight"].get<std::uint64_t>() * 4;
-    }
-  });
-  // Its own weights are true, and those of replica-0 are not under audit.
-  const auto found = audit(site, {"--member", "replica-1"});
-  EXPECT_EQ(found.result.status, 5) << found.result.report();
-  EXPECT_EQ(found.count("replica-1", 0), 3U) << found.result.report();
-  EXPECT_THAT(found.result.output,
-              AllOf(HasSubstr("ok: replica-1"), HasSubstr("results of replica-0 compared"),
-                    Not(HasSubstr("counted replica-0 1")), HasSubstr("it counted replica-1")));
-  for (const auto& owner : found.owners) EXPECT_EQ(owner["status"], owner["owner"] == "replica-1" ? 5 : 0);
-}
-
-TEST_F(AuditOf, AReceiptWithASketchOfOtherBytesNamesItsOwner) {
-  run();
-  edit_records(site, "replica-1", [](json& record) {
-    if (record.value("received", 0) != 3) return;
-    for (auto& contribution : record["contributions"]) {
-      if (contribution["member"] == "replica-0") contribution["sketch"] = std::string(256, '0');
-    }
-  });
-  const auto found = audit(site);
-  EXPECT_EQ(found.result.status, 5) << found.result.report();
-  EXPECT_EQ(found.count("replica-0", 0), 3U) << found.result.report();
-  EXPECT_EQ(found.count("replica-1", 0), 3U) << found.result.report();
-  EXPECT_THAT(found.result.output,
-              AllOf(HasSubstr("WRONG: "), HasSubstr("results of replica-1"),
-                    HasSubstr("the contribution of replica-0"), HasSubstr("a sketch of other")));
-}
-
-}  // namespace
-}  // namespace isthmus
