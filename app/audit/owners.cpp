@@ -27,6 +27,7 @@ struct Bounds {
   double distance;            ///< over all results
   double single;              ///< distance of a single result
   double effect;              ///< of a wrong share on the means, relative to their length
+  double residual = 4;        ///< with error feedback: squared length from which a result is mostly residual
 };
 constexpr double unbounded = std::numeric_limits<double>::infinity();
 
@@ -62,7 +63,7 @@ Bounds bounds_of(const outer_sync::protocol::CodecPlan& codecs) {
         bounds = {0.4, 1.6, 1.2, 4, unbounded};
         break;
       case quant::CodecKind::topk:
-        bounds = {0.1, 2, 2, 20, unbounded};
+        bounds = {0.1, 2, 2, 20, unbounded, 16};
         break;
     }
   }
@@ -262,9 +263,8 @@ class Fit {
     constexpr double small = 0.01, outlier = 4;  // the first is squared
     const double length = product(of.mean, of.mean), made = product(of.result, of.result);
     if (length == 0 && made == 0) return;
-    // Mostly the residual of earlier rounds, which no receipt shows.
-    constexpr double residual = 4;
-    if (error_feedback_ && std::isfinite(made) && made > residual * length) {
+    // The residuals of earlier rounds are in no receipt.
+    if (error_feedback_ && std::isfinite(made) && made > bounds_.residual * length) {
       out_.not_compared += of.chunks;
       return;
     }

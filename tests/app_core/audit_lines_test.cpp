@@ -21,11 +21,13 @@ AuditReceipts receipts() {
       .member = "eu", .weight = 4096, .kept = false, .bytes = {0xabab000000000001, 0xcdef000000000000}};
   received.sketch[0] = 1.5F;
   received.sketch[31] = -1e-20F;
+  auto other = received;
+  other.member = "us";
   return {.fragment = 2,
           .round = 7,
           .chunks = {5, 9},
           .results = {1, ~ShortDigest{0}},
-          .contributions = {received, received}};
+          .contributions = {received, other}};
 }
 
 std::vector<AuditLine> audit_lines() {
