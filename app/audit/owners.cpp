@@ -11,6 +11,8 @@
 #include <optional>
 #include <utility>
 
+#include "isthmus/outer_sync/engine/sketch.h"
+
 namespace isthmus::app {
 
 using outer_sync::ChunkId;
@@ -98,7 +100,7 @@ double product(const Sketch& a, const Sketch& b) {
   return sum;
 }
 
-void add(Sketch& sum, const Sketch& sketch, double factor = 1) {
+void add_scaled(Sketch& sum, const Sketch& sketch, double factor) {
   for (std::size_t i = 0; i < sketch_size; ++i)
     sum[i] = static_cast<float>(double{sum[i]} + factor * double{sketch[i]});
 }
@@ -127,7 +129,7 @@ class Group {
     for (const auto chunk : chunks_) {
       const auto result = results.find(chunk);
       if (result == results.end()) return std::nullopt;
-      app::add(out.result, result->second);
+      outer_sync::add_sketch(out.result, result->second);
     }
     // The last lines are those of the view in which the round was completed.
     for (auto line = lines_.rbegin(); line != lines_.rend(); ++line) {
@@ -145,8 +147,8 @@ class Group {
     for (const auto& [name, member] : members_) {
       const double share = all > 0 ? static_cast<double>(member.weight) / all : 1 / kept;
       if (!member.kept || share == 0) continue;
-      app::add(out.parts[name], member.sketch, share);
-      app::add(out.mean, member.sketch, share);
+      add_scaled(out.parts[name], member.sketch, share);
+      add_scaled(out.mean, member.sketch, share);
     }
     return out;
   }
@@ -173,7 +175,7 @@ class Group {
     if (!is_same) contradicts_itself_ = true;
     if (is_known) return;
     for (std::size_t i = 0; i < line.chunks.size(); ++i) member.bytes[line.chunks[i]] = received.bytes[i];
-    app::add(member.sketch, received.sketch);
+    outer_sync::add_sketch(member.sketch, received.sketch);
   }
 
   std::vector<const AuditReceipts*> lines_;
@@ -357,7 +359,7 @@ class Fit {
                        out_.distance, bounds_.distance));
   }
 
-  struct Used {
+  struct Counted {
     const Mean* mean;
     double scale;  ///< squared length
   };
@@ -367,7 +369,7 @@ class Fit {
   OwnerVerdict out_;
   std::map<std::uint32_t, std::pair<double, double>> usual_;  ///< by fragment: sum of squared lengths, count
   std::set<std::string> names_;
-  std::vector<Used> used_;
+  std::vector<Counted> used_;
   double apart_ = 0, along_ = 0, lengths_ = 0;
 };
 

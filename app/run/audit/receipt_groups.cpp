@@ -22,8 +22,7 @@ std::size_t max_chunks(std::size_t members) { return (12'288 - 420 * members) / 
 using Lines = ReceiptGroups::Lines;
 
 /// The contributions of the next members, of a line of their own.
-template <class Contribution>
-std::span<const Contribution> next_members(std::span<const Contribution> all, std::size_t line) {
+std::span<const Received> next_members(std::span<const Received> all, std::size_t line) {
   const auto rest = all.subspan(std::min(line * max_members, all.size()));
   return rest.first(std::min(max_members, rest.size()));
 }
@@ -84,7 +83,7 @@ std::vector<AuditReceipts> ReceiptGroups::add(const Receipt& receipt) {
   if (!receipt.contributions.empty()) {
     auto& lines = lines_for(open.groups, receipt);
     for (std::size_t i = 0; i < lines.size(); ++i)
-      add_chunk(lines[i], receipt, next_members(std::span<const Received>(receipt.contributions), i));
+      add_chunk(lines[i], receipt, next_members(receipt.contributions, i));
   }
   if (++open.chunks < receipt.of) return complete;
   move_into(complete, open.groups);
