@@ -54,10 +54,16 @@ double percentile(std::vector<double> values, double part) {
 }
 
 std::vector<std::string> lab_options(const Case& c) {
-  return {"--sites", std::to_string(c.members),
-          "--rate",  fmt::format("{:.0f}kbps", c.rate / 1e3),
-          "--rtt",   fmt::format("{}us", std::lround(c.rtt * 1e6)),
-          "--loss",  fmt::format("{}", c.loss)};
+  const auto rate = [](double bits) { return fmt::format("{:.0f}kbps", bits / 1e3); };
+  std::vector<std::string> options = {"--sites", std::to_string(c.members),
+                                      "--rate",  rate(std::max(c.rate, c.access)),
+                                      "--rtt",   fmt::format("{}us", std::lround(c.rtt * 1e6)),
+                                      "--loss",  fmt::format("{}", c.loss)};
+  for (int m = 1; c.access > 0 && m <= c.members; ++m) {
+    options.emplace_back("--access");
+    options.push_back(fmt::format("site-{}={}", m, rate(c.access)));
+  }
+  return options;
 }
 
 /// Folders of certificates, removed with the object.
@@ -211,10 +217,11 @@ Json measure(const std::string& program, const Case& c) {
   for (const auto& site : status["sites"])
     out["lost_by_lab"] = out.value("lost_by_lab", 0.0) + site["device_drops"].get<double>() +
                          site["write_errors"].get<double>();
-  for (const auto& row : status["links"]) {
-    for (const auto& link : row)
-      out["dropped_by_queue"] =
-          out.value("dropped_by_queue", 0.0) + link["queue_drops_packets"].get<double>();
+  for (const auto& rows : {status["access"], status["links"]}) {
+    for (const auto& row : rows)
+      for (const auto& link : row)
+        out["dropped_by_queue"] =
+            out.value("dropped_by_queue", 0.0) + link["queue_drops_packets"].get<double>();
   }
   return out;
 }

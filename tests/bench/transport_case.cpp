@@ -43,6 +43,13 @@ std::vector<Case> all_cases() {
     c.what = "gloo";
     c.rounds = 2;
   });
+  // Four members stream over access lines of 100 Mbit/s.
+  add("stream_shared", [](Case& c) {
+    stream(c, 100e6, 0.02);
+    c.members = 4;
+    c.access = 100e6;
+    c.rate = c.access / 3;
+  });
   add("training", [](Case& c) {
     stream(c, 200e6, 0.02);
     c.what = "training";

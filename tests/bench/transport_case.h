@@ -14,6 +14,8 @@ struct Case {
   std::string what = "exchange";  ///< exchange, stream, training, gloo
   int members = 2;
   double rate = 1e9;  ///< bits per second, each direction of each pair
+  double access = 0;  ///< bits per second of a line that all links of a member share; `rate` is a pair's
+                      ///< share of it; 0: none
   double rtt = 0.1;   ///< seconds
   double loss = 0;
   std::uint64_t parameters = 8'375'000;  ///< per fragment
@@ -28,9 +30,9 @@ struct Case {
   bool traced = false;   ///< reports how long each heartbeat took
   int threads = 0;       ///< threads for training; 0: one per core
 };
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Case, name, what, members, rate, rtt, loss, parameters, codec, chunk,
-                                   fragments, rounds, tls, congestion, network_rate, lanes, heartbeat, traced,
-                                   threads)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Case, name, what, members, rate, access, rtt, loss, parameters, codec,
+                                   chunk, fragments, rounds, tls, congestion, network_rate, lanes, heartbeat,
+                                   traced, threads)
 
 [[nodiscard]] std::vector<Case> all_cases();
 

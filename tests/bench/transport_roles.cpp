@@ -71,6 +71,7 @@ Json processor_time() {
     std::string name, text;
     std::getline(comm, name);
     std::getline(stat, text);
+    if (name.empty() || text.empty()) continue;  // it has ended meanwhile
     std::istringstream fields(text.substr(text.rfind(')') + 2));
     std::vector<std::string> field(std::istream_iterator<std::string>(fields), {});
     const auto ticks = std::stod(field.at(11)) + std::stod(field.at(12));

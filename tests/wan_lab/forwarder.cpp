@@ -11,6 +11,8 @@
 //
 //     set FROM TO KEY=VALUE ...
 //         keys: rate (bit/s), delay, jitter, queue (ns), queue_bytes, loss, cut (0 or 1)
+//     access SITE KEY=VALUE ...
+//         gives the site an access line, which all its links share: one line out, before them, and one in
 //     status
 //         counters, a line for each direction and each site
 
@@ -24,11 +26,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <queue>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -36,6 +38,7 @@
 
 #include "descriptors.h"
 #include "link.h"
+#include "link_text.h"
 #include "nat.h"
 #include "packet.h"
 
@@ -51,20 +54,11 @@ Nanoseconds now() {
   return t.tv_sec * 1'000'000'000 + t.tv_nsec;
 }
 
-template <typename T>
-T number(std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    throw std::invalid_argument(fmt::format("'{}' is not a number or out of range", text));
-  }
-  return value;
-}
-
 struct Site {
   std::string name;
   Descriptor device;
   std::optional<Nat> nat;
+  std::optional<Link> out, in;  // the access line
   Count unroutable;
   std::uint64_t write_errors = 0;
 };
@@ -76,7 +70,14 @@ struct InFlight {
   std::uint32_t packets;
   std::uint64_t bytes;
   Bytes raw;
+  bool is_through = false;  // the access line of `to`
 };
+
+/// Packets [first, first + count) of a burst as one.
+Burst part_of(const Burst& burst, std::uint32_t first, std::uint32_t count) {
+  const bool has_last = first + count == burst.count;
+  return {count, burst.bytes, has_last ? burst.last_bytes : burst.bytes};
+}
 
 struct Later {
   bool operator()(const InFlight& a, const InFlight& b) const {
@@ -107,12 +108,14 @@ class Forwarder {
   void read_device(std::size_t from);
   void forward(std::size_t from, std::span<const std::byte> raw);
   void deliver_due();
+  void enter(InFlight packet);
   void deliver(const InFlight& packet);
 
   void accept_client();
   void serve(int client);
   void answer(int client, const std::string& command);
   void set_link(std::istringstream& words);
+  void set_access(std::istringstream& words);
   std::string status();
 
   std::uint8_t lab_;
@@ -121,7 +124,7 @@ class Forwarder {
   std::priority_queue<InFlight, std::vector<InFlight>, Later> in_flight_;
   std::uint64_t order_ = 0;
   Bytes buffer_ = Bytes(largest_packet);
-  std::vector<Run> arriving_;
+  std::vector<Run> leaving_, arriving_;
   Descriptor listener_, epoll_;
   bool real_time_;
   Count late_;  // packets, and their lateness in nanoseconds
@@ -137,7 +140,7 @@ Forwarder::Forwarder(const Options& options)
     std::istringstream parts(text);
     std::string name, name_space, nat;
     std::getline(parts, name, ':') && std::getline(parts, name_space, ':') && std::getline(parts, nat);
-    Site site{name, open_device(name_space), {}, {}, 0};
+    Site site{name, open_device(name_space), {}, {}, {}, {}, 0};
     if (nat == "nat") site.nat.emplace(options.nat_timeout);
     sites_.push_back(std::move(site));
   }
@@ -213,11 +216,19 @@ void Forwarder::forward(std::size_t from, std::span<const std::byte> raw) {
   if (!to || *to == from) return sites_[from].unroutable.add(1, raw.size() - device_header);
   const auto time = now();
   if (sites_[from].nat) sites_[from].nat->outbound(time, *packet);
-  arriving_.clear();
-  link(from, *to).send(time, packet->burst, arriving_);
+  leaving_.clear(), arriving_.clear();
+  if (auto& line = sites_[from].out)
+    line->send(time, packet->burst, leaving_);
+  else
+    leaving_.push_back({0, packet->burst.count, 0, time});
+  for (const auto& run : leaving_) {
+    const auto before = arriving_.size();
+    link(from, *to).send(run.arrival, part_of(packet->burst, run.first, run.count), arriving_);
+    for (auto& arrived : std::span(arriving_).subspan(before)) arrived.first += run.first;
+  }
   for (const auto& run : arriving_) {
     in_flight_.push({run.arrival, order_++, from, *to, run.count, run.bytes,
-                     cut_out(raw, *packet, run.first, run.count)});
+                     cut_out(raw, *packet, run.first, run.count), false});
   }
 }
 
@@ -227,8 +238,23 @@ void Forwarder::deliver_due() {
     if (late < 0) return;
     late_.add(1, static_cast<std::uint64_t>(late));
     latest_ = std::max(latest_, late);
-    deliver(in_flight_.top());
+    auto packet = std::move(const_cast<InFlight&>(in_flight_.top()));  // its place in the queue stays
     in_flight_.pop();
+    if (sites_[packet.to].in && !packet.is_through)
+      enter(std::move(packet));
+    else
+      deliver(packet);
+  }
+}
+
+/// Sends a packet over the access line of its site.
+void Forwarder::enter(InFlight packet) {
+  const auto parsed = *parse(packet.raw);
+  arriving_.clear();
+  sites_[packet.to].in->send(packet.arrival, parsed.burst, arriving_);
+  for (const auto& run : arriving_) {
+    in_flight_.push({run.arrival, order_++, packet.from, packet.to, run.count, run.bytes,
+                     cut_out(packet.raw, parsed, run.first, run.count), true});
   }
 }
 
@@ -270,6 +296,8 @@ void Forwarder::answer(int client, const std::string& command) {
     words >> verb;
     if (verb == "set") {
       set_link(words);
+    } else if (verb == "access") {
+      set_access(words);
     } else if (verb == "status") {
       text = status();
     } else {
@@ -294,62 +322,22 @@ std::size_t Forwarder::site_named(const std::string& name) const {
   return static_cast<std::size_t>(site - sites_.begin());
 }
 
-void set_key(LinkSettings& settings, const std::string& key, std::string_view value) {
-  const auto time = [&] {
-    const auto t = number<Nanoseconds>(value);
-    if (t < 0) throw std::invalid_argument(fmt::format("{}: must not be negative", key));
-    return t;
-  };
-  if (key == "rate") {
-    settings.bits_per_second = number<std::uint64_t>(value);
-    if (settings.bits_per_second == 0)
-      throw std::invalid_argument("rate: must not be 0; cut the link instead");
-  } else if (key == "delay") {
-    settings.delay = time();
-  } else if (key == "jitter") {
-    settings.jitter = time();
-  } else if (key == "queue") {
-    settings.queue = time();
-    settings.queue_bytes = 0;
-  } else if (key == "queue_bytes") {
-    settings.queue_bytes = number<std::uint64_t>(value);
-    settings.queue = 0;
-  } else if (key == "loss") {
-    settings.loss = number<double>(value);
-    if (!(settings.loss >= 0 && settings.loss <= 1)) throw std::invalid_argument("loss: must be in [0, 1]");
-  } else if (key == "cut") {
-    settings.cut = number<int>(value) != 0;
-  } else {
-    throw std::invalid_argument(fmt::format("unknown key '{}'", key));
-  }
-}
-
 void Forwarder::set_link(std::istringstream& words) {
-  std::string from, to, word;
+  std::string from, to;
   words >> from >> to;
   auto& chosen = link(site_named(from), site_named(to));
-  auto settings = chosen.settings();
-  while (words >> word) {
-    const auto at = word.find('=');
-    if (at == std::string::npos) throw std::invalid_argument(fmt::format("'{}' is not KEY=VALUE", word));
-    set_key(settings, word.substr(0, at), std::string_view(word).substr(at + 1));
+  chosen.set(changed(chosen.settings(), words));
+}
+
+void Forwarder::set_access(std::istringstream& words) {
+  std::string name;
+  words >> name;
+  auto& site = sites_[site_named(name)];
+  const auto settings = changed(site.out ? site.out->settings() : LinkSettings(), words);
+  for (auto* line : {&site.out, &site.in}) {
+    if (!*line) line->emplace(std::uint64_t{0});
+    (*line)->set(settings);
   }
-  chosen.set(settings);
-}
-
-std::string count_text(const char* name, const Count& count) {
-  return fmt::format(" {0}_packets={1} {0}_bytes={2}", name, count.packets, count.bytes);
-}
-
-std::string link_text(const Link& link, Nanoseconds time) {
-  const auto& s = link.settings();
-  const auto& c = link.counters;
-  return fmt::format("rate={} delay={} jitter={} queue={} queue_bytes={} loss={} cut={:d} backlog={}",
-                     s.bits_per_second, s.delay, s.jitter, s.queue, s.queue_bytes, s.loss, s.cut,
-                     link.backlog(time)) +
-         count_text("entered", c.entered) + count_text("queue_drops", c.queue_drops) +
-         count_text("losses", c.losses) + count_text("cut_drops", c.cut_drops) +
-         count_text("nat_drops", c.nat_drops) + count_text("delivered", c.delivered);
 }
 
 std::string Forwarder::status() {
@@ -364,6 +352,11 @@ std::string Forwarder::status() {
   for (const auto& site : sites_) {
     text += fmt::format("site {} nat={:d} unroutable={} write_errors={}\n", site.name, site.nat.has_value(),
                         site.unroutable.packets, site.write_errors);
+  }
+  for (const auto& site : sites_) {
+    if (!site.out) continue;
+    text += fmt::format("access {} out {}\n", site.name, link_text(*site.out, time));
+    text += fmt::format("access {} in {}\n", site.name, link_text(*site.in, time));
   }
   for (std::size_t from = 0; from < sites_.size(); ++from) {
     for (std::size_t to = 0; to < sites_.size(); ++to) {
