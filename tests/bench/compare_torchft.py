@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Compares training over a wide-area link with torchft's DiLoCo (0.2, Gloo, fp32), and with data parallelism.
 
-tests/bench/compare_torchft.py --out DIR [--systems data_parallel torchft isthmus] [--rate 100Mbps] [--rtt 80ms]
+tests/bench/compare_torchft.py --out DIR [--systems data_parallel torchft diloco isthmus] [--rate 100Mbps] [--rtt 80ms]
     [--steps 600] [--sync-every 20] [--kill STEP]
 
 Needs root, the release build with the Python binding, and torchft: `pip install torchft==0.2.0` into .venv. Two sites of
 a lab (tests/wan_lab) train the GPT of examples/python/nanogpt.py on one core each, with the same batches and inner
 optimizer. torchft runs DiLoCo with its usual outer optimizer (Nesterov, learning rate 0.7, momentum 0.9), since it
-quantises on GPUs only; isthmus runs its defaults with the same interval; data_parallel is DistributedDataParallel over
+quantises on GPUs only; diloco is the same algorithm and outer optimizer by isthmus, in fp32; isthmus runs its defaults
+with the same interval; data_parallel is DistributedDataParallel over
 Gloo, which averages the gradients of each step. --kill ends site-2 with SIGKILL at that step
 and starts it again at once. Prints a table in Markdown: the loss of the global parameters, the seconds until site-1 has
 reached the loss that all reach, its share of time spent computing, and what a site has sent.
@@ -30,7 +31,10 @@ ROOT = pathlib.Path(__file__).parents[2]
 LAB, PROGRAM = ROOT / "tests/wan_lab/lab", ROOT / "build/release/isthmus-coordinator"
 PYTHON = ROOT / ".venv/bin/python"
 SITES = ("site-1", "site-2")
-SYSTEMS = ("data_parallel", "torchft", "isthmus")
+SYSTEMS = ("data_parallel", "torchft", "diloco", "isthmus")
+# As torchft's: every step waits for the exchange, and the outer optimizer is Nesterov from the first round to the last.
+DILOCO = {"method": "diloco", "codec": "fp32",
+          "optimizer": {"lr": 0.7, "momentum": 0.9, "average_first": 0, "average_last": 0}}
 LIGHTHOUSE = "from torchft._torchft import lighthouse_main; lighthouse_main()"
 
 
@@ -98,8 +102,8 @@ def run_system(system, lab, options):
         coordinator = f"{addresses['site-1']}:7000"
         config = out / "experiment.yaml"
         run = {"name": "peer", "out": str(out / "runs"), "steps": options.steps}
-        outer = {"sync_every": options.sync_every}
-        config.write_text(json.dumps({"run": run, "replicas": 2, "outer": {**outer, "min_replicas": 1}}))  # JSON is YAML
+        outer = {"sync_every": options.sync_every, "min_replicas": 1, **(DILOCO if system == "diloco" else {})}
+        config.write_text(json.dumps({"run": run, "replicas": 2, "outer": outer}))  # JSON is YAML
         certs = out / "certs"
         subprocess.run([PROGRAM, "certs", "init", "peer", "--dir", certs], check=True, stdout=subprocess.DEVNULL)
         for name in ("coordinator", *SITES):

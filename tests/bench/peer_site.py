@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One site of compare_torchft.py: trains examples/python/nanogpt.py's GPT with one of three systems.
+"""One site of compare_torchft.py: trains examples/python/nanogpt.py's GPT with one of its systems.
 
 Writes to --out/NAME.jsonl a line for each step, with the seconds that the site has computed, and the global parameters
 of every --every steps to --out/NAME-STEP.pt.
@@ -29,7 +29,7 @@ def example():
 
 
 class Site:
-    """The model, its batches and the records, the same for both systems."""
+    """The model, its batches and the records, the same for all systems."""
 
     def __init__(self, options):
         torch.set_num_threads(1)
@@ -172,7 +172,7 @@ def train_data_parallel(site):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("system", choices=["isthmus", "torchft", "data_parallel"])
+    parser.add_argument("system", choices=["isthmus", "diloco", "torchft", "data_parallel"])
     parser.add_argument("--name", required=True)
     parser.add_argument("--address", required=True, help="of this site")
     parser.add_argument("--coordinator", required=True, help="HOST:PORT of the coordinator or the lighthouse")
@@ -184,8 +184,8 @@ def main():
     parser.add_argument("--config", help="experiment of isthmus")
     parser.add_argument("--certs", help="certificates of isthmus")
     options = parser.parse_args()
-    systems = {"isthmus": train_isthmus, "torchft": train_torchft, "data_parallel": train_data_parallel}
-    systems[options.system](Site(options))
+    trains = {"torchft": train_torchft, "data_parallel": train_data_parallel}
+    trains.get(options.system, train_isthmus)(Site(options))
 
 
 if __name__ == "__main__":
