@@ -271,6 +271,7 @@ AuditVerdict audit(const AuditRequest& request, const Task& task, const Receipts
     {
       const auto saved = trainer::read_checkpoint(end);
       again.experiment = experiment_of(request, task, saved);
+      again.experiment.replica.machines.clear();  // all ranks run here
       again.settings = checkpoint_settings(saved);
     }
     again.logs = logs_for(request, again.experiment, task.interval.member);

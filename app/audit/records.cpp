@@ -63,8 +63,10 @@ void Journal::collect(std::vector<Part>::iterator end) {
                          .end = *end->checkpoint,
                          .speeds = begin->speeds,
                          .machine = begin->machine};
-  for (auto part = begin; part != end; ++part)
+  for (auto part = begin; part != end; ++part) {
+    if (part != begin) interval.events.emplace_back(AuditSnapshot{part->step});
     std::ranges::copy(part->events, std::back_inserter(interval.events));
+  }
   intervals_.push_back(std::move(interval));
 }
 
@@ -76,6 +78,7 @@ std::uint64_t AuditInterval::rounds() const {
 AuditInterval joined(std::span<const AuditInterval> intervals) {
   auto out = intervals.front();
   for (const auto& next : intervals.subspan(1)) {
+    out.events.emplace_back(AuditSnapshot{next.begin.step});
     out.events.push_back(next.speeds.value_or(AuditSpeeds()));  // a process that began there knew none
     std::ranges::copy(next.events, std::back_inserter(out.events));
     out.end = next.end;

@@ -19,7 +19,7 @@
 
 namespace isthmus::app {
 
-using AuditEvent = std::variant<AuditTrained, AuditApplied, AuditSpeeds>;
+using AuditEvent = std::variant<AuditTrained, AuditApplied, AuditSpeeds, AuditSnapshot>;
 
 /// A member's doings between two of its checkpoints, without a gap.
 struct AuditInterval {

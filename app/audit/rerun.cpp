@@ -69,9 +69,11 @@ void check_reported(const fs::path& file, const AuditCheckpoint& reported) {
       file.string(), name));
 }
 
-/// An inner step and what followed it; the first one only has what followed the snapshot.
+/// An inner step or a snapshot, and what followed it; the first one only has what followed the snapshot at
+/// which the interval begins.
 struct Step {
   const AuditTrained* trained = nullptr;
+  std::optional<std::uint64_t> snapshot = {};  ///< its agreed step
   const AuditSpeeds* speeds = nullptr;
   std::deque<AuditApplied> in_step, between;  ///< rounds applied before and after the step was counted
 };
@@ -83,8 +85,10 @@ std::vector<Step> journal_steps(const std::vector<AuditEvent>& events) {
       steps.emplace_back().trained = trained;
     } else if (const auto* applied = std::get_if<AuditApplied>(&event)) {
       (applied->between_steps ? steps.back().between : steps.back().in_step).push_back(*applied);
+    } else if (const auto* speeds = std::get_if<AuditSpeeds>(&event)) {
+      steps.back().speeds = speeds;
     } else {
-      steps.back().speeds = &std::get<AuditSpeeds>(event);
+      steps.emplace_back().snapshot = std::get<AuditSnapshot>(event).step;
     }
   }
   return steps;
@@ -140,14 +144,18 @@ class Rerunner {
     loader_.emplace(setup_.corpus, loader_options(config_), samples_, *setup_.hardware.memory, trace_);
     outer_.end_at(config_.run.last_step());
     if (const auto& speeds = request_.interval.speeds) outer_.set_speeds(speeds->own, speeds->reference);
-    for (const auto& step : journal_steps(request_.interval.events)) {
+    const auto steps = journal_steps(request_.interval.events);
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      const auto& step = steps[i];
+      // Ranks average their state for a checkpoint.
+      if (step.snapshot && config_.replica.average_every > 1) static_cast<void>(replica_->state());
       if (step.trained != nullptr) {
         expect(step.in_step);
         make_step(*step.trained);
       }
       if (step.speeds != nullptr) outer_.set_speeds(step.speeds->own, step.speeds->reference);
       expect(step.between);
-      make_agreed_steps();
+      make_agreed_steps(i + 1 < steps.size() ? steps[i + 1].snapshot : std::nullopt);
     }
     end();
   }
@@ -277,10 +285,11 @@ class Rerunner {
         fmt::format("{}: step {} of {}", request_.member, outer_.step(), request_.interval.end.step)));
   }
 
-  /// Makes all that can be made. A result may have come while the agreed step stood still.
-  void make_agreed_steps() {
+  /// Makes all that can be made, up to a snapshot. A result may have come while the agreed step stood still.
+  void make_agreed_steps(std::optional<std::uint64_t> snapshot) {
+    const auto last = snapshot.value_or(request_.interval.end.step);
     for (std::size_t before = 0;;) {
-      while (outer_.step() < request_.interval.end.step && outer_.next_step()) {
+      while (outer_.step() < last && outer_.next_step()) {
       }
       before = exchange_.left();
       if (before == 0) return;

@@ -118,8 +118,12 @@ void add_checks(CommandLine& commands, const ModelVerbs& verbs) {
   verb = commands.app().add_subcommand("rank", "one of the ranks of a replica")->group("");
   verb->add_option("--folder", rank->folder, "folder of the replica")->required();
   verb->add_option("--rank", rank->rank, "number of the rank")->required();
-  verb->add_option("--socket", rank->socket, "descriptor of the rank's socket")->required();
-  commands.on(*verb, [rank, run = verbs.rank] { return run(*rank); });
+  verb->add_option("--socket", rank->socket,
+                   "descriptor of the rank's socket; without, standard input and output");
+  commands.on(*verb, [&commands, rank, run = verbs.rank] {
+    rank->build = commands.build();
+    return run(*rank);
+  });
 }
 
 }  // namespace isthmus::app

@@ -192,6 +192,20 @@ ordered_json object_store_json(const PlanInput& input, const PlanMemory& memory)
           {"mean_bits_per_second", apart > 0 ? 8 * bytes / apart : 0}};
 }
 
+/// The averages of a rank with the others of its replica, and the rate at which that takes a twentieth of the
+/// time.
+ordered_json rank_averages_json(const PlanInput& input, const PlanMemory& memory) {
+  const auto& replica = input.experiment.replica;
+  const auto ranks = static_cast<double>(replica.ranks);
+  const double bytes = 2 * (ranks - 1) / ranks * static_cast<double>(memory.global_parameters);  // a ring
+  const bool often = replica.average_every == 1;
+  // Each fragment is also averaged before it is sent, and before its result is applied.
+  const double syncs = static_cast<double>(outer_sync::plan::last_sync_every(input.experiment.outer));
+  const double per_step = 1 / static_cast<double>(replica.average_every) + (often ? 0 : 2 / syncs);
+  const double rate = input.step_seconds > 0 ? 8 * bytes * per_step / input.step_seconds : 0;
+  return {{"bytes", bytes}, {"every", replica.average_every}, {"bits_per_second", 20 * rate}};
+}
+
 std::vector<std::string> memory_limits(const PlanRequest& request, const PlanMemory& memory) {
   std::vector<std::string> out;
   check_fit(out, "--device-memory", request.device_memory, memory.device,
@@ -311,6 +325,7 @@ ordered_json plan_json(const PlanRequest& request, const PlanInput& input) {
                                       {"all", memory.audit_most <= limit}};
   }
   if (input.experiment.object_store.gets_copies()) json["object_store"] = object_store_json(input, memory);
+  if (input.experiment.replica.ranks > 1) json["rank_averages"] = rank_averages_json(input, memory);
   json["recommended"] = recommendation_json(request, input);
   auto limits = limits_of(input, prediction, request.utilization);
   for (auto& limit : memory_limits(request, memory)) limits.push_back(std::move(limit));

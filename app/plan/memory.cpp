@@ -103,7 +103,7 @@ PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentL
   m.device = trained + m.evaluation + state + m.staging;
   m.host = m.chunks + m.checkpoint_buffer;
   if (m.one_memory) {
-    m.device += trained * static_cast<std::uint64_t>(experiment.replica.ranks - 1);
+    m.device += trained * static_cast<std::uint64_t>(experiment.replica.ranks_per_machine() - 1);
     m.host += m.device;
   } else {
     // Pinned buffers: one for parameters, one for encoded chunks.

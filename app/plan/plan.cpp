@@ -137,6 +137,18 @@ std::string traffic(const ordered_json& j) {
             gathered["all"].get<bool>() ? "" : "; later ones are not gathered: raise run.gather_limit"),
         2);
   }
+  if (j.contains("rank_averages")) {
+    const auto& averages = j["rank_averages"];
+    const auto every = averages["every"].get<std::int64_t>();
+    text += in_lines(
+        fmt::format(
+            "  not included: averages over the ranks of a replica, {} of each rank {}; at {} they take "
+            "a twentieth of the time",
+            format_bytes(figure_at(averages, "bytes")),
+            every == 1 ? "in every step" : fmt::format("every {} steps", every),
+            rate(figure_at(averages, "bits_per_second"))),
+        2);
+  }
   if (const auto warmup = j["warmup_steps"].get<std::int64_t>(); warmup > 0)
     text += in_lines(
         fmt::format("  not included: the {} steps of the synchronous warm-up, which exchange all gradients "

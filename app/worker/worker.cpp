@@ -274,8 +274,8 @@ class Worker final : public TrainingHooks {
 
   /// Losing one rank fails the whole replica.
   void watch_ranks() {
-    watch_ = std::make_unique<RankWatch>(*ranks_, [this](const std::string& fate) {
-      node_.fail({ErrorKind::network, fate});
+    watch_ = std::make_unique<RankWatch>(*ranks_, [this](const Error& fate) {
+      node_.fail(fate);
       abort_ranks(*replica_);
     });
   }
@@ -340,7 +340,7 @@ int run_worker(WorkerRequest request) {
   take_replica_name(request.name, request.experiment);
   auto& experiment = request.experiment;
   if (experiment.replica.ranks > 1 && experiment.trainer.threads == 0)
-    experiment.trainer.threads = threads_each(experiment.replica.ranks);
+    experiment.trainer.threads = threads_each(experiment.replica.ranks_per_machine());
   return run_stoppable([&](Stopper& stopper) { return Worker(std::move(request), stopper).run(); });
 }
 

@@ -83,8 +83,7 @@ std::span<const float> OuterState::read_local(Range range) {
   return device_ != nullptr ? modify_local(range) : local_.read(range);
 }
 std::span<float> OuterState::modify_local(Range range) {
-  return device_ != nullptr ? device_->device_values().subspan(range.begin, range.size)
-                            : local_.modify(range);
+  return device_ != nullptr ? device_->device_values(range) : local_.modify(range);
 }
 void OuterState::local_modified(Range range) {
   device_ != nullptr ? device_->modified_on_device(range) : local_.modified(range);
@@ -142,8 +141,8 @@ std::optional<ChunkId> OuterState::apply(FragmentId p, const quant::CodecSpec& c
                                          const quant::OuterStep& step) {
   if (const auto bad = first_invalid(p, codec, results)) return bad;
   const auto& fragment = layout_.fragment(p);
-  passes_->after_model();
   const auto local = modify_local(fragment);
+  passes_->after_model();
   for (const auto& batch : chunks_.batches_of(p, codec, results)) {
     const auto in = chunks_.load(batch, codec, results);
     const auto theta = global_.part(batch.range), velocity = velocity_.part(batch.range);
@@ -159,8 +158,8 @@ std::optional<ChunkId> OuterState::apply(FragmentId p, const quant::CodecSpec& c
 void OuterState::shift_local(FragmentId p, const quant::CodecSpec& codec,
                              std::span<const protocol::SharedBytes> own, float weight) {
   const auto& fragment = layout_.fragment(p);
-  passes_->after_model();
   const auto local = modify_local(fragment);
+  passes_->after_model();
   for (const auto& batch : chunks_.batches_of(p, codec, own)) {
     passes_->decode_accumulate(codec, chunks_.load(batch, codec, own), weight,
                                local.subspan(batch.range.begin - fragment.begin, batch.range.size));
@@ -189,8 +188,9 @@ quant::Products OuterState::sum_of_tiles(std::size_t count) {
 double OuterState::spread(FragmentId p) {
   const auto& fragment = layout_.fragment(p);
   const auto tiles = tiles_in(fragment.size);
+  const auto local = read_local(fragment);
   passes_->after_model();
-  passes_->products(read_local(fragment), global_.part(fragment), device_tiles(0, tiles));
+  passes_->products(local, global_.part(fragment), device_tiles(0, tiles));
   return distance_of(sum_of_tiles(tiles));
 }
 
@@ -202,16 +202,17 @@ std::uint64_t OuterState::digest(FragmentId p) {
 // ---- the whole state ----
 
 void OuterState::take_local() {
+  const auto local = read_local({0, layout_.buffer_size()});
   passes_->after_model();
-  passes_->copy(read_local({0, layout_.buffer_size()}).data(), global_.values.data(),
-                global_.values.size_bytes());
+  passes_->copy(local.data(), global_.values.data(), global_.values.size_bytes());
   passes_->before_model();
 }
 
 void OuterState::begin_from_global() {
   const Range all{0, layout_.buffer_size()};
+  const auto local = modify_local(all);
   passes_->after_model();
-  passes_->copy(global_.values.data(), modify_local(all).data(), global_.values.size_bytes());
+  passes_->copy(global_.values.data(), local.data(), global_.values.size_bytes());
   if (error_feedback_) passes_->clear(residual_.values);
   passes_->before_model();
   local_modified(all);

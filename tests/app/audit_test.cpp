@@ -91,6 +91,20 @@ TEST_F(AuditOf, OtherPacesCodecsAndOwnersIsExactToo) {
   EXPECT_EQ(found.intervals.size(), 6U) << found.result.report();
 }
 
+/// Ranks average their state for every checkpoint, also if its file is gone.
+TEST_F(AuditOf, RanksThatAverageTheirParametersIsExactToo) {
+  run({"replica.ranks=3", "replica.average_every=4", "inner.batch=6", "outer.pace=time"});
+  const auto found = audit(site);
+  ASSERT_EQ(found.result.status, 0) << found.result.report();
+  EXPECT_EQ(found.intervals.size(), 6U) << found.result.report();
+  for (const auto& interval : found.intervals) EXPECT_TRUE(interval["like_machine"]) << interval;
+  for (const auto* member : {"replica-0", "replica-1"})
+    std::filesystem::remove(trainer::checkpoint_file(site.run() / member / "checkpoints", 30, 0));
+  const auto joined = audit(site);
+  ASSERT_EQ(joined.result.status, 0) << joined.result.report();
+  EXPECT_EQ(joined.intervals.size(), 4U) << joined.result.report();
+}
+
 TEST_F(AuditOf, AnUnlikeMachineComparesByDistance) {
   run({"inner.precision=fp32"});
   const auto found = audit(site, {"--set", "inner.precision=bf16"});

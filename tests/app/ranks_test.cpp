@@ -77,6 +77,22 @@ TEST(Ranks, GoOnFromACheckpointWithAsManyAndWithOthers) {
               whole.summary()["final_eval_loss"].get<double>(), rounding);
 }
 
+// A checkpoint averages the ranks, so the uninterrupted run has one at the step at which the other stops.
+TEST(Ranks, ThatAverageTheirParametersLearnAndGoOnFromACheckpoint) {
+  Site whole, halves;
+  const Words words = {"replica.ranks=2", "replica.average_every=5", "run.checkpoint_every=8"};
+  ASSERT_EQ(whole.launch(words).status, 0) << whole.logs();
+  auto stopping = words;
+  stopping.emplace_back("run.stop_after=24");
+  ASSERT_EQ(halves.launch(stopping).status, 0) << halves.logs();
+  const auto end = halves.resume({"run.stop_after=0"});
+  ASSERT_EQ(end.status, 0) << end.report() << halves.logs();
+  EXPECT_EQ(halves.hash(), whole.hash());
+  EXPECT_NE(whole.hash(), reference().hash);
+  EXPECT_NEAR(whole.summary()["final_eval_loss"].get<double>(),
+              reference().evaluations.back()["loss"].get<double>(), 0.1);
+}
+
 TEST(Ranks, OfAStreamGetItsRowsFromTheOneThatReadsIt) {
   Site site;
   StreamServer server(site / "feed", [](const std::string&) { return stream_of_lines(1, 20'000); });

@@ -59,6 +59,12 @@ std::string Sshd::launcher(const std::string& program, const std::filesystem::pa
          (more.empty() ? "" : ", " + more) + "}";
 }
 
+std::string Sshd::command() const {
+  return "ssh -o BatchMode=yes -o GlobalKnownHostsFile=/dev/null -o UserKnownHostsFile=" +
+         (folder_ / "known_hosts").string() + " -i " + (folder_ / "user").string() + " -p " +
+         std::to_string(port()) + " " + user_at_host();
+}
+
 const Sshd* shared_sshd(std::string& why) {
   static std::string reason;
   static const std::unique_ptr<Sshd> one = [] {

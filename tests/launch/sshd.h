@@ -20,6 +20,8 @@ class Sshd {
   /// `more`.
   [[nodiscard]] std::string launcher(const std::string& program, const std::filesystem::path& folder,
                                      const std::string& more = {}) const;
+  /// `ssh ...` up to the host, in words separated by spaces.
+  [[nodiscard]] std::string command() const;
   [[nodiscard]] std::string user_at_host() const { return user_ + "@127.0.0.1"; }
   [[nodiscard]] std::uint16_t port() const { return port_.number(); }
   /// A known_hosts file with a different key for this address.

@@ -66,6 +66,38 @@ TEST(ReplicaConfig, RanksMustDivideWhatTheyShare) {
   EXPECT_THAT(config_error([&] { replica.check(8); }), HasSubstr("replica.ranks is 6"));
 }
 
+TEST(ReplicaConfig, RanksThatAverageParametersHaveThemWhole) {
+  ReplicaConfig replica{.ranks = 2, .average_every = 8};
+  replica.check(4);
+  replica.zero = true;
+  EXPECT_THAT(config_error([&] { replica.check(4); }),
+              AllOf(HasSubstr("replica.average_every is 8"), HasSubstr("replica.zero is true")));
+  replica.zero = false;
+  replica.ranks_per_sequence = 2;
+  EXPECT_THAT(config_error([&] { replica.check(4); }), HasSubstr("they have the same gradient"));
+}
+
+TEST(ReplicaConfig, MachinesHaveEqualNumbersOfRanks) {
+  ReplicaConfig replica{.ranks = 4};
+  EXPECT_EQ(replica.ranks_per_machine(), 4);
+  replica.machines = "10.0.0.1, fd00::2";
+  replica.check(4);
+  EXPECT_THAT(replica.machine_list(), testing::ElementsAre("10.0.0.1", "fd00::2"));
+  EXPECT_EQ(replica.ranks_per_machine(), 2);
+  const auto refusal = [&](const std::string& machines) {
+    replica.machines = machines;
+    return config_error([&] { replica.check(4); });
+  };
+  EXPECT_THAT(refusal("10.0.0.1,10.0.0.2,10.0.0.3"), HasSubstr("replica.machines has 3 addresses"));
+  EXPECT_THAT(refusal("10.0.0.1,10.0.0.1"), HasSubstr("10.0.0.1 twice"));
+  EXPECT_THAT(refusal("10.0.0.1,,10.0.0.2"), HasSubstr("between any two commas"));
+  EXPECT_THAT(refusal("10.0.0.1,"), HasSubstr("between any two commas"));
+  EXPECT_THAT(refusal("10.0.0.1,-oProxyCommand=x"), HasSubstr("expected an IPv4 or IPv6 address"));
+  EXPECT_THAT(refusal("10.0.0.1,gpu2"), HasSubstr("has 'gpu2'"));
+  replica.reach = "ssh gpu2 isthmus";
+  EXPECT_THAT(refusal("10.0.0.1,10.0.0.2"), HasSubstr("expected a command with {machine}"));
+}
+
 struct ModelSection {
   ModelConfig model;
   void serialize(config::Archive& ar) { ar.section("model", model); }

@@ -1,12 +1,9 @@
-// Ranks as threads. Like a process, each has its own model, socket and place in the group.
-
 #include "isthmus/trainer/site_replica.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <sys/socket.h>
-#include <cstdlib>
 
 #include <cmath>
 #include <initializer_list>
@@ -17,73 +14,16 @@
 #include "isthmus/trainer/checkpoint.h"
 #include "replica/row_balance.h"
 #include "replica/shares.h"
-#include "small_model.h"
-#include "temporary_folder.h"
+#include "site_on_threads.h"
 
 namespace isthmus::trainer {
 namespace {
 
-/// Disables c10d's record of collectives: a process has only one, which several ranks in the same process may
-/// not use at once. No program has ranks as threads. Must be set before any use of c10d.
-const int without_recorder = setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
-
 using outer_sync::Range;
 using testing::HasSubstr;
 
+using Site = SiteOnThreads;
 using Values = std::vector<float>;
-
-/// Rank 0's replica; the other ranks run on threads.
-class Site {
- public:
-  Site(std::uint32_t ranks, bool zero, ReplicaOptions options = small_options(),
-       std::uint32_t ranks_per_sequence = 1, const ParameterTable& table = small_table()) {
-    options.inner.clip = 0.05;  // clips at every step
-    SiteReplica::Ranks leader{.links = {},
-                              .group = {.store = folder_ / "store",
-                                        .rank = 0,
-                                        .ranks = ranks,
-                                        .ranks_per_sequence = ranks_per_sequence,
-                                        .timeout = std::chrono::seconds(30)},
-                              .zero = zero,
-                              .fate = {}};
-    for (std::uint32_t rank = 1; rank < ranks; ++rank) {
-      int ends[2];
-      EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-      leader.links.push_back(std::make_unique<RankLink>(ends[0]));
-      auto group = leader.group;
-      group.rank = rank;
-      threads_.emplace_back([=, end = ends[1]] { follow(end, group, zero, options, table); });
-    }
-    replica_ = std::make_unique<SiteReplica>(table, options, std::move(leader));
-  }
-  ~Site() {
-    replica_.reset();
-    for (auto& thread : threads_) thread.join();
-  }
-  Site(const Site&) = delete;
-  Site& operator=(const Site&) = delete;
-
-  SiteReplica& operator*() { return *replica_; }
-  SiteReplica* operator->() { return replica_.get(); }
-
- private:
-  static void follow(int socket, const RankGroupOptions& group, bool zero, ReplicaOptions options,
-                     const ParameterTable& table) {
-    try {
-      RankLink link(socket);
-      options.seed += group.rank;  // its initial parameters must not matter
-      const auto memory = data::make_cpu_device();
-      Replica replica(table, rank_options(options, table, group.rank, group.ranks, zero));
-      follow_rank_0(link, replica, group, zero, *memory);
-    } catch (const Error&) {
-      // Rank 0 reports it.
-    }
-  }
-
-  TemporaryFolder folder_;
-  std::vector<std::thread> threads_;
-  std::unique_ptr<SiteReplica> replica_;
-};
 
 ModelShape three_heads() {
   ModelConfig config;

@@ -37,8 +37,7 @@ void save_replica(const std::filesystem::path& file, const Digest& model, const 
   write_checkpoint(file, model, state.steps, sections);
 }
 
-void save_replica(const std::filesystem::path& file, const Replica& replica,
-                  std::span<const SectionView> others) {
+void save_replica(const std::filesystem::path& file, Replica& replica, std::span<const SectionView> others) {
   save_replica(file, replica.table().fingerprint(), replica.state(), others);
 }
 

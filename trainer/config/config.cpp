@@ -1,6 +1,9 @@
 #include "isthmus/trainer/config.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
+#include <sstream>
 #include <string_view>
 #include <vector>
 
@@ -178,13 +181,67 @@ void ReplicaConfig::serialize(config::Archive& ar) {
       "ranks that share each sequence, if the activations of one do not fit in the memory of one rank: each "
       "computes an equal part of the tokens, and attention exchanges tokens for heads",
       1, 64});
+  ar({"average_every", &average_every, Scope::per_site,
+      "inner steps between two averages over the ranks: 1: ranks average their gradients in every step; "
+      "above: each trains on its share of inner.batch, and their parameters are averaged, in fp32",
+      1, 100'000});
+  ar({"machines", &machines, Scope::per_site,
+      "addresses of the machines that hold equal numbers of the ranks, separated by commas, on the network "
+      "that connects them; the first is the worker's own; empty: all ranks are on the worker's machine"});
+  ar({"reach", &reach, Scope::per_site,
+      "command with which the worker runs isthmus on another of replica.machines, in words separated by "
+      "spaces; {machine} stands for its address"});
   ar({"zero", &zero, Scope::per_site,
       "ZeRO-1: each rank holds the inner optimizer's moments only for its share of the parameters, and "
       "updates that share; results are bit-identical"});
 }
 
+std::vector<std::string> ReplicaConfig::machine_list() const {
+  std::vector<std::string> list;
+  if (machines.empty()) return list;
+  std::istringstream in(machines + ",");
+  for (std::string machine; std::getline(in, machine, ',');) {
+    const auto first = machine.find_first_not_of(' ');
+    if (first == std::string::npos)
+      config_error("replica.machines is '" + machines +
+                   "'; expected an address "
+                   "between any two commas");
+    list.push_back(machine.substr(first, machine.find_last_not_of(' ') + 1 - first));
+  }
+  return list;
+}
+
+std::int64_t ReplicaConfig::ranks_per_machine() const {
+  return ranks / std::max<std::int64_t>(1, static_cast<std::int64_t>(machine_list().size()));
+}
+
 namespace {
+
 constexpr auto together_key = "replica.ranks_per_sequence";
+constexpr auto machine_word = "{machine}";
+
+void check_machines(const ReplicaConfig& replica) {
+  const auto list = replica.machine_list();
+  if (list.empty()) return;
+  for (const auto& machine : list) {
+    in6_addr address;
+    if (inet_pton(AF_INET, machine.c_str(), &address) != 1 &&
+        inet_pton(AF_INET6, machine.c_str(), &address) != 1)
+      config_error("replica.machines has '" + machine + "'; expected an IPv4 or IPv6 address");
+    if (std::ranges::count(list, machine) > 1)
+      config_error("replica.machines has " + machine + " twice; expected each machine once");
+  }
+  const auto count = static_cast<std::int64_t>(list.size());
+  if (replica.ranks % count != 0)
+    config_error("replica.ranks is " + std::to_string(replica.ranks) + " and replica.machines has " +
+                 std::to_string(count) +
+                 " addresses; expected a multiple of their number: machines have equal "
+                 "numbers of ranks");
+  if (count > 1 && replica.reach.find(machine_word) == std::string::npos)
+    config_error("replica.reach is '" + replica.reach + "'; expected a command with " + machine_word +
+                 ", for example ssh {machine} isthmus");
+}
+
 }  // namespace
 
 void ReplicaConfig::check(std::int64_t batch) const {
@@ -196,6 +253,15 @@ void ReplicaConfig::check(std::int64_t batch) const {
     refuse("inner.batch", batch, "replica.ranks", ranks,
            together == 1 ? "a multiple of ranks, which take equal numbers of sequences"
                          : "a multiple of replica.ranks / replica.ranks_per_sequence");
+  check_machines(*this);
+  if (average_every == 1) return;
+  if (zero)
+    config_error("replica.average_every is " + std::to_string(average_every) +
+                 " and replica.zero is true; expected average_every 1 or zero false: with ZeRO-1 each rank "
+                 "updates only its share of the parameters");
+  if (ranks > 1 && together == ranks)
+    refuse("replica.average_every", average_every, together_key, together,
+           "average_every 1: if all ranks share each sequence, they have the same gradient");
 }
 
 void ReplicaConfig::check_sequences(std::int64_t seq_len, const ModelConfig& model) const {

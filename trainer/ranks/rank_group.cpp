@@ -2,7 +2,9 @@
 
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #ifdef ISTHMUS_WITH_CUDA
 #include <c10/cuda/CUDAStream.h>
@@ -22,9 +24,21 @@
 namespace isthmus::trainer {
 namespace {
 
-c10::intrusive_ptr<c10d::Backend> join(const RankGroupOptions& options) {
-  const auto store =
-      c10::make_intrusive<c10d::FileStore>(options.store.string(), static_cast<int>(options.ranks));
+using Store = c10::intrusive_ptr<c10d::Store>;
+
+Store open_store(const RankGroupOptions& options) {
+  const auto ranks = static_cast<int>(options.ranks);
+  if (!options.meeting) return c10::make_intrusive<c10d::FileStore>(options.store.string(), ranks);
+  c10d::TCPStoreOptions tcp;
+  tcp.port = options.meeting->port;
+  tcp.isServer = options.rank == 0;
+  if (tcp.isServer) tcp.masterListenFd = options.meeting->listener;
+  tcp.numWorkers = static_cast<std::size_t>(ranks);
+  tcp.timeout = options.timeout;
+  return c10::make_intrusive<c10d::TCPStore>(options.meeting->host, tcp);
+}
+
+c10::intrusive_ptr<c10d::Backend> join(const RankGroupOptions& options, const Store& store) {
   store->setTimeout(options.timeout);
   const auto rank = static_cast<int>(options.rank), ranks = static_cast<int>(options.ranks);
 #ifdef ISTHMUS_WITH_CUDA
@@ -38,7 +52,8 @@ c10::intrusive_ptr<c10d::Backend> join(const RankGroupOptions& options) {
   }
 #endif
   const auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
-  gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(
+      options.meeting ? options.meeting->own_address : "127.0.0.1"));
   return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, ranks, gloo);
 }
 
@@ -54,7 +69,8 @@ struct RankGroup::Group {
   RankGroupOptions options;
   at::Device device;
   std::string name;
-  c10::intrusive_ptr<c10d::Backend> backend;
+  Store store = {};
+  c10::intrusive_ptr<c10d::Backend> backend = {};
 
   [[nodiscard]] at::Tensor tensor(std::span<float> values) const {
     return at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())},
@@ -70,10 +86,17 @@ struct RankGroup::Group {
   }
 };
 
-RankGroup::RankGroup(const RankGroupOptions& options, std::string name)
-    : group_(std::make_unique<Group>(Group{
-          options, torch_device(options.device), name.empty() ? name_of(options) : std::move(name), {}})) {
-  group_->work("meeting at " + options.store.string(), [&] { group_->backend = join(options); });
+RankGroup::RankGroup(const RankGroupOptions& options)
+    : RankGroup(std::make_unique<Group>(Group{options, torch_device(options.device), name_of(options)})) {}
+
+RankGroup::RankGroup(std::unique_ptr<Group> group) : group_(std::move(group)) {
+  const auto& options = group_->options;
+  const auto place = options.meeting ? options.meeting->host + ":" + std::to_string(options.meeting->port)
+                                     : options.store.string();
+  group_->work("meeting at " + place, [&] {
+    if (!group_->store) group_->store = open_store(options);
+    group_->backend = join(options, group_->store);
+  });
 }
 RankGroup::~RankGroup() {
   if (!group_->backend || aborted_) return;
@@ -89,7 +112,7 @@ RankGroup::~RankGroup() {
 }
 
 void RankGroup::mean(std::span<float> values) {
-  group_->work("averaging gradients over ranks", [&] {
+  group_->work("averaging over ranks", [&] {
     std::vector<at::Tensor> tensors = {group_->tensor(values)};
     group_->backend->allreduce(tensors)->wait();
     tensors.front().div_(static_cast<double>(group_->options.ranks));
@@ -121,28 +144,17 @@ void RankGroup::exchange(std::span<const std::byte> from, std::span<std::byte> t
 std::uint32_t RankGroup::rank() const { return group_->options.rank; }
 std::uint32_t RankGroup::ranks() const { return group_->options.ranks; }
 
-namespace {
-std::filesystem::path sequence_store(const RankGroupOptions& options, std::uint32_t rank) {
-  return options.store.string() + ".sequences-" + std::to_string(rank / options.ranks_per_sequence);
-}
-}  // namespace
-
-void remove_stores(const RankGroupOptions& options) {
-  std::filesystem::remove(options.store);
-  if (options.ranks_per_sequence == 1) return;
-  for (std::uint32_t rank = 0; rank < options.ranks; rank += options.ranks_per_sequence)
-    std::filesystem::remove(sequence_store(options, rank));
-}
-
-std::unique_ptr<RankGroup> sequence_group(const RankGroupOptions& options) {
-  const auto together = options.ranks_per_sequence;
+std::unique_ptr<RankGroup> RankGroup::sequences() const {
+  const auto& all = group_->options;
+  const auto together = all.ranks_per_sequence;
   if (together == 1) return nullptr;
-  auto own = options;
-  own.store = sequence_store(options, options.rank);
-  own.rank = options.rank % together;
+  auto own = all;
+  own.rank = all.rank % together;
   own.ranks = together;
   own.ranks_per_sequence = 1;
-  return std::make_unique<RankGroup>(own, name_of(options));
+  const auto prefix = "sequences-" + std::to_string(all.rank / together);
+  return std::unique_ptr<RankGroup>(new RankGroup(std::make_unique<Group>(Group{
+      own, group_->device, group_->name, c10::make_intrusive<c10d::PrefixStore>(prefix, group_->store)})));
 }
 
 void RankGroup::settle() {

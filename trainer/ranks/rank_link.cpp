@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <type_traits>
@@ -12,9 +13,21 @@ namespace {
 
 /// Sent before each answer.
 struct Verdict {
+  static constexpr std::array<char, 8> usual_mark = {'i', 's', 't', 'h', 'm', 'u', 's', '\n'};
+  std::array<char, 8> mark = usual_mark;
   std::uint32_t failed = 0;
   ErrorKind kind = ErrorKind::network;
 };
+
+/// A shell that prints something of its own would be read as an answer.
+void check_mark(const Verdict& verdict) {
+  if (verdict.mark == Verdict::usual_mark) return;
+  std::string text;
+  for (const char c : verdict.mark) text += c >= ' ' && c <= '~' ? c : '?';
+  config_error("a rank of this replica sent '" + text +
+               "...' instead of an answer; expected that the command of replica.reach prints nothing of its "
+               "own on another machine: look at what its shell prints at login");
+}
 
 template <class T>
 std::span<const std::byte> bytes_of(const T& value) {
@@ -69,12 +82,13 @@ void RankLink::send(const RankAnswer& answer) {
   send_bytes(bytes_of(answer));
 }
 void RankLink::send_failure(const Error& error) {
-  send_bytes(bytes_of(Verdict{1, error.kind()}));
+  send_bytes(bytes_of(Verdict{.failed = 1, .kind = error.kind()}));
   send_text(error.what());
 }
 RankAnswer RankLink::answer() {
   Verdict verdict;
   receive_bytes(room_of(verdict));
+  check_mark(verdict);
   if (verdict.failed != 0) throw Error(verdict.kind, text());
   RankAnswer answer;
   receive_bytes(room_of(answer));

@@ -1,5 +1,6 @@
 // The other ranks' side of site_replica.h.
 
+#include <functional>
 #include <optional>
 
 #include "isthmus/base/checksum.h"
@@ -66,12 +67,18 @@ class Follower {
     switch (order.what) {
       case What::meet:
         group_.emplace(options_);
-        sequences_ = sequence_group(options_);
+        sequences_ = group_->sequences();
         return replica_.share_sequences(sequences_.get());
       case What::train:
         return train(order);
       case What::step:
         return step(order);
+      case What::average_gradient:
+        return group_->mean(replica_.device_gradients());
+      case What::average:
+        return average_parameters(replica_, *group_, order.range);
+      case What::average_moments:
+        return average_moments(replica_, *group_);
       case What::parameters:
         return take_parameters(order.range);
       case What::give_moments:
@@ -93,25 +100,40 @@ class Follower {
 
   void train(const RankOrder& order) {
     RankAnswer answer;
-    try {
+    reporting([&] {
       answer.loss = replica_.forward_backward(ids_.take(link_, order));
       ids_.release();
-    } catch (const Error& error) {
-      link_.send_failure({error.kind(), "rank " + std::to_string(options_.rank) + ": " + error.what()});
-      throw;
-    }
+    });
     link_.send(answer);
-    group_->mean(replica_.device_gradients());
+    if (order.average_gradient)
+      group_->mean(replica_.device_gradients());
+    else if (sequences_)
+      sequences_->mean(replica_.device_gradients());
   }
 
   void step(const RankOrder& order) {
     if (order.gradient_from_rank_0) group_->broadcast(replica_.device_gradients(), 0);
-    static_cast<void>(replica_.inner_step(order.lr));
-    if (zero_) share_parameters(replica_, *group_, options_);
+    if (!order.answers) {
+      static_cast<void>(replica_.inner_step(order.lr));
+      if (zero_) share_parameters(replica_, *group_, options_);
+      return;
+    }
+    reporting([&] { static_cast<void>(replica_.inner_step(order.lr)); });
+    link_.send(RankAnswer{});
+  }
+
+  /// Rank 0 expects an answer: it gets the error instead.
+  void reporting(const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      link_.send_failure({error.kind(), "rank " + std::to_string(options_.rank) + ": " + error.what()});
+      throw;
+    }
   }
 
   void take_parameters(Range range) {
-    group_->broadcast(replica_.device_values().subspan(range.begin, range.size), 0);
+    group_->broadcast(replica_.device_values(range), 0);
     replica_.modified_on_device(range);
   }
 
@@ -125,6 +147,7 @@ class Follower {
     link_.send_bytes(std::as_bytes(replica_.second_moment(held(range))));
   }
   void take_moments(Range range) {
+    if (!zero_) return trainer::give_moments(replica_, *group_, range);
     const auto own = held(range);
     std::vector<float> first(own.size), second(own.size);
     link_.receive_bytes(std::as_writable_bytes(std::span(first)));

@@ -214,9 +214,8 @@ void Replica::modified(Range range) {
   if (!s.device.is_cpu()) flat::part(s.buffers.parameters, range).copy_(flat::part(s.staging, range));
   s.refresh(range);
 }
-std::span<float> Replica::device_values() {
-  const auto& parameters = impl_->buffers.parameters;
-  return {parameters.data_ptr<float>(), static_cast<std::size_t>(parameters.numel())};
+std::span<float> Replica::device_values(Range range) {
+  return {impl_->buffers.parameters.data_ptr<float>() + range.begin, range.size};
 }
 void Replica::modified_on_device(Range range) { impl_->refresh(range); }
 
@@ -232,19 +231,25 @@ void Replica::set_moments(Range range, std::span<const float> first, std::span<c
   flat::part(s.buffers.first_moment, s.in_share(range)).copy_(flat::view_of(first));
   flat::part(s.buffers.second_moment, s.in_share(range)).copy_(flat::view_of(second));
 }
+std::array<std::span<float>, 2> Replica::device_moments() {
+  const auto values = [](const at::Tensor& buffer) {
+    return std::span(buffer.data_ptr<float>(), static_cast<std::size_t>(buffer.numel()));
+  };
+  return {values(impl_->buffers.first_moment), values(impl_->buffers.second_moment)};
+}
 void Replica::set_steps(std::uint64_t steps) {
   auto& s = *impl_;
   s.steps = steps;
   s.bias = BiasCorrection(s.options.inner, steps);
 }
 
-ReplicaState Replica::state() const {
+ReplicaState Replica::state() {
   ReplicaState state;
   copy_state(state);
   return state;
 }
 
-void Replica::copy_state(ReplicaState& state) const {
+void Replica::copy_state(ReplicaState& state) {
   const auto& s = *impl_;
   const auto copy = [&](const at::Tensor& buffer, std::vector<float>& to) {
     to.resize(static_cast<std::size_t>(buffer.numel()));

@@ -33,12 +33,25 @@ std::vector<DecaySegment> segments_in(std::span<const DecaySegment> segments, Ra
 }
 
 void share_parameters(Replica& replica, RankGroup& group, const RankGroupOptions& options) {
-  const auto values = replica.device_values();
   for (std::uint32_t rank = 0; rank < options.ranks; ++rank) {
-    const auto part = share_of(rank, options.ranks, values.size());
-    group.broadcast(values.subspan(part.begin, part.size), rank);
+    const auto part = share_of(rank, options.ranks, replica.table().buffer_size());
+    group.broadcast(replica.Replica::device_values(part), rank);
     if (rank != options.rank && part.size > 0) replica.Replica::modified_on_device(part);
   }
+}
+
+void average_parameters(Replica& replica, RankGroup& group, Range range) {
+  group.mean(replica.Replica::device_values(range));
+  replica.Replica::modified_on_device(range);
+}
+
+void average_moments(Replica& replica, RankGroup& group) {
+  for (const auto moment : replica.device_moments()) group.mean(moment);
+}
+
+void give_moments(Replica& replica, RankGroup& group, Range range) {
+  for (const auto moment : replica.device_moments())
+    group.broadcast(moment.subspan(range.begin, range.size), 0);
 }
 
 }  // namespace isthmus::trainer

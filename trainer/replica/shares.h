@@ -1,6 +1,7 @@
 #pragma once
-// Divides a flat buffer among the ranks of a replica, for ZeRO-1 (Rajbhandari et al., "ZeRO: Memory
-// Optimizations Toward Training Trillion Parameter Models", arXiv 1910.02054, P_os).
+// Operations of all ranks of a replica on their flat buffers: each holds a share, for ZeRO-1 (Rajbhandari et
+// al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", arXiv 1910.02054, P_os), or
+// all average them.
 
 #include <span>
 #include <vector>
@@ -26,5 +27,13 @@ class Replica;
 struct RankGroupOptions;
 /// Sends each rank's share of the parameters to all other ranks, and updates the model's bf16 twin.
 void share_parameters(Replica& replica, RankGroup& group, const RankGroupOptions& options);
+
+// All ranks call these at once, without shares.
+
+/// Averages a range of the parameters, and updates the model's bf16 twin.
+void average_parameters(Replica& replica, RankGroup& group, outer_sync::Range range);
+void average_moments(Replica& replica, RankGroup& group);
+/// Sends rank 0's moments of a range to the others.
+void give_moments(Replica& replica, RankGroup& group, outer_sync::Range range);
 
 }  // namespace isthmus::trainer

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
@@ -51,7 +52,7 @@ SiteReplica::SiteReplica(const ParameterTable& table, const ReplicaOptions& opti
     for (const auto& link : ranks_.links) static_cast<void>(link->answer());  // their models are ready
     order({.what = What::meet});
     group_ = std::make_unique<RankGroup>(ranks_.group);
-    sequences_ = sequence_group(ranks_.group);
+    sequences_ = group_->sequences();
     share_sequences(sequences_.get());
     give_parameters({0, this->table().buffer_size()});
   });
@@ -66,8 +67,7 @@ SiteReplica::~SiteReplica() {
 }
 
 void SiteReplica::explain(const Error& error) const {
-  const auto fate = ranks_.fate ? ranks_.fate() : std::string();
-  if (!fate.empty()) throw Error(ErrorKind::network, fate);
+  if (const auto fate = ranks_.fate ? ranks_.fate() : std::nullopt) throw Error(*fate);
   throw error;
 }
 
@@ -94,8 +94,11 @@ data::Batch SiteReplica::dealt(data::Batch batch) {
 void SiteReplica::hand_out_rows(const data::Batch& batch, std::size_t each) {
   for (std::size_t i = 0; i < ranks_.links.size(); ++i) {
     auto& link = *ranks_.links[i];
-    link.send(
-        RankOrder{.what = What::train, .sequences = each, .seq_len = batch.seq_len, .width = batch.width});
+    link.send(RankOrder{.what = What::train,
+                        .average_gradient = ranks_.average_every == 1,
+                        .sequences = each,
+                        .seq_len = batch.seq_len,
+                        .width = batch.width});
     const auto rows = batch.rows.subspan((i + 1) / ranks_.group.ranks_per_sequence * each, each);
     if (device() == Device::cpu) {
       for (const auto* row : rows) link.send_bytes({row, batch.row_bytes()});
@@ -139,32 +142,92 @@ float SiteReplica::forward_backward(const data::Batch& batch) {
     own.rows = own.rows.first(each);
     double loss = own_pass(own);
     for (const auto& link : ranks_.links) loss += link->answer().loss;
-    group_->mean(device_gradients());
+    if (ranks_.average_every == 1)
+      group_->mean(device_gradients());
+    else if (sequences_)
+      sequences_->mean(device_gradients());
     return static_cast<float>(loss / static_cast<double>(ranks));
   });
 }
 
 std::span<float> SiteReplica::gradients() {
+  if (ranks_.average_every > 1 && !gave_out_gradient_) {
+    watched([&] {
+      order({.what = What::average_gradient});
+      group_->mean(device_gradients());
+    });
+  }
   gave_out_gradient_ = true;
   return Replica::gradients();
 }
 
 double SiteReplica::inner_step(double lr) {
-  return watched([&] {
-    order({.what = What::step, .gradient_from_rank_0 = gave_out_gradient_, .lr = lr});
+  const bool same_gradient = ranks_.average_every == 1 || gave_out_gradient_;
+  const auto norm = watched([&] {
+    order({.what = What::step,
+           .answers = !same_gradient,
+           .gradient_from_rank_0 = gave_out_gradient_,
+           .lr = lr});
     if (gave_out_gradient_) group_->broadcast(device_gradients(), 0);
     gave_out_gradient_ = false;
-    const auto norm = Replica::inner_step(lr);
+    const auto own = Replica::inner_step(lr);
     if (ranks_.zero) share_parameters(*this, *group_, ranks_.group);
     group_->settle();  // the result may be sent to other members next
-    return norm;
+    // Only one of different gradients may be infinite.
+    if (!same_gradient)
+      for (const auto& link : ranks_.links) static_cast<void>(link->answer());
+    return own;
   });
+  equal_moments_ = equal_moments_ && same_gradient;
+  equal_parameters_ = equal_parameters_ && equal_moments_;
+  averaged_.clear();
+  if (steps() % ranks_.average_every == 0) average({0, table().buffer_size()});
+  return norm;
+}
+
+/// Makes the range equal on all ranks, unless it is. Equal values are left alone, because their mean may
+/// differ from them in the last bit, and in the synchronous warm-up they are those of other members.
+void SiteReplica::average(Range range) {
+  const auto contains = [range](Range done) {
+    return done.begin <= range.begin && range.end() <= done.end();
+  };
+  if (equal_parameters_ || std::ranges::any_of(averaged_, contains)) return;
+  watched([&] {
+    order({.what = What::average, .range = range});
+    average_parameters(*this, *group_, range);
+    group_->settle();
+  });
+  averaged_.push_back(range);
+  equal_parameters_ = range.size == table().buffer_size();
+}
+
+void SiteReplica::average_moments_too() {
+  if (equal_moments_) return;
+  watched([&] {
+    order({.what = What::average_moments});
+    average_moments(*this, *group_);
+    group_->settle();
+  });
+  equal_moments_ = true;
+}
+
+std::span<const float> SiteReplica::read(Range range) {
+  average(range);
+  return Replica::read(range);
+}
+std::span<float> SiteReplica::modify(Range range) {
+  average(range);
+  return Replica::modify(range);
+}
+std::span<float> SiteReplica::device_values(Range range) {
+  average(range);
+  return Replica::device_values(range);
 }
 
 void SiteReplica::give_parameters(Range range) {
   watched([&] {
     order({.what = What::parameters, .range = range});
-    group_->broadcast(device_values().subspan(range.begin, range.size), 0);
+    group_->broadcast(Replica::device_values(range), 0);
   });
 }
 void SiteReplica::modified(Range range) {
@@ -215,6 +278,13 @@ void SiteReplica::set_moments(Range range, std::span<const float> first, std::sp
   const auto cut = [&](std::span<const float> values, Range part) {
     return values.subspan(part.begin - range.begin, part.size);
   };
+  if (!ranks_.zero) {
+    Replica::set_moments(range, first, second);
+    return watched([&] {
+      order({.what = What::take_moments, .range = range});
+      give_moments(*this, *group_, range);
+    });
+  }
   watched([&] {
     order({.what = What::take_moments, .range = range});
     for (std::size_t i = 0; i < ranks_.links.size(); ++i) {
@@ -235,9 +305,12 @@ void SiteReplica::set_steps(std::uint64_t steps) {
 void SiteReplica::forget_moments() {
   watched([&] { order({.what = What::forget}); });
   Replica::forget_moments();
+  equal_moments_ = true;
 }
 
-void SiteReplica::copy_state(ReplicaState& state) const {
+void SiteReplica::copy_state(ReplicaState& state) {
+  average({0, table().buffer_size()});
+  average_moments_too();
   Replica::copy_state(state);
   watched([&] {
     order({.what = What::checksum});
@@ -261,6 +334,7 @@ void SiteReplica::restore(const ReplicaState& state) {
   give_parameters(all);
   set_moments(all, state.first_moment, state.second_moment);
   set_steps(state.steps);
+  equal_parameters_ = equal_moments_ = true;
 }
 
 }  // namespace isthmus::trainer

@@ -94,6 +94,12 @@ constexpr auto notes = std::to_array<KeyNote>({
      "a GPU's faster kernels may differ in the last bits, on which the agreed state does not depend"},
     {"replica.ranks", "processes", "one process drives one GPU, or all cores"},
     {"replica.ranks_per_sequence", "ranks", "most sequences fit in the memory of one rank"},
+    {"replica.average_every", "inner steps",
+     "the ranks then make the same steps as one process with the whole batch; use 8 to 32 if averaging "
+     "gradients in every step takes longer than the step"},
+    {"replica.machines", "", "a machine's own GPUs are connected best; use several machines of one room"},
+    {"replica.reach", "",
+     "ssh asks for no password and notices within half a minute that the machine is gone"},
     {"replica.zero", "", "it saves memory, but costs traffic between the GPUs of a machine"},
     {"outer.method", "",
      "streams fragments in turn, which uses the link evenly; no replica waits for a whole model"},

@@ -177,7 +177,7 @@ Pod worker_pod(const RenderedSite& site, const std::string& name) {
           .object = object_name(there.run.name, name),
           .arguments = {"worker", "--quiet", "--config", "/config/run.yaml", "--coordinator",
                         site.coordinator, "--name", name},
-          .gpus = there.device.device == "cpu" ? 0 : there.replica.ranks,
+          .gpus = there.device.device == "cpu" ? 0 : there.replica.ranks_per_machine(),
           .tries = std::max<std::int64_t>(there.run.restarts, 1)};
   if (!site.site.launch.volume.empty()) pod.kept = (there.folder() / name).string();
   if (!there.network.listens()) return pod;

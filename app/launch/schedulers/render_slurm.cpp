@@ -37,7 +37,7 @@ std::string directives(const RenderedSite& site) {
   const bool asks_for_gpus = has_option(
       given, {"--gpus", "--gres", "--gpus-per-task", "--gpus-per-node", "--gpus-per-socket", "-G"});
   if (site.there.device.device != "cpu" && !asks_for_gpus)
-    add(fmt::format("--gpus-per-task={}", site.there.replica.ranks));
+    add(fmt::format("--gpus-per-task={}", site.there.replica.ranks_per_machine()));
   for (const auto& option : given) text += "#SBATCH " + option + "\n";
   return text;
 }

@@ -43,8 +43,8 @@ Places find_places(const Experiment& experiment, const LaunchConfig& config) {
                          ? experiment
                          : load_experiment(config.file, config.assignments, WorkerPlace{name, {}});
     here.push_back(name);
-    ranks.push_back(own.replica.ranks);
-    places.processes += own.replica.ranks;
+    ranks.push_back(own.replica.ranks_per_machine());
+    places.processes += own.replica.ranks_per_machine();
     on_gpus = on_gpus && own.device.device != "cpu";
     find_reader(places, name, own.data);
   }

@@ -80,7 +80,7 @@ std::vector<SiteFile> files_of(const LaunchConfig& config, const Experiment& her
   const auto& run = here.run.name;
   auto there = with_stored_names(experiment_there(config, site, facts.folder, run));
   if (there.trainer.threads == 0)
-    there.trainer.threads = threads_each(site.replicas * there.replica.ranks, facts.cores);
+    there.trainer.threads = threads_each(site.replicas * there.replica.ranks_per_machine(), facts.cores);
   std::vector<SiteFile> files = {{fmt::format("{}/{}.yaml", run, site.name), to_yaml(there), false}};
   if (!secret.empty() && there.network.certs.empty() && !there.network.insecure)
     files.push_back({fmt::format("{}/{}", run, secret_file), secret, true});
@@ -99,7 +99,7 @@ SiteStart start_there(std::vector<std::string> verb, const LaunchConfig& config,
                       const Site& site, std::size_t index, const SiteFacts& facts) {
   const auto names = site.workers();
   const auto there = load_experiment(config.file, config.assignments, WorkerPlace{names[index], site.name});
-  const std::vector ranks(names.size(), there.replica.ranks);
+  const std::vector ranks(names.size(), there.replica.ranks_per_machine());
   const auto gpus = there.device.device == "cpu" ? std::vector<std::string>() : facts.gpus;
   SiteStart start{.name = names[index],
                   .folder = run + "/" + names[index],

@@ -35,6 +35,20 @@ void anchor_mixture(data::DataConfig& data, const config::Source& source) {
   data.mixture = data::to_string(parts);
 }
 
+/// The ranks of another program divide their work themselves.
+void check_ranks_of_command(const trainer::ReplicaConfig& replica) {
+  const auto refuse = [](const char* key, const std::string& value, const char* expected) {
+    config_error(
+        fmt::format("replica.{} is {} and worker.command is set; expected {}: the ranks of another "
+                    "program divide their work themselves",
+                    key, value, expected));
+  };
+  if (replica.ranks_per_sequence > 1)
+    refuse("ranks_per_sequence", std::to_string(replica.ranks_per_sequence), "1");
+  if (replica.average_every > 1) refuse("average_every", std::to_string(replica.average_every), "1");
+  if (!replica.machines.empty()) refuse("machines", replica.machines, "no machines");
+}
+
 void check_data_parallel(const Experiment& experiment) {
   if (experiment.replica.ranks > 1)
     config_error(fmt::format(
@@ -125,12 +139,7 @@ void resolve(Experiment& experiment, bool needs_data) {
   experiment.dashboard.check();
   experiment.replica.check(experiment.inner.batch);
   if (needs_data) experiment.replica.check_sequences(experiment.data.seq_len, experiment.model);
-  if (experiment.replica.ranks_per_sequence > 1 && !experiment.worker.words().empty())
-    config_error(
-        fmt::format("replica.ranks_per_sequence is {} and worker.command is set; expected 1: the ranks of "
-                    "another program "
-                    "divide their work themselves",
-                    experiment.replica.ranks_per_sequence));
+  if (!experiment.worker.words().empty()) check_ranks_of_command(experiment.replica);
   if (experiment.outer.data_parallel()) check_data_parallel(experiment);
   if (experiment.inner.is_muon()) check_muon(experiment);
   if (experiment.run.audit) check_audit(experiment);
@@ -200,6 +209,17 @@ void check_equal_batches(const std::vector<Site>& sites, const std::vector<Exper
   }
 }
 
+/// All workers of a site would start ranks on the same machines.
+void check_own_machines(const std::vector<Site>& sites, const std::vector<Experiment>& at_sites) {
+  for (std::size_t i = 0; i < sites.size(); ++i) {
+    if (sites[i].replicas == 1 || at_sites[i].replica.machine_list().size() < 2) continue;
+    config_error(
+        fmt::format("sites.{0}.replicas is {1} and replica.machines is {2} there; expected one replica: "
+                    "all {1} would start their ranks on the same machines; make a site for each",
+                    sites[i].name, sites[i].replicas, at_sites[i].replica.machines));
+  }
+}
+
 }  // namespace
 
 Experiment load_experiment(const std::filesystem::path& file, const std::vector<std::string>& assignments,
@@ -227,6 +247,7 @@ Experiment load_experiment(config::Source source, const std::vector<std::string>
     site.has_command = !at_sites.back().worker.words().empty();
   }
   check_equal_batches(sites, at_sites);
+  check_own_machines(sites, at_sites);
   const auto* site = worker ? site_of(sites, worker->name, worker->site) : nullptr;
   auto experiment = site == nullptr ? read_experiment(source, needs_data && sites.empty())
                                     : at_sites[static_cast<std::size_t>(site - sites.data())];

@@ -99,11 +99,13 @@ std::vector<std::vector<std::string>> assign_gpus(std::span<const std::string> g
   std::size_t next = 0;
   for (std::size_t i = 0; i < workers.size(); ++i) {
     if (shared && ranks[i] > 1) {
-      throw Error(ErrorKind::config,
-                  fmt::format("replica.ranks of {} is {}, and its machine has {} GPUs for the {} ranks of "
-                              "its {} workers; expected a GPU for each rank: use fewer ranks or replicas, or "
-                              "list more GPUs in CUDA_VISIBLE_DEVICES",
-                              workers[i], ranks[i], gpus.size(), needed, workers.size()));
+      throw Error(
+          ErrorKind::config,
+          fmt::format(
+              "replica.ranks of {} puts {} ranks on its machine, which has {} GPUs for the {} ranks of "
+              "its {} workers; expected a GPU for each rank: use fewer ranks or replicas, or "
+              "list more GPUs in CUDA_VISIBLE_DEVICES",
+              workers[i], ranks[i], gpus.size(), needed, workers.size()));
     }
     for (std::int64_t rank = 0; rank < ranks[i]; ++rank) out[i].push_back(gpus[next++ % gpus.size()]);
   }

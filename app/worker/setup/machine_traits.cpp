@@ -12,6 +12,10 @@ std::string ranks_of(const trainer::ReplicaConfig& replica) {
   auto text = std::to_string(replica.ranks);
   if (replica.ranks_per_sequence > 1)
     text += ", " + std::to_string(replica.ranks_per_sequence) + " per sequence";
+  if (replica.ranks > 1 && replica.average_every > 1)
+    text += ", averaged every " + std::to_string(replica.average_every) + " steps";
+  if (const auto machines = replica.machine_list(); machines.size() > 1)
+    text += ", on " + std::to_string(machines.size()) + " machines";
   return text;
 }
 }  // namespace

@@ -1,16 +1,19 @@
 #pragma once
 // The processes of a replica with several ranks. Rank 0 is `isthmus worker`; it starts the others (`isthmus
-// rank`) on its own machine and sends each its setup over a pair of sockets. None outlives rank 0: a rank
-// ends when its socket is closed, and is killed when rank 0 is.
+// rank`) on its own machine, or on another by `replica.reach`, usually ssh, and sends each its setup over a
+// pair of sockets, which on another machine are the standard streams of its `isthmus rank`. None outlives
+// rank 0: a rank ends when its socket is closed, and on the same machine it is killed when rank 0 is.
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "isthmus/base/error.h"
 #include "isthmus/trainer/rank_link.h"
 #include "isthmus/trainer/site_replica.h"
 #include "run/experiment/experiment.h"
@@ -28,12 +31,14 @@ struct RankSetup {
   std::int64_t separator = -1;  ///< as in trainer::ReplicaOptions
   trainer::Device device = trainer::Device::cpu;
   trainer::Precision precision = trainer::Precision::fp32;
-  std::vector<std::string> program;  ///< command that starts this binary
+  std::string build = {};            ///< of this binary
+  std::vector<std::string> program;  ///< command that starts it
 };
 
 class RankProcesses {
  public:
-  /// Starts ranks 1 to replica.ranks - 1, and sends them the setup.
+  /// Starts ranks 1 to replica.ranks - 1, and sends them the setup. Throws Error(config) if the first of
+  /// replica.machines is not this one.
   explicit RankProcesses(const RankSetup& setup);
   /// Gives ranks a moment to end by themselves.
   ~RankProcesses();
@@ -42,13 +47,13 @@ class RankProcesses {
 
   /// The links to the ranks; call it once.
   [[nodiscard]] trainer::SiteReplica::Ranks take_ranks();
-  /// Which rank has ended, and how; empty if all run. Waits a moment for an end to become visible.
+  /// Which rank has ended, and how; nullopt if all run. Waits a moment for an end to become visible.
   /// Thread-safe.
-  [[nodiscard]] std::string fate() const;
+  [[nodiscard]] std::optional<Error> fate() const;
   [[nodiscard]] const std::vector<Process>& processes() const { return processes_; }
 
  private:
-  [[nodiscard]] std::string fate_now() const;
+  [[nodiscard]] std::optional<Error> fate_now() const;
 
   std::vector<Process> processes_;
   trainer::SiteReplica::Ranks ranks_;
@@ -58,7 +63,7 @@ class RankProcesses {
 class RankWatch {
  public:
   /// Calls `lost` once, on that thread, with the rank that has ended and how.
-  RankWatch(const RankProcesses& ranks, std::function<void(const std::string& fate)> lost);
+  RankWatch(const RankProcesses& ranks, std::function<void(const Error& fate)> lost);
   ~RankWatch();
   RankWatch(const RankWatch&) = delete;
   RankWatch& operator=(const RankWatch&) = delete;
@@ -67,7 +72,7 @@ class RankWatch {
   void watch(std::vector<int> descriptors);
 
   const RankProcesses& ranks_;
-  std::function<void(const std::string&)> lost_;
+  std::function<void(const Error&)> lost_;
   int wake_;  ///< an eventfd
   std::thread thread_;
 };
@@ -75,7 +80,7 @@ class RankWatch {
 struct ModelSetup;
 
 /// The ranks of a worker; null if its replica has one rank. Throws Error(config) if there are fewer GPUs than
-/// ranks.
+/// ranks on this machine.
 [[nodiscard]] std::unique_ptr<RankProcesses> start_ranks(const Experiment& experiment,
                                                          const ModelSetup& setup,
                                                          const WorkerRequest& request,
@@ -94,7 +99,8 @@ void abort_ranks(trainer::Replica& replica);
 struct RankRequest {
   std::filesystem::path folder;  ///< the replica's
   std::uint32_t rank = 1;
-  int socket = -1;
+  int socket = -1;         ///< -1: standard input and output
+  std::string build = {};  ///< of this binary
 };
 /// Returns the exit status.
 [[nodiscard]] int run_rank(const RankRequest& request);

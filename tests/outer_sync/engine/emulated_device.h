@@ -80,7 +80,7 @@ class EmulatedDevice final : public Passes {
   }
   std::unique_ptr<Mark> mark() override { return std::make_unique<EmulatedMark>(*this, nullptr, 0); }
 
-  void after_model() override {}
+  void after_model() override { EmulatedParameters::model_work = 0; }
   void before_model() override { run_until(queued_); }
 
  private:
@@ -108,6 +108,7 @@ class EmulatedDevice final : public Passes {
   };
 
   void queue(std::function<void()> work) {
+    EXPECT_EQ(EmulatedParameters::model_work, 0) << "a pass does not wait for the model";
     const std::lock_guard lock(mutex_);
     work_.push_back(std::move(work));
     ++queued_;

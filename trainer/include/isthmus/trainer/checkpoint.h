@@ -97,8 +97,7 @@ void copy_sections(const std::filesystem::path& file, std::span<const std::strin
 /// config as YAML). `model` is the table's fingerprint.
 void save_replica(const std::filesystem::path& file, const Digest& model, const ReplicaState& state,
                   std::span<const SectionView> others);
-void save_replica(const std::filesystem::path& file, const Replica& replica,
-                  std::span<const SectionView> others);
+void save_replica(const std::filesystem::path& file, Replica& replica, std::span<const SectionView> others);
 /// Restores the replica and returns the other sections. Throws like read_checkpoint, and Error(data) if a
 /// section of the replica is missing or has another size; the replica is then unchanged.
 [[nodiscard]] Checkpoint load_replica(const std::filesystem::path& file, Replica& replica);

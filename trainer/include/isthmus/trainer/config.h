@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "isthmus/base/config.h"
 
@@ -67,16 +68,22 @@ struct TrainerConfig {
   void serialize(config::Archive& ar);
 };
 
-/// One replica as several processes on one machine.
+/// One replica as several processes, on one machine or on several that a fast network connects.
 struct ReplicaConfig {
   std::int64_t ranks = 1;
   std::int64_t ranks_per_sequence = 1;
+  std::int64_t average_every = 1;
+  std::string machines = {};
+  std::string reach = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=10 {machine} isthmus";
   bool zero = false;
   void serialize(config::Archive& ar);
 
   /// Throws Error(config) naming both keys if a batch of this many sequences cannot be divided evenly among
-  /// the ranks.
+  /// the ranks, or if the ranks would average parameters of which each updates only a share.
   void check(std::int64_t batch) const;
+  /// The addresses in `machines`; empty if all ranks are on one machine.
+  [[nodiscard]] std::vector<std::string> machine_list() const;
+  [[nodiscard]] std::int64_t ranks_per_machine() const;
   /// The same for the tokens of a sequence and the heads of the model, which must be resolved.
   void check_sequences(std::int64_t seq_len, const ModelConfig& model) const;
 };

@@ -1,6 +1,6 @@
 #pragma once
-// The ranks of one replica as a group of libtorch's collectives (c10d): Gloo on CPUs, over loopback, and NCCL
-// on GPUs. Ranks meet through a file that all of them can reach, so nothing listens on the network.
+// The ranks of one replica as a group of libtorch's collectives (c10d): Gloo on CPUs and NCCL on GPUs.
+// On one machine ranks meet through a file, so nothing listens on the network.
 
 #include <atomic>
 #include <chrono>
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -15,9 +16,18 @@
 
 namespace isthmus::trainer {
 
+/// Where ranks on several machines meet: c10d's store, which rank 0 serves.
+struct RankMeeting {
+  std::string host;  ///< rank 0's machine
+  std::uint16_t port = 0;
+  int listener = -1;        ///< rank 0: a socket that listens there; the group takes it over
+  std::string own_address;  ///< of this rank's machine, on which Gloo listens
+};
+
 struct RankGroupOptions {
   std::filesystem::path
       store;  ///< equal on all ranks; must not exist before the first of them, and is removed at the end
+  std::optional<RankMeeting> meeting = {};  ///< several machines; `store` is not used
   std::uint32_t rank = 0, ranks = 1;
   /// Consecutive ranks that share each sequence.
   std::uint32_t ranks_per_sequence = 1;
@@ -32,8 +42,8 @@ struct RankGroupOptions {
 /// the values are then unspecified.
 class RankGroup {
  public:
-  /// Returns once all ranks have met. `name` is this rank's in errors; by default, its place in the group.
-  explicit RankGroup(const RankGroupOptions& options, std::string name = {});
+  /// Returns once all ranks have met.
+  explicit RankGroup(const RankGroupOptions& options);
   ~RankGroup();
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;
@@ -48,6 +58,9 @@ class RankGroup {
   /// Blocks until the device has done the queued work. Throws if that was aborted.
   void settle();
 
+  /// The group of the ranks that share this rank's sequences; null if there are no others.
+  [[nodiscard]] std::unique_ptr<RankGroup> sequences() const;
+
   /// Ends operations that wait for a lost rank. Safe from any thread. (On CPUs, the broken connection ends
   /// them.)
   void abort() noexcept;
@@ -58,14 +71,10 @@ class RankGroup {
 
  private:
   struct Group;
+  explicit RankGroup(std::unique_ptr<Group> group);
+
   std::unique_ptr<Group> group_;
   std::atomic<bool> aborted_ = false;
 };
-
-/// The group of the ranks that share this rank's sequences; null if there are no others.
-[[nodiscard]] std::unique_ptr<RankGroup> sequence_group(const RankGroupOptions& options);
-
-/// Removes the files through which the ranks of these groups meet, before the first rank is started.
-void remove_stores(const RankGroupOptions& options);
 
 }  // namespace isthmus::trainer

@@ -1,7 +1,7 @@
 #pragma once
 // A connected socket between rank 0 of a replica and one of its other ranks: orders one way, answers the
-// other. Both ends are processes of one binary on one machine, parent and child, over a socket pair that no
-// other process can reach, so structs are sent as they are in memory.
+// other. Both ends are processes of one build: parent and child over a socket pair that no other process can
+// reach, which ssh may extend to another machine. So structs are sent as they are in memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,21 +17,26 @@ namespace isthmus::trainer {
 /// An order from rank 0 to the other ranks, which act only on orders and decide nothing themselves.
 struct RankOrder {
   enum class What : std::uint32_t {
-    meet,          ///< join the group
-    train,         ///< forward and backward pass of the ids that follow; answer; average the gradient
-    step,          ///< one inner step
+    meet,              ///< join the group
+    train,             ///< forward and backward pass of the ids that follow; answer
+    step,              ///< one inner step
+    average_gradient,  ///< average the gradient of the last batch
+    average,           ///< average the parameters in a range
+    average_moments,
     parameters,    ///< receive rank 0's values of a range
     give_moments,  ///< answer, then send the moments of a range that are held here: all first ones, then all
                    ///< second ones
-    take_moments,  ///< receive moments in the same order
+    take_moments,  ///< receive moments of a range: with ZeRO-1 in the same order, else rank 0's
     steps,         ///< set the count of inner steps
     forget,        ///< reset the moments
     checksum,      ///< answer with the checksum of the parameters
     end
   } what = What::end;
+  bool average_gradient = false;      ///< train: average the gradient at once
+  bool answers = false;               ///< step: answer
   bool gradient_from_rank_0 = false;  ///< step: the gradient was changed on rank 0 since it was averaged
   double lr = 0;                      ///< step
-  outer_sync::Range range = {};       ///< parameters and moments: a range of the flat buffer
+  outer_sync::Range range = {};       ///< average, parameters, moments: a range of the flat buffer
   std::uint64_t steps = 0;            ///< steps
   // train: rows of seq_len + 1 ids of `width` bytes, one after another, follow.
   std::uint64_t sequences = 0;

@@ -7,6 +7,7 @@
 //   replica.inner_step(learning_rate(inner, step, steps));
 //   outer.after_step();                                      // uses the replica as LocalParameters
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -85,7 +86,7 @@ class Replica : public outer_sync::DeviceParameters, public outer_sync::InnerMom
   [[nodiscard]] std::span<float> modify(outer_sync::Range range) override;
   void modified(outer_sync::Range range) override;
   // DeviceParameters; on a CPU the parameters themselves.
-  [[nodiscard]] std::span<float> device_values() override;
+  [[nodiscard]] std::span<float> device_values(outer_sync::Range range) override;
   void modified_on_device(outer_sync::Range range) override;
   // InnerMoments; ranges are in the share.
   [[nodiscard]] std::span<const float> first_moment(outer_sync::Range range) override;
@@ -93,13 +94,15 @@ class Replica : public outer_sync::DeviceParameters, public outer_sync::InnerMom
   void set_moments(outer_sync::Range range, std::span<const float> first,
                    std::span<const float> second) override;
   void set_steps(std::uint64_t steps) override;
+  /// First and second moments of the share, on the device.
+  [[nodiscard]] std::array<std::span<float>, 2> device_moments();
 
-  /// All parameters, in host memory; valid until the next call of any function here.
-  [[nodiscard]] std::span<const float> parameters() { return read({0, table().buffer_size()}); }
+  /// All parameters of this process, in host memory; valid until the next call of any function here.
+  [[nodiscard]] std::span<const float> parameters() { return Replica::read({0, table().buffer_size()}); }
   /// With a share, the moments are those of the share only, while `restore` takes those of the whole buffer.
-  [[nodiscard]] ReplicaState state() const;
+  [[nodiscard]] ReplicaState state();
   /// Copies the state to `state` and reuses its memory.
-  virtual void copy_state(ReplicaState& state) const;
+  virtual void copy_state(ReplicaState& state);
   virtual void restore(const ReplicaState& state);
   /// Resets the inner optimizer: zero moments, zero steps.
   virtual void forget_moments();

@@ -22,8 +22,8 @@ class LocalParameters {
 /// Local parameters in device memory.
 class DeviceParameters : public LocalParameters {
  public:
-  /// All parameters, flat; the address never changes.
-  [[nodiscard]] virtual std::span<float> device_values() = 0;
+  /// The range in device memory; addresses never change. Queues what the model must do first.
+  [[nodiscard]] virtual std::span<float> device_values(Range range) = 0;
   /// Call after changing this range on the device: makes the change visible to the model (bf16 twin). The
   /// change must be ordered before the model's next computation.
   virtual void modified_on_device(Range range) = 0;

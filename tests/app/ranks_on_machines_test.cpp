@@ -1,0 +1,135 @@
+// Replicas with ranks on several machines, which here are two addresses of loopback. Rank 0 reaches the other
+// machine by a program that starts isthmus there, or by a real ssh server.
+
+#include <unistd.h>
+#include <csignal>
+
+#include "elastic_run.h"
+#include "sshd.h"
+
+namespace isthmus {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Words on_two_machines(const Words& more = {}) {
+  Words settings = {"replica.ranks=2", "replica.machines=\"127.0.0.1, 127.0.0.2\"",
+                    std::string("replica.reach=env MACHINE={machine} ") + isthmus_program};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
+std::string ssh_to(const Sshd& server) {
+  return "replica.reach=" + server.command() + " env MACHINE={machine} " + isthmus_program;
+}
+
+TEST(RanksOnMachines, TrainAsOnOne) {
+  Site one, two;
+  ASSERT_EQ(one.launch({"replica.ranks=2"}).status, 0) << one.logs();
+  const auto result = two.launch(on_two_machines());
+  ASSERT_EQ(result.status, 0) << result.report() << two.logs();
+  EXPECT_EQ(two.hash(), one.hash());
+}
+
+TEST(RanksOnMachines, ShareSequencesAndAverageParameters) {
+  for (const Words& more : {Words{"replica.ranks_per_sequence=2"}, Words{"replica.average_every=4"}}) {
+    Site site;
+    const auto result = site.launch(on_two_machines(more));
+    ASSERT_EQ(result.status, 0) << more.front() << result.report() << site.logs();
+    EXPECT_EQ(site.hash().size(), 64U);
+  }
+}
+
+TEST(RanksOnMachines, AreReachedBySsh) {
+  std::string why;
+  const auto* sshd = shared_sshd(why);
+  if (sshd == nullptr) GTEST_SKIP() << why;
+  Site one, two;
+  ASSERT_EQ(one.launch({"replica.ranks=2", "replicas=1"}).status, 0) << one.logs();
+  const auto result = two.launch(on_two_machines({"replicas=1", ssh_to(*sshd)}));
+  ASSERT_EQ(result.status, 0) << result.report() << two.logs();
+  EXPECT_EQ(two.summary()["global_hash"], one.summary()["global_hash"]);
+}
+
+/// Two replicas of one rank each, and one of two ranks on two machines.
+class LostRankElsewhere : public ::testing::Test {
+ protected:
+  void start(const Words& more = {}) {
+    run_.start({"eu-1", "us-1"});
+    run_.add(name_, with_settings({}, on_two_machines(more)));
+    ASSERT_TRUE(run_.reaches(name_, 15)) << run_.logs();
+  }
+  void expect_others_go_on() {
+    const auto now = run_.metrics("eu-1").back().value("step", std::uint64_t{0});
+    EXPECT_TRUE(run_.reaches("eu-1", now + 30) && run_.reaches("us-1", now + 30)) << run_.logs();
+    run_.stop();
+  }
+  /// Rank 1, also behind ssh.
+  [[nodiscard]] std::vector<RunningProcess> ranks() const {
+    return processes_with("rank --folder " + name_ + " ");
+  }
+
+  std::string name_ = "zz-" + std::to_string(getpid());  // the machine may have those of another test
+  ElasticRun run_{{"replicas=3", "run.steps=1000000", "inner.schedule=constant"}};
+};
+
+TEST_F(LostRankElsewhere, TakesItsReplicaOutAndIsNamed) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_EQ(ranks().size(), 1U);
+  kill(ranks().front().pid, SIGKILL);
+  const auto end = run_.end_of(name_);
+  EXPECT_EQ(end.status, 4) << end.report();
+  EXPECT_THAT(end.output, HasSubstr("isthmus: rank 1 of " + name_ + " on 127.0.0.2 was killed by signal 9"));
+  expect_others_go_on();
+}
+
+TEST_F(LostRankElsewhere, EndsWhenRank0IsKilledAlsoBehindSsh) {
+  std::string why;
+  const auto* sshd = shared_sshd(why);
+  if (sshd == nullptr) GTEST_SKIP() << why;
+  ASSERT_NO_FATAL_FAILURE(start({ssh_to(*sshd)}));
+  ASSERT_FALSE(ranks().empty());
+  run_.kill(name_);
+  EXPECT_TRUE(eventually([this] { return ranks().empty(); }));
+  expect_others_go_on();
+}
+
+TEST(RanksOnMachines, AMachineThatCannotBeReachedIsNamed) {
+  Site site;
+  const auto result = site.launch(on_two_machines({"replica.reach=false {machine}"}));
+  EXPECT_EQ(result.status, 4) << result.report();
+  EXPECT_THAT(result.output + site.logs(),
+              HasSubstr("rank 1 of replica-0 on 127.0.0.2 ended with exit status 1"));
+  EXPECT_EQ(site.launch(on_two_machines({"replica.reach=no-such-program {machine}"})).status, 2);
+}
+
+TEST(RanksOnMachines, AShellThatPrintsIsNamed) {
+  Site site;
+  const auto greets = site.write("greets", "#!/bin/sh\necho Welcome to this machine\nexec \"$@\"\n");
+  std::filesystem::permissions(greets, std::filesystem::perms::owner_all);
+  const auto result = site.launch(
+      on_two_machines({"replica.reach=" + greets.string() + " env M={machine} " + isthmus_program}));
+  EXPECT_EQ(result.status, 2) << result.report();
+  EXPECT_THAT(result.output + site.logs(), HasSubstr("sent 'Welcome ...' instead of an answer"));
+}
+
+TEST(RanksOnMachines, TheFirstIsTheWorkersOwn) {
+  Site site;
+  const auto result = site.launch(on_two_machines({"replica.machines=\"192.0.2.7,127.0.0.2\""}));
+  EXPECT_NE(result.status, 0) << result.report();
+  EXPECT_THAT(result.output + site.logs(),
+              AllOf(HasSubstr("replica.machines begins with 192.0.2.7"), HasSubstr("cannot listen there")));
+}
+
+TEST(RanksOnMachines, AnotherBuildIsRefused) {
+  Site site;
+  const auto script = std::string("printf '\\005\\0\\0\\0\\0\\0\\0\\0other' | ") + isthmus_program +
+                      " rank --folder eu-1 --rank 2";
+  const auto result = Command({"/bin/sh", "-c", script}, site / "rank.log").wait();
+  EXPECT_EQ(result.status, 2) << result.report();
+  EXPECT_THAT(result.output, AllOf(HasSubstr("eu-1 rank 2"), HasSubstr("rank 0 has build other")));
+}
+
+}  // namespace
+}  // namespace isthmus
