@@ -120,7 +120,11 @@ void add_checks(CommandLine& commands, const ModelVerbs& verbs) {
   verb->add_option("--rank", rank->rank, "number of the rank")->required();
   verb->add_option("--socket", rank->socket,
                    "descriptor of the rank's socket; without, standard input and output");
-  commands.on(*verb, [&commands, rank, run = verbs.rank] {
+  const auto silence = std::make_shared<std::int64_t>(rank->silence.count());
+  verb->add_option("--silence", *silence, "seconds without an order after which the rank ends")
+      ->check(CLI::Range(1, 86'400));
+  commands.on(*verb, [&commands, rank, silence, run = verbs.rank] {
+    rank->silence = std::chrono::seconds(*silence);
     rank->build = commands.build();
     return run(*rank);
   });

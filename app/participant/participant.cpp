@@ -68,7 +68,7 @@ auto Participant::guarded(Work work) {
   try {
     return work();
   } catch (const std::exception& error) {
-    fail(error.what());
+    fail(error);
     throw;
   }
 }
@@ -90,10 +90,12 @@ void Participant::step_guarded(Work work) {
 }
 
 /// Does not call the hooks, which might fail again.
-void Participant::fail(const std::string& why) {
+void Participant::fail(const std::exception& error) {
   failed_ = true;
   left_ = false;
-  reason_ = why;
+  reason_ = error.what();
+  const auto* own = dynamic_cast<const Error*>(&error);
+  lost_others_ = own != nullptr && own->kind() == ErrorKind::network;
   state_ = State::leaving;
   if (stopper_ != nullptr) stopper_->ending();
   for (auto* observer : observers_) observer->entered(*this);
@@ -118,7 +120,7 @@ void Participant::join(outer_sync::protocol::Hello hello) {
   } catch (const AskedToLeave& why) {
     begin_to_leave(why.what());
   } catch (const std::exception& error) {
-    fail(error.what());
+    fail(error);
     close();
     throw;
   }

@@ -157,7 +157,7 @@ class Participant {
   auto guarded(Work work);
   template <class Work>
   void step_guarded(Work work);
-  void fail(const std::string& why);
+  void fail(const std::exception& error);
 
   void enter_run(outer_sync::protocol::Hello hello);
   void take_state();
@@ -204,7 +204,7 @@ class Participant {
   std::optional<std::uint64_t> leave_by_;           ///< agreed step
   std::optional<Clock::time_point> leaving_since_;  ///< when it was asked to leave
   std::uint64_t leaves_at_ = 0;                     ///< agreed step at that time
-  bool left_ = false, failed_ = false;
+  bool left_ = false, failed_ = false, lost_others_ = false;
   std::string reason_;  ///< why it leaves or has failed
   std::optional<Digest> final_hash_;
   mutable std::mutex requests_;

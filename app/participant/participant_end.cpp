@@ -76,7 +76,7 @@ void Participant::close(const std::string& why) {
     }
     if (drained() && has_gone_on()) hooks_.before_the_end();
   } catch (const std::exception& error) {
-    fail(error.what());
+    fail(error);
     say_goodbye();
     throw;
   }
@@ -92,7 +92,10 @@ void Participant::drop(const std::string& why) noexcept {
 void Participant::say_goodbye() {
   const bool has_joined = state_ != State::joining;
   if (failed_ && records_) records_->add(outer_sync::protocol::RecordKind::log, reason_);
-  if (has_joined) member_->leave(reason_);
+  // A run ends when its only replica leaves, but after the loss of a rank that is started again, as after a
+  // crash.
+  const bool comes_back = lost_others_ && member_->status().rank().of == 1;
+  if (has_joined && !comes_back) member_->leave(reason_);
   if (has_joined && !failed_) hooks_.say(fmt::format("left the run at step {}", outer_.step()));
   enter(State::closed);
 }

@@ -141,12 +141,12 @@ std::string traffic(const ordered_json& j) {
     const auto& averages = j["rank_averages"];
     const auto every = averages["every"].get<std::int64_t>();
     text += in_lines(
-        fmt::format(
-            "  not included: averages over the ranks of a replica, {} of each rank {}; at {} they take "
-            "a twentieth of the time",
-            format_bytes(figure_at(averages, "bytes")),
-            every == 1 ? "in every step" : fmt::format("every {} steps", every),
-            rate(figure_at(averages, "bits_per_second"))),
+        fmt::format("  not included: averages over the ranks of a replica, {} of each rank {}; the network "
+                    "between them needs {} to do that in 5 % of the time",
+                    format_bytes(figure_at(averages, "bytes")),
+                    every == 1 ? "in every step"
+                               : fmt::format("every {} steps and before and after each sync", every),
+                    rate(figure_at(averages, "bits_per_second"))),
         2);
   }
   if (const auto warmup = j["warmup_steps"].get<std::int64_t>(); warmup > 0)

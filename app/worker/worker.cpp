@@ -153,7 +153,8 @@ class Worker final : public TrainingHooks {
     say(fmt::format("member {} of {}, {}, {}{}", rank.index + 1, rank.of,
                     to_string(setup_.hardware.precision),
                     threads > 0 ? fmt::format("{} threads", threads) : "all cores",
-                    ranks_ ? fmt::format(" in each of {} ranks", config_.replica.ranks) : ""));
+                    ranks_ ? " in each of " + ranks_text(config_.replica) : ""));
+    for (const auto& note : notes_on_ranks(config_)) say(note);
     if (config_.outer.data_parallel() && rank.of > 1) training_.join_gloo();
     if (const auto torch = trainer::torch_in_use(); !torch.empty()) say("libtorch in " + torch.string());
     say(memory_line());

@@ -2,7 +2,9 @@
 // machine by a program that starts isthmus there, or by a real ssh server.
 
 #include <unistd.h>
+#include <chrono>
 #include <csignal>
+#include <thread>
 
 #include "elastic_run.h"
 #include "sshd.h"
@@ -14,7 +16,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 Words on_two_machines(const Words& more = {}) {
-  Words settings = {"replica.ranks=2", "replica.machines=\"127.0.0.1, 127.0.0.2\"",
+  Words settings = {"replicas=1", "replica.ranks=2", "replica.machines=\"127.0.0.1, 127.0.0.2\"",
                     std::string("replica.reach=env MACHINE={machine} ") + isthmus_program};
   settings.insert(settings.end(), more.begin(), more.end());
   return settings;
@@ -26,7 +28,7 @@ std::string ssh_to(const Sshd& server) {
 
 TEST(RanksOnMachines, TrainAsOnOne) {
   Site one, two;
-  ASSERT_EQ(one.launch({"replica.ranks=2"}).status, 0) << one.logs();
+  ASSERT_EQ(one.launch({"replicas=1", "replica.ranks=2"}).status, 0) << one.logs();
   const auto result = two.launch(on_two_machines());
   ASSERT_EQ(result.status, 0) << result.report() << two.logs();
   EXPECT_EQ(two.hash(), one.hash());
@@ -47,7 +49,7 @@ TEST(RanksOnMachines, AreReachedBySsh) {
   if (sshd == nullptr) GTEST_SKIP() << why;
   Site one, two;
   ASSERT_EQ(one.launch({"replica.ranks=2", "replicas=1"}).status, 0) << one.logs();
-  const auto result = two.launch(on_two_machines({"replicas=1", ssh_to(*sshd)}));
+  const auto result = two.launch(on_two_machines({ssh_to(*sshd)}));
   ASSERT_EQ(result.status, 0) << result.report() << two.logs();
   EXPECT_EQ(two.summary()["global_hash"], one.summary()["global_hash"]);
 }
@@ -57,7 +59,9 @@ class LostRankElsewhere : public ::testing::Test {
  protected:
   void start(const Words& more = {}) {
     run_.start({"eu-1", "us-1"});
-    run_.add(name_, with_settings({}, on_two_machines(more)));
+    auto settings = on_two_machines(more);
+    settings.emplace_back("replicas=3");
+    run_.add(name_, with_settings({}, settings));
     ASSERT_TRUE(run_.reaches(name_, 15)) << run_.logs();
   }
   void expect_others_go_on() {
@@ -95,13 +99,39 @@ TEST_F(LostRankElsewhere, EndsWhenRank0IsKilledAlsoBehindSsh) {
   expect_others_go_on();
 }
 
+TEST(RanksOnMachines, ARankEndsIfRank0IsSilent) {
+  Site site;
+  // The other end stays open, but nothing comes, as from a machine without power.
+  const auto script = "mkfifo " + (site / "silent").string() + " && exec 3<>" + (site / "silent").string() +
+                      " && exec " + isthmus_program + " rank --folder eu-1 --rank 1 --silence 1 <&3";
+  const auto result = Command({"/bin/sh", "-c", script}, site / "rank.log").wait();
+  EXPECT_EQ(result.status, 4) << result.report();
+}
+
+/// Rank 0 sends no orders while it waits for other members, but shows that it is there.
+TEST(RanksOnMachines, ARankStaysWhileItsReplicaWaits) {
+  ElasticRun run({"replicas=2"});
+  const auto impatient = run.site().write("impatient", "#!/bin/sh\nexec \"$@\" --silence 15\n");
+  std::filesystem::permissions(impatient, std::filesystem::perms::owner_all);
+  run.start({});
+  const auto reach = "replica.reach=" + impatient.string() + " env M={machine} " + isthmus_program;
+  run.add("eu-1", with_settings({}, on_two_machines({reach, "replicas=2"})));
+  std::this_thread::sleep_for(std::chrono::seconds(22));  // longer than its patience
+  run.add("us-1");
+  EXPECT_TRUE(run.reaches("us-1", 20)) << run.logs();
+  run.finish();
+}
+
 TEST(RanksOnMachines, AMachineThatCannotBeReachedIsNamed) {
   Site site;
   const auto result = site.launch(on_two_machines({"replica.reach=false {machine}"}));
   EXPECT_EQ(result.status, 4) << result.report();
   EXPECT_THAT(result.output + site.logs(),
               HasSubstr("rank 1 of replica-0 on 127.0.0.2 ended with exit status 1"));
-  EXPECT_EQ(site.launch(on_two_machines({"replica.reach=no-such-program {machine}"})).status, 2);
+  const auto absent = site.launch(on_two_machines({"replica.reach=no-such-program {machine}"}));
+  EXPECT_EQ(absent.status, 2);
+  EXPECT_THAT(absent.output + site.logs(),
+              HasSubstr("does `no-such-program 127.0.0.2 --version` (replica.reach)"));
 }
 
 TEST(RanksOnMachines, AShellThatPrintsIsNamed) {
@@ -111,7 +141,38 @@ TEST(RanksOnMachines, AShellThatPrintsIsNamed) {
   const auto result = site.launch(
       on_two_machines({"replica.reach=" + greets.string() + " env M={machine} " + isthmus_program}));
   EXPECT_EQ(result.status, 2) << result.report();
-  EXPECT_THAT(result.output + site.logs(), HasSubstr("sent 'Welcome ...' instead of an answer"));
+  EXPECT_THAT(result.output + site.logs(),
+              HasSubstr("rank 1 of replica-0 on 127.0.0.2 sent 'Welcome ' instead of an answer"));
+}
+
+TEST(RanksOnMachines, AListIsAsGoodAsTextAndEachReplicaNeedsItsOwn) {
+  Site site;
+  const std::string machines = "ranks: 2, machines: [10.0.0.1, 10.0.0.2]}\n";
+  const auto one = site.write("one.yaml", "extends: tiny.yaml\nreplicas: 1\nreplica: {" + machines);
+  const auto shown = site.isthmus({"config", one.string()});
+  EXPECT_EQ(shown.status, 0) << shown.report();
+  EXPECT_THAT(shown.output, HasSubstr("10.0.0.1, 10.0.0.2"));
+  const auto refusal = [&](const std::filesystem::path& config, const std::string& key) {
+    const auto result = site.isthmus({"launch", config.string()});
+    EXPECT_EQ(result.status, 2) << result.report();
+    EXPECT_THAT(result.output, HasSubstr(key + " is 2 and replica.machines is 10.0.0.1, 10.0.0.2"));
+  };
+  refusal(site.write("two.yaml", "extends: one.yaml\nreplicas: 2\n"), "replicas");
+  refusal(site.write("sites.yaml",
+                     "extends: tiny.yaml\nsites:\n  eu:\n    replicas: 2\n    replica: {" + machines),
+          "sites.eu.replicas");
+}
+
+/// It is the only one with the state, so it comes back as after a crash.
+TEST(RanksOnMachines, TheOnlyReplicaIsStartedAgainIfItLosesARank) {
+  Site site;
+  auto launch = site.start_launch(
+      {"replicas=1", "replica.ranks=2", "run.restarts=3", "run.steps=200", "run.checkpoint_every=5"});
+  ASSERT_TRUE(eventually([&] { return site.has_checkpoint("replica-0"); })) << launch.output();
+  kill(site.process("replica-0 --rank 1"), SIGKILL);
+  const auto result = launch.wait();
+  EXPECT_EQ(result.status, 0) << result.report() << site.logs();
+  EXPECT_THAT(result.output, HasSubstr("restarting it"));
 }
 
 TEST(RanksOnMachines, TheFirstIsTheWorkersOwn) {

@@ -227,7 +227,10 @@ void check_machines(const ReplicaConfig& replica) {
     in6_addr address;
     if (inet_pton(AF_INET, machine.c_str(), &address) != 1 &&
         inet_pton(AF_INET6, machine.c_str(), &address) != 1)
-      config_error("replica.machines has '" + machine + "'; expected an IPv4 or IPv6 address");
+      config_error(
+          "replica.machines has '" + machine +
+          "'; expected IPv4 or IPv6 addresses, separated by commas (`getent hosts NAME` prints that of a "
+          "name)");
     if (std::ranges::count(list, machine) > 1)
       config_error("replica.machines has " + machine + " twice; expected each machine once");
   }
@@ -262,6 +265,14 @@ void ReplicaConfig::check(std::int64_t batch) const {
   if (ranks > 1 && together == ranks)
     refuse("replica.average_every", average_every, together_key, together,
            "average_every 1: if all ranks share each sequence, they have the same gradient");
+}
+
+void ReplicaConfig::check_own_machines(const std::string& key, std::int64_t replicas) const {
+  if (replicas == 1 || machine_list().size() < 2) return;
+  config_error(
+      key + " is " + std::to_string(replicas) + " and replica.machines is " + machines +
+      "; expected one replica, since all would start their ranks on these machines: make a site with "
+      "its own machines for each");
 }
 
 void ReplicaConfig::check_sequences(std::int64_t seq_len, const ModelConfig& model) const {

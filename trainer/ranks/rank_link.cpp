@@ -20,13 +20,17 @@ struct Verdict {
 };
 
 /// A shell that prints something of its own would be read as an answer.
-void check_mark(const Verdict& verdict) {
+void check_mark(const Verdict& verdict, const std::string& sender) {
   if (verdict.mark == Verdict::usual_mark) return;
   std::string text;
-  for (const char c : verdict.mark) text += c >= ' ' && c <= '~' ? c : '?';
-  config_error("a rank of this replica sent '" + text +
-               "...' instead of an answer; expected that the command of replica.reach prints nothing of its "
-               "own on another machine: look at what its shell prints at login");
+  for (const char c : verdict.mark) {
+    if (c == '\n') break;
+    text += c >= ' ' && c <= '~' ? c : '?';
+  }
+  config_error(
+      sender + " sent '" + text +
+      "' instead of an answer; expected that the command of replica.reach prints nothing of its own: "
+      "look at what the shell there prints at login");
 }
 
 template <class T>
@@ -40,9 +44,9 @@ std::span<std::byte> room_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
-[[noreturn]] void lost(const char* doing, ssize_t result) {
-  const std::string why = result == 0 ? "the other end closed the connection" : std::strerror(errno);
-  throw Error(ErrorKind::network, std::string(doing) + " a rank of this replica failed: " + why);
+[[noreturn]] void lost(const char* doing, const std::string& other, ssize_t result) {
+  const std::string why = result == 0 ? "it closed the connection" : std::strerror(errno);
+  throw Error(ErrorKind::network, std::string(doing) + " " + other + " failed: " + why);
 }
 
 constexpr std::uint64_t longest_text = 1 << 24;
@@ -56,7 +60,7 @@ void RankLink::send_bytes(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto n = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) lost("writing to", n);
+    if (n <= 0) lost("writing to", other_, n);
     bytes = bytes.subspan(static_cast<std::size_t>(n));
   }
 }
@@ -65,12 +69,16 @@ void RankLink::receive_bytes(std::span<std::byte> bytes) {
   while (!bytes.empty()) {
     const auto n = ::recv(socket_, bytes.data(), bytes.size(), MSG_WAITALL);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) lost("reading from", n);
+    if (n <= 0) lost("reading from", other_, n);
     bytes = bytes.subspan(static_cast<std::size_t>(n));
   }
 }
 
-void RankLink::send(const RankOrder& order) { send_bytes(bytes_of(order)); }
+void RankLink::send(const RankOrder& order, std::span<const std::span<const std::byte>> payload) {
+  const std::lock_guard lock(sending_);
+  send_bytes(bytes_of(order));
+  for (const auto& part : payload) send_bytes(part);
+}
 RankOrder RankLink::order() {
   RankOrder order;
   receive_bytes(room_of(order));
@@ -88,7 +96,7 @@ void RankLink::send_failure(const Error& error) {
 RankAnswer RankLink::answer() {
   Verdict verdict;
   receive_bytes(room_of(verdict));
-  check_mark(verdict);
+  check_mark(verdict, other_);
   if (verdict.failed != 0) throw Error(verdict.kind, text());
   RankAnswer answer;
   receive_bytes(room_of(answer));
@@ -104,7 +112,7 @@ std::string RankLink::text() {
   std::uint64_t size = 0;
   receive_bytes(room_of(size));
   if (size > longest_text)
-    throw Error(ErrorKind::network, "a rank of this replica announces a text of " + std::to_string(size) +
+    throw Error(ErrorKind::network, other_ + " announces a text of " + std::to_string(size) +
                                         " bytes; expected at most " + std::to_string(longest_text));
   std::string text(size, '\0');
   receive_bytes(std::as_writable_bytes(std::span(text)));

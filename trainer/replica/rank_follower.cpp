@@ -91,6 +91,7 @@ class Follower {
         return replica_.forget_moments();
       case What::checksum:
         return link_.send(RankAnswer{.parameters = crc32c(std::as_bytes(replica_.parameters()))});
+      case What::here:
       case What::end:
         return;
     }

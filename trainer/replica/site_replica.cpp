@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <utility>
 
@@ -94,22 +95,25 @@ data::Batch SiteReplica::dealt(data::Batch batch) {
 void SiteReplica::hand_out_rows(const data::Batch& batch, std::size_t each) {
   for (std::size_t i = 0; i < ranks_.links.size(); ++i) {
     auto& link = *ranks_.links[i];
-    link.send(RankOrder{.what = What::train,
-                        .average_gradient = ranks_.average_every == 1,
-                        .sequences = each,
-                        .seq_len = batch.seq_len,
-                        .width = batch.width});
     const auto rows = batch.rows.subspan((i + 1) / ranks_.group.ranks_per_sequence * each, each);
+    std::vector<std::span<const std::byte>> ids;
+    at::Tensor on_host;
     if (device() == Device::cpu) {
-      for (const auto* row : rows) link.send_bytes({row, batch.row_bytes()});
-      continue;
+      for (const auto* row : rows) ids.emplace_back(row, batch.row_bytes());
+    } else {
+      const auto bytes = static_cast<std::int64_t>(each * batch.row_bytes());
+      on_host = at::from_blob(const_cast<std::byte*>(rows.front()), {bytes},
+                              at::TensorOptions(at::kByte).device(torch_device(device())))
+                    .cpu();
+      ids.emplace_back(static_cast<const std::byte*>(on_host.const_data_ptr()),
+                       static_cast<std::size_t>(bytes));
     }
-    const auto bytes = static_cast<std::int64_t>(each * batch.row_bytes());
-    const auto on_host = at::from_blob(const_cast<std::byte*>(rows.front()), {bytes},
-                                       at::TensorOptions(at::kByte).device(torch_device(device())))
-                             .cpu();
-    link.send_bytes(
-        {static_cast<const std::byte*>(on_host.const_data_ptr()), static_cast<std::size_t>(bytes)});
+    link.send({.what = What::train,
+               .average_gradient = ranks_.average_every == 1,
+               .sequences = each,
+               .seq_len = batch.seq_len,
+               .width = batch.width},
+              ids);
   }
 }
 
@@ -286,11 +290,10 @@ void SiteReplica::set_moments(Range range, std::span<const float> first, std::sp
     });
   }
   watched([&] {
-    order({.what = What::take_moments, .range = range});
     for (std::size_t i = 0; i < ranks_.links.size(); ++i) {
       const auto part = common(range, held_by(i + 1));
-      ranks_.links[i]->send_bytes(std::as_bytes(cut(first, part)));
-      ranks_.links[i]->send_bytes(std::as_bytes(cut(second, part)));
+      const std::array moments = {std::as_bytes(cut(first, part)), std::as_bytes(cut(second, part))};
+      ranks_.links[i]->send({.what = What::take_moments, .range = range}, moments);
     }
   });
   const auto own = common(range, held_by(0));

@@ -42,6 +42,7 @@ Places find_places(const Experiment& experiment, const LaunchConfig& config) {
     const auto own = experiment.sites.empty()
                          ? experiment
                          : load_experiment(config.file, config.assignments, WorkerPlace{name, {}});
+    if (experiment.sites.empty()) own.replica.check_own_machines("replicas", experiment.replicas);
     here.push_back(name);
     ranks.push_back(own.replica.ranks_per_machine());
     places.processes += own.replica.ranks_per_machine();

@@ -170,12 +170,21 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
   return experiment;
 }
 
-/// Stores worker.command, of the run and of sites, as one JSON text: the archive has no lists of texts.
-void write_commands_as_text(config::Source& source) {
+/// Stores lists, of the run and of sites, as text, since the archive has no lists: worker.command as JSON,
+/// replica.machines with commas.
+void write_lists_as_text(config::Source& source) {
+  const auto is = [](const config::Source::Entry& entry, std::string_view key) {
+    return entry.key == key ||
+           (entry.key.starts_with("sites.") && entry.key.ends_with("." + std::string(key)));
+  };
   for (auto entry : std::vector(source.entries())) {
-    const bool of_site = entry.key.starts_with("sites.") && entry.key.ends_with(".worker.command");
-    if (!entry.is_list || (entry.key != "worker.command" && !of_site)) continue;
-    entry.values = {nlohmann::json(entry.values).dump()};
+    if (!entry.is_list) continue;
+    if (is(entry, "worker.command"))
+      entry.values = {nlohmann::json(entry.values).dump()};
+    else if (is(entry, "replica.machines"))
+      entry.values = {fmt::format("{}", fmt::join(entry.values, ", "))};
+    else
+      continue;
     entry.is_list = false;
     source.put(std::move(entry));
   }
@@ -209,17 +218,6 @@ void check_equal_batches(const std::vector<Site>& sites, const std::vector<Exper
   }
 }
 
-/// All workers of a site would start ranks on the same machines.
-void check_own_machines(const std::vector<Site>& sites, const std::vector<Experiment>& at_sites) {
-  for (std::size_t i = 0; i < sites.size(); ++i) {
-    if (sites[i].replicas == 1 || at_sites[i].replica.machine_list().size() < 2) continue;
-    config_error(
-        fmt::format("sites.{0}.replicas is {1} and replica.machines is {2} there; expected one replica: "
-                    "all {1} would start their ranks on the same machines; make a site for each",
-                    sites[i].name, sites[i].replicas, at_sites[i].replica.machines));
-  }
-}
-
 }  // namespace
 
 Experiment load_experiment(const std::filesystem::path& file, const std::vector<std::string>& assignments,
@@ -234,7 +232,7 @@ Experiment load_experiment(config::Source source, const std::vector<std::string>
                            const std::optional<WorkerPlace>& worker, Purpose purpose) {
   for (const auto& assignment : assignments) source.set(assignment);
   source = with_current_names(without_removed_keys(source));
-  write_commands_as_text(source);
+  write_lists_as_text(source);
   Experiment sample;
   auto sites = take_sites(source, config::list(sample));
   if (!sites.empty()) put_replicas(source, sites);
@@ -247,7 +245,8 @@ Experiment load_experiment(config::Source source, const std::vector<std::string>
     site.has_command = !at_sites.back().worker.words().empty();
   }
   check_equal_batches(sites, at_sites);
-  check_own_machines(sites, at_sites);
+  for (std::size_t i = 0; i < sites.size(); ++i)
+    at_sites[i].replica.check_own_machines("sites." + sites[i].name + ".replicas", sites[i].replicas);
   const auto* site = worker ? site_of(sites, worker->name, worker->site) : nullptr;
   auto experiment = site == nullptr ? read_experiment(source, needs_data && sites.empty())
                                     : at_sites[static_cast<std::size_t>(site - sites.data())];

@@ -1,6 +1,7 @@
 // The other ranks: `isthmus rank`.
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -30,18 +31,18 @@ constexpr auto patience = std::chrono::seconds(5);
 /// Standard input and output as one socket, for a rank that was started by ssh.
 class StandardStreams {
  public:
-  StandardStreams() : ends_(socket_pair()) {
+  explicit StandardStreams(std::chrono::milliseconds silence) : ends_(socket_pair()) {
     const int out = dup(STDOUT_FILENO);
     dup2(STDERR_FILENO, STDOUT_FILENO);  // for anything that prints
     std::signal(SIGPIPE, SIG_IGN);
     // The process ends while this thread reads.
-    std::thread([to = ends_.second] {
-      copy(STDIN_FILENO, to);
+    std::thread([silence, to = ends_.second] {
+      copy(STDIN_FILENO, to, silence);
       shutdown(to, SHUT_RDWR);
       std::this_thread::sleep_for(patience);
       std::_Exit(exit_status(ErrorKind::network));  // it waits for a rank that is gone
     }).detach();
-    sender_ = std::thread([out, from = ends_.second] { copy(from, out); });
+    sender_ = std::thread([out, from = ends_.second] { copy(from, out, forever); });
   }
   /// Call once the socket is closed: waits until all of it is sent.
   ~StandardStreams() { sender_.join(); }
@@ -52,10 +53,16 @@ class StandardStreams {
   [[nodiscard]] int socket() const { return ends_.first; }
 
  private:
-  /// Until `from` ends, or `to` takes no more.
-  static void copy(int from, int to) {
+  static constexpr std::chrono::milliseconds forever{-1};
+
+  /// Until `from` ends or is silent for so long, or `to` takes no more.
+  static void copy(int from, int to, std::chrono::milliseconds silence) {
     std::array<char, 1 << 16> bytes{};
     for (;;) {
+      pollfd waiting{from, POLLIN, 0};
+      const int ready = poll(&waiting, 1, static_cast<int>(silence.count()));
+      if (ready < 0 && errno == EINTR) continue;
+      if (ready <= 0) return;
       const auto n = read(from, bytes.data(), bytes.size());
       if (n < 0 && errno == EINTR) continue;
       if (n <= 0) return;
@@ -82,7 +89,7 @@ void check_build(const std::string& rank_0, const std::string& own) {
 }
 
 int follow(const RankRequest& request, int socket) {
-  trainer::RankLink link(socket);
+  trainer::RankLink link(socket, "rank 0");
   const auto build = link.text();
   if (request.socket < 0) check_build(build, request.build);
   const auto text = link.text();
@@ -108,7 +115,7 @@ int follow(const RankRequest& request, int socket) {
 int run_rank(const RankRequest& request) {
   try {
     if (request.socket >= 0) return follow(request, request.socket);
-    const StandardStreams streams;
+    const StandardStreams streams(request.silence);
     return follow(request, streams.socket());
   } catch (const Error& error) {
     const auto who = fmt::format("{} rank {}", request.folder.filename().string(), request.rank);

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -70,6 +71,18 @@ std::vector<std::string> command_of(const RankSetup& setup, std::size_t machine)
 
 }  // namespace
 
+std::string rank_name(const RankSetup& setup, std::int64_t rank) {
+  const auto& replica = setup.experiment.replica;
+  const auto machine = machine_of(rank, replica);
+  const auto name = fmt::format("rank {} of {}", rank, setup.name);
+  return machine == 0 ? name : fmt::format("{} on {}", name, replica.machine_list().at(machine));
+}
+
+std::string command_elsewhere(const RankSetup& setup, std::int64_t rank) {
+  const auto machine = machine_of(rank, setup.experiment.replica);
+  return machine == 0 ? "" : fmt::format("{}", fmt::join(command_of(setup, machine), " "));
+}
+
 Process start_rank(const RankSetup& setup, std::int64_t rank, int socket) {
   const struct Closed {
     int socket;
@@ -81,14 +94,11 @@ Process start_rank(const RankSetup& setup, std::int64_t rank, int socket) {
   if (machine == 0) {
     command.insert(command.end(), {"rank", "--folder", setup.folder.string(), "--rank", number, "--socket",
                                    std::to_string(socket)});
-    return Process({.name = fmt::format("rank {} of {}", rank, setup.name),
-                    .command = std::move(command),
-                    .log = {},
-                    .keep_fd = socket});
+    return Process(
+        {.name = rank_name(setup, rank), .command = std::move(command), .log = {}, .keep_fd = socket});
   }
   command.insert(command.end(), {"rank", "--folder", setup.name, "--rank", number});
-  return Process({.name = fmt::format("rank {} of {} on {}", rank, setup.name,
-                                      setup.experiment.replica.machine_list().at(machine)),
+  return Process({.name = rank_name(setup, rank),
                   .command = std::move(command),
                   .log = {},
                   .input = socket,

@@ -2,6 +2,7 @@
 // Starts the other ranks of a replica, here and on other machines.
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "run/process/process.h"
@@ -26,6 +27,12 @@ class RankListener {
   int socket_ = -1;
   std::uint16_t port_ = 0;
 };
+
+/// "rank 3 of eu-1 on 10.0.0.2", without the machine if it is this one.
+[[nodiscard]] std::string rank_name(const RankSetup& setup, std::int64_t rank);
+
+/// The command that runs isthmus on the rank's machine; empty if that is this one.
+[[nodiscard]] std::string command_elsewhere(const RankSetup& setup, std::int64_t rank);
 
 /// `socket`: the rank's end of its link, which is closed here.
 [[nodiscard]] Process start_rank(const RankSetup& setup, std::int64_t rank, int socket);

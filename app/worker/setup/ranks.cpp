@@ -10,11 +10,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "isthmus/base/archive.h"
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/plan/predict.h"
 #include "worker/setup/model_setup.h"
 #include "worker/setup/rank_briefing.h"
 #include "worker/setup/rank_start.h"
@@ -28,6 +31,7 @@ namespace {
 
 constexpr auto farewell = 5s;  ///< for ranks to end by themselves
 constexpr auto poll_every = 10ms;
+constexpr auto keepalive_every = 10s;
 /// Time from a broken connection until its process is seen to have ended.
 constexpr auto aftermath = 2s;
 
@@ -62,6 +66,23 @@ ErrorKind kind_of(int status) {
   return ErrorKind::network;
 }
 
+/// Shows ranks on other machines that this one is there, until it is stopped. A machine without power closes
+/// no connection.
+void remind(const std::stop_token& stop, const std::vector<std::shared_ptr<trainer::RankLink>>& links) {
+  std::mutex mutex;
+  std::condition_variable_any stopped;
+  std::unique_lock lock(mutex);
+  while (!stopped.wait_for(lock, stop, keepalive_every, [] { return false; }) && !stop.stop_requested()) {
+    for (const auto& link : links) {
+      try {
+        link->send({.what = trainer::RankOrder::What::here});
+      } catch (const Error&) {
+        // Others notice that this rank is gone.
+      }
+    }
+  }
+}
+
 }  // namespace
 
 RankProcesses::RankProcesses(const RankSetup& setup) {
@@ -75,8 +96,9 @@ RankProcesses::RankProcesses(const RankSetup& setup) {
   std::filesystem::remove(ranks_.group.store);  // left by an earlier process that was killed
   for (std::int64_t rank = 1; rank < replica.ranks; ++rank) {
     const auto [own, childs] = socket_pair();
-    ranks_.links.push_back(std::make_unique<trainer::RankLink>(own));
+    ranks_.links.push_back(std::make_shared<trainer::RankLink>(own, rank_name(setup, rank)));
     processes_.push_back(start_rank(setup, rank, childs));
+    commands_.push_back(command_elsewhere(setup, rank));
   }
   const auto briefing = to_bytes(briefing_of(setup, listener.port()));
   const std::string text(reinterpret_cast<const char*>(briefing.data()), briefing.size());
@@ -88,9 +110,15 @@ RankProcesses::RankProcesses(const RankSetup& setup) {
   } catch (const Error& error) {
     throw Error(fate().value_or(error));
   }
+  const auto here = static_cast<std::ptrdiff_t>(replica.ranks_per_machine()) - 1;
+  std::vector elsewhere(ranks_.links.begin() + here, ranks_.links.end());
+  if (elsewhere.empty()) return;
+  keepalive_ =
+      std::jthread([links = std::move(elsewhere)](const std::stop_token& stop) { remind(stop, links); });
 }
 
 RankProcesses::~RankProcesses() {
+  keepalive_ = {};
   ranks_.links.clear();
   const auto until = Clock::now() + farewell;
   const auto run = [](Process& process) { return process.running(); };
@@ -99,6 +127,14 @@ RankProcesses::~RankProcesses() {
 }
 
 trainer::SiteReplica::Ranks RankProcesses::take_ranks() { return std::exchange(ranks_, {}); }
+
+/// How to find out why a rank on another machine does not run.
+std::string RankProcesses::advice_for(const Process& process) const {
+  const auto index = static_cast<std::size_t>(&process - processes_.data());
+  return index < commands_.size() && !commands_[index].empty()
+             ? fmt::format("; does `{} --version` (replica.reach) print this version?", commands_[index])
+             : "";
+}
 
 /// A rank that only lost another one is named only if no other rank has ended. The error has the kind of the
 /// rank's own, which determines whether the worker is started again.
@@ -111,8 +147,9 @@ std::optional<Error> RankProcesses::fate_now() const {
     const bool is_cause = end->killed || end->status != lost_another;
     if (!is_cause && fate) continue;
     fate.emplace(end->killed ? ErrorKind::network : kind_of(end->status),
-                 fmt::format("{} {} {}", process.name(),
-                             end->killed ? "was killed by signal" : "ended with exit status", end->status));
+                 fmt::format("{} {} {}{}", process.name(),
+                             end->killed ? "was killed by signal" : "ended with exit status", end->status,
+                             end->killed ? "" : advice_for(process)));
     if (is_cause) break;
   }
   return fate;
@@ -142,6 +179,7 @@ RankWatch::~RankWatch() {
 
 void RankWatch::watch(std::vector<int> descriptors) {
   std::vector<pollfd> waiting;
+  waiting.reserve(descriptors.size());
   for (const int descriptor : descriptors) waiting.push_back({descriptor, POLLIN, 0});
   while (poll(waiting.data(), waiting.size(), -1) < 0 && errno == EINTR) {
   }
@@ -171,6 +209,28 @@ std::unique_ptr<trainer::Replica> make_replica(const Experiment& experiment, con
                                        setup.corpus.mask_separator());
   if (ranks == nullptr) return std::make_unique<trainer::Replica>(setup.table, options);
   return std::make_unique<trainer::SiteReplica>(setup.table, options, ranks->take_ranks());
+}
+
+std::string ranks_text(const trainer::ReplicaConfig& replica) {
+  const auto machines = std::max<std::size_t>(1, replica.machine_list().size());
+  return fmt::format("{} ranks{}{}", replica.ranks,
+                     machines > 1 ? fmt::format(" on {} machines", machines) : "",
+                     replica.average_every > 1
+                         ? fmt::format(", with parameters averaged every {} steps", replica.average_every)
+                         : "");
+}
+
+std::vector<std::string> notes_on_ranks(const Experiment& experiment) {
+  const auto every = experiment.replica.average_every;
+  if (every == 1) return {};
+  if (experiment.replica.ranks == 1)
+    return {fmt::format("replica.average_every is {} and has no effect: replica.ranks is 1", every)};
+  const auto syncs = static_cast<std::int64_t>(outer_sync::plan::last_sync_every(experiment.outer));
+  if (every < syncs) return {};
+  return {fmt::format(
+      "replica.average_every is {} and outer.sync_every is {}: the ranks average mostly at syncs; "
+      "expected several averages between two syncs",
+      every, syncs)};
 }
 
 void abort_ranks(trainer::Replica& replica) {

@@ -4,6 +4,7 @@
 // pair of sockets, which on another machine are the standard streams of its `isthmus rank`. None outlives
 // rank 0: a rank ends when its socket is closed, and on the same machine it is killed when rank 0 is.
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -54,9 +55,12 @@ class RankProcesses {
 
  private:
   [[nodiscard]] std::optional<Error> fate_now() const;
+  [[nodiscard]] std::string advice_for(const Process& process) const;
 
   std::vector<Process> processes_;
+  std::vector<std::string> commands_;  ///< that reach their machines; empty for this machine
   trainer::SiteReplica::Ranks ranks_;
+  std::jthread keepalive_;  ///< for ranks on other machines
 };
 
 /// Watches rank processes on its own thread until it is destroyed.
@@ -88,6 +92,10 @@ struct ModelSetup;
 /// A replica with these ranks, which must outlive it; null: with one rank.
 [[nodiscard]] std::unique_ptr<trainer::Replica> make_replica(const Experiment& experiment,
                                                              const ModelSetup& setup, RankProcesses* ranks);
+/// "4 ranks on 2 machines, with parameters averaged every 8 steps"
+[[nodiscard]] std::string ranks_text(const trainer::ReplicaConfig& replica);
+/// Settings that have no effect, or not the likely one.
+[[nodiscard]] std::vector<std::string> notes_on_ranks(const Experiment& experiment);
 /// Ends the replica's waits for a rank that is lost. Thread-safe.
 void abort_ranks(trainer::Replica& replica);
 
@@ -99,7 +107,9 @@ void abort_ranks(trainer::Replica& replica);
 struct RankRequest {
   std::filesystem::path folder;  ///< the replica's
   std::uint32_t rank = 1;
-  int socket = -1;         ///< -1: standard input and output
+  int socket = -1;  ///< -1: standard input and output
+  /// With standard input: the rank ends if rank 0 sends nothing for this long.
+  std::chrono::seconds silence{60};
   std::string build = {};  ///< of this binary
 };
 /// Returns the exit status.

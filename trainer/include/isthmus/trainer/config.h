@@ -84,6 +84,9 @@ struct ReplicaConfig {
   /// The addresses in `machines`; empty if all ranks are on one machine.
   [[nodiscard]] std::vector<std::string> machine_list() const;
   [[nodiscard]] std::int64_t ranks_per_machine() const;
+  /// Throws Error(config) naming `key`, the number of replicas, if several would start their ranks on the
+  /// same machines.
+  void check_own_machines(const std::string& key, std::int64_t replicas) const;
   /// The same for the tokens of a sequence and the heads of the model, which must be resolved.
   void check_sequences(std::int64_t seq_len, const ModelConfig& model) const;
 };

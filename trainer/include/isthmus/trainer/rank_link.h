@@ -5,8 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "isthmus/base/error.h"
@@ -30,6 +32,7 @@ struct RankOrder {
     steps,         ///< set the count of inner steps
     forget,        ///< reset the moments
     checksum,      ///< answer with the checksum of the parameters
+    here,          ///< nothing to do: rank 0 is there
     end
   } what = What::end;
   bool average_gradient = false;      ///< train: average the gradient at once
@@ -51,15 +54,17 @@ struct RankAnswer {
 
 class RankLink {
  public:
-  /// Takes ownership of the socket.
-  explicit RankLink(int socket) : socket_(socket) {}
+  /// Takes ownership of the socket. `other`: the other end, for messages.
+  explicit RankLink(int socket, std::string other = "a rank of this replica")
+      : socket_(socket), other_(std::move(other)) {}
   ~RankLink();
   RankLink(const RankLink&) = delete;
   RankLink& operator=(const RankLink&) = delete;
 
   // All functions block until they are done, and throw Error(network) if the other end is gone.
 
-  void send(const RankOrder& order);
+  /// The payload follows the order. Safe from several threads.
+  void send(const RankOrder& order, std::span<const std::span<const std::byte>> payload = {});
   [[nodiscard]] RankOrder order();
   void send(const RankAnswer& answer);
   /// Sends, instead of an answer, why there will not be one.
@@ -78,6 +83,8 @@ class RankLink {
 
  private:
   int socket_;
+  std::string other_;
+  std::mutex sending_;
 };
 
 }  // namespace isthmus::trainer

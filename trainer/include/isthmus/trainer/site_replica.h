@@ -54,7 +54,7 @@ namespace isthmus::trainer {
 class SiteReplica final : public Replica {
  public:
   struct Ranks {
-    std::vector<std::unique_ptr<RankLink>> links;  ///< links to ranks 1, 2, ...
+    std::vector<std::shared_ptr<RankLink>> links;  ///< links to ranks 1, 2, ...
     RankGroupOptions group;
     bool zero = false;
     std::uint64_t average_every = 1;  ///< inner steps; above 1 without `zero`
