@@ -92,7 +92,7 @@ TEST(ReplicaConfig, MachinesHaveEqualNumbersOfRanks) {
   EXPECT_THAT(refusal("10.0.0.1,10.0.0.1"), HasSubstr("10.0.0.1 twice"));
   EXPECT_THAT(refusal("10.0.0.1,,10.0.0.2"), HasSubstr("between any two commas"));
   EXPECT_THAT(refusal("10.0.0.1,"), HasSubstr("between any two commas"));
-  EXPECT_THAT(refusal("10.0.0.1,-oProxyCommand=x"), HasSubstr("expected an IPv4 or IPv6 address"));
+  EXPECT_THAT(refusal("10.0.0.1,-oProxyCommand=x"), HasSubstr("expected IPv4 or IPv6 addresses"));
   EXPECT_THAT(refusal("10.0.0.1,gpu2"), HasSubstr("has 'gpu2'"));
   replica.reach = "ssh gpu2 isthmus";
   EXPECT_THAT(refusal("10.0.0.1,10.0.0.2"), HasSubstr("expected a command with {machine}"));
