@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "isthmus/base/error.h"
 #include "isthmus/base/samples.h"
 #include "isthmus/outer_sync/engine/outer_loop.h"
 #include "isthmus/outer_sync/net/member/io/reports.h"
@@ -92,6 +93,9 @@ class TrainingHooks : public ParticipantObserver {
   virtual void evaluate(std::uint64_t /*step*/) {}
   /// A checkpoint of this step is due.
   virtual void save_checkpoint() {}
+  /// Whether a replica that has failed like this is started again, with its checkpoints. If it is the only
+  /// one, it does not leave then, since the run would end.
+  [[nodiscard]] virtual bool comes_back_after(const Error& /*error*/) { return false; }
   /// This replica is about to report its end, or to leave: waits for what must be on disk by then.
   virtual void before_the_end() {}
   /// The final report for the coordinator, given what the participant knows.

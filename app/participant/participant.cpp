@@ -89,13 +89,13 @@ void Participant::step_guarded(Work work) {
   });
 }
 
-/// Does not call the hooks, which might fail again.
+/// Calls no hook that might fail again.
 void Participant::fail(const std::exception& error) {
   failed_ = true;
   left_ = false;
   reason_ = error.what();
   const auto* own = dynamic_cast<const Error*>(&error);
-  lost_others_ = own != nullptr && own->kind() == ErrorKind::network;
+  comes_back_ = own != nullptr && hooks_.comes_back_after(*own);
   state_ = State::leaving;
   if (stopper_ != nullptr) stopper_->ending();
   for (auto* observer : observers_) observer->entered(*this);

@@ -204,7 +204,7 @@ class Participant {
   std::optional<std::uint64_t> leave_by_;           ///< agreed step
   std::optional<Clock::time_point> leaving_since_;  ///< when it was asked to leave
   std::uint64_t leaves_at_ = 0;                     ///< agreed step at that time
-  bool left_ = false, failed_ = false, lost_others_ = false;
+  bool left_ = false, failed_ = false, comes_back_ = false;
   std::string reason_;  ///< why it leaves or has failed
   std::optional<Digest> final_hash_;
   mutable std::mutex requests_;

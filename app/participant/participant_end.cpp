@@ -92,10 +92,8 @@ void Participant::drop(const std::string& why) noexcept {
 void Participant::say_goodbye() {
   const bool has_joined = state_ != State::joining;
   if (failed_ && records_) records_->add(outer_sync::protocol::RecordKind::log, reason_);
-  // A run ends when its only replica leaves, but after the loss of a rank that is started again, as after a
-  // crash.
-  const bool comes_back = lost_others_ && member_->status().rank().of == 1;
-  if (has_joined && !comes_back) member_->leave(reason_);
+  const bool only_loses_connection = comes_back_ && member_->status().rank().of == 1;
+  if (has_joined && !only_loses_connection) member_->leave(reason_);
   if (has_joined && !failed_) hooks_.say(fmt::format("left the run at step {}", outer_.step()));
   enter(State::closed);
 }

@@ -192,18 +192,42 @@ ordered_json object_store_json(const PlanInput& input, const PlanMemory& memory)
           {"mean_bits_per_second", apart > 0 ? 8 * bytes / apart : 0}};
 }
 
-/// The averages of a rank with the others of its replica, and the rate at which that takes a twentieth of the
-/// time.
-ordered_json rank_averages_json(const PlanInput& input, const PlanMemory& memory) {
-  const auto& replica = input.experiment.replica;
+/// The settings of ranks at a site.
+trainer::ReplicaConfig replica_at(const Site& site, trainer::ReplicaConfig replica) {
+  for (const auto& setting : site.settings) {
+    if (setting.key == "replica.ranks") replica.ranks = std::stoll(setting.values.front());
+    if (setting.key == "replica.average_every") replica.average_every = std::stoll(setting.values.front());
+  }
+  return replica;
+}
+
+/// The averages over the ranks of a replica, and the rate at which they take a twentieth of the time; null if
+/// it has one rank.
+ordered_json rank_averages(const PlanInput& input, const PlanMemory& memory,
+                           const trainer::ReplicaConfig& replica) {
+  if (replica.ranks == 1) return nullptr;
   const auto ranks = static_cast<double>(replica.ranks);
   const double bytes = 2 * (ranks - 1) / ranks * static_cast<double>(memory.global_parameters);  // a ring
-  const bool often = replica.average_every == 1;
   // Each fragment is also averaged before it is sent, and before its result is applied.
   const double syncs = static_cast<double>(outer_sync::plan::last_sync_every(input.experiment.outer));
-  const double per_step = 1 / static_cast<double>(replica.average_every) + (often ? 0 : 2 / syncs);
+  const double per_step =
+      1 / static_cast<double>(replica.average_every) + (replica.average_every == 1 ? 0 : 2 / syncs);
   const double rate = input.step_seconds > 0 ? 8 * bytes * per_step / input.step_seconds : 0;
   return {{"bytes", bytes}, {"every", replica.average_every}, {"bits_per_second", 20 * rate}};
+}
+
+/// The averages at the site that needs the highest rate for them; null if all replicas have one rank.
+ordered_json rank_averages_json(const PlanInput& input, const PlanMemory& memory) {
+  const auto& experiment = input.experiment;
+  if (experiment.sites.empty()) return rank_averages(input, memory, experiment.replica);
+  ordered_json most;
+  for (const auto& site : experiment.sites) {
+    auto here = rank_averages(input, memory, replica_at(site, experiment.replica));
+    if (here.is_null() || (!most.is_null() && most["bits_per_second"] >= here["bits_per_second"])) continue;
+    most = std::move(here);
+    most["site"] = site.name;
+  }
+  return most;
 }
 
 std::vector<std::string> memory_limits(const PlanRequest& request, const PlanMemory& memory) {
@@ -325,7 +349,8 @@ ordered_json plan_json(const PlanRequest& request, const PlanInput& input) {
                                       {"all", memory.audit_most <= limit}};
   }
   if (input.experiment.object_store.gets_copies()) json["object_store"] = object_store_json(input, memory);
-  if (input.experiment.replica.ranks > 1) json["rank_averages"] = rank_averages_json(input, memory);
+  if (auto averages = rank_averages_json(input, memory); !averages.is_null())
+    json["rank_averages"] = std::move(averages);
   json["recommended"] = recommendation_json(request, input);
   auto limits = limits_of(input, prediction, request.utilization);
   for (auto& limit : memory_limits(request, memory)) limits.push_back(std::move(limit));

@@ -141,11 +141,12 @@ std::string traffic(const ordered_json& j) {
     const auto& averages = j["rank_averages"];
     const auto every = averages["every"].get<std::int64_t>();
     text += in_lines(
-        fmt::format("  not included: averages over the ranks of a replica, {} of each rank {}; the network "
+        fmt::format("  not included: averages over the ranks of a replica{}, {} of each rank {}; the network "
                     "between them needs {} to do that in 5 % of the time",
+                    averages.contains("site") ? " of " + averages["site"].get<std::string>() : "",
                     format_bytes(figure_at(averages, "bytes")),
                     every == 1 ? "in every step"
-                               : fmt::format("every {} steps and before and after each sync", every),
+                               : fmt::format("every {} steps and before each send and result", every),
                     rate(figure_at(averages, "bits_per_second"))),
         2);
   }

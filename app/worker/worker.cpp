@@ -201,6 +201,11 @@ class Worker final : public TrainingHooks {
   void evaluate(std::uint64_t step) override { evaluations_.evaluate(step); }
   void save_checkpoint() override { checkpoints_.save(training_.state()); }
 
+  /// `launch` starts it again, without a limit, as long as it does not find an error of its own.
+  [[nodiscard]] bool comes_back_after(const Error& error) override {
+    return ranks_ && error.kind() == ErrorKind::network;
+  }
+
   void before_the_end() override {
     saved_ = checkpoints_.finish();
     checkpoints_.exchange_news();

@@ -27,6 +27,23 @@ class Plan : public ::testing::Test {
   Site site;
 };
 
+TEST_F(Plan, SaysWhatRateTheRanksOfAReplicaNeed) {
+  const auto config = site.write("sites.yaml",
+                                 "extends: tiny.yaml\nsites:\n  eu: {replicas: 1}\n  us: {replica.ranks: 4, "
+                                 "replica.average_every: 5}\n");
+  const auto planned = plan({config.string(), "--step-time", "1s"});
+  const auto averages = planned["rank_averages"];
+  EXPECT_EQ(averages["site"], "us");
+  EXPECT_EQ(averages["every"], 5);
+  const double bytes = averages["bytes"];
+  EXPECT_EQ(bytes, 2 * 3 / 4.0 * planned["memory"]["global_parameters"].get<double>());
+  // Every 5 steps, and twice for each sync, every 10 steps.
+  EXPECT_NEAR(averages["bits_per_second"].get<double>(), 20 * 8 * bytes * (1 / 5.0 + 2 / 10.0), 1);
+  const auto text = site.isthmus({"plan", config.string(), "--step-time", "1s"}).output;
+  EXPECT_THAT(text, HasSubstr("averages over the ranks of a replica of us"));
+  EXPECT_FALSE(plan({"--params", "2M", "--step-time", "1s"}).contains("rank_averages"));
+}
+
 TEST_F(Plan, SaysWhatHoldsARunBackAndWhatMendsIt) {
   const Words common = {"--params", "20M", "--step-time", "500ms", "--set", "network.emulate.rate=10Mbps"};
   auto words = common;

@@ -22,9 +22,7 @@ Words on_two_machines(const Words& more = {}) {
   return settings;
 }
 
-std::string ssh_to(const Sshd& server) {
-  return "replica.reach=" + server.command() + " env MACHINE={machine} " + isthmus_program;
-}
+std::string ssh_to(const Sshd& server) { return "replica.reach=" + server.command() + " " + isthmus_program; }
 
 TEST(RanksOnMachines, TrainAsOnOne) {
   Site one, two;
@@ -34,12 +32,13 @@ TEST(RanksOnMachines, TrainAsOnOne) {
   EXPECT_EQ(two.hash(), one.hash());
 }
 
-TEST(RanksOnMachines, ShareSequencesAndAverageParameters) {
-  for (const Words& more : {Words{"replica.ranks_per_sequence=2"}, Words{"replica.average_every=4"}}) {
-    Site site;
-    const auto result = site.launch(on_two_machines(more));
-    ASSERT_EQ(result.status, 0) << more.front() << result.report() << site.logs();
-    EXPECT_EQ(site.hash().size(), 64U);
+TEST(RanksOnMachines, ShareSequencesAndAverageParametersAsOnOne) {
+  for (const std::string setting : {"replica.ranks_per_sequence=2", "replica.average_every=4"}) {
+    Site one, two;
+    ASSERT_EQ(one.launch({"replicas=1", "replica.ranks=2", setting}).status, 0) << setting << one.logs();
+    const auto result = two.launch(on_two_machines({setting}));
+    ASSERT_EQ(result.status, 0) << setting << result.report() << two.logs();
+    EXPECT_EQ(two.hash(), one.hash()) << setting;
   }
 }
 
@@ -111,12 +110,12 @@ TEST(RanksOnMachines, ARankEndsIfRank0IsSilent) {
 /// Rank 0 sends no orders while it waits for other members, but shows that it is there.
 TEST(RanksOnMachines, ARankStaysWhileItsReplicaWaits) {
   ElasticRun run({"replicas=2"});
-  const auto impatient = run.site().write("impatient", "#!/bin/sh\nexec \"$@\" --silence 15\n");
+  const auto impatient = run.site().write("impatient", "#!/bin/sh\nexec \"$@\" --silence 20\n");
   std::filesystem::permissions(impatient, std::filesystem::perms::owner_all);
   run.start({});
   const auto reach = "replica.reach=" + impatient.string() + " env M={machine} " + isthmus_program;
   run.add("eu-1", with_settings({}, on_two_machines({reach, "replicas=2"})));
-  std::this_thread::sleep_for(std::chrono::seconds(22));  // longer than its patience
+  std::this_thread::sleep_for(std::chrono::seconds(32));  // longer than its patience
   run.add("us-1");
   EXPECT_TRUE(run.reaches("us-1", 20)) << run.logs();
   run.finish();
@@ -161,18 +160,6 @@ TEST(RanksOnMachines, AListIsAsGoodAsTextAndEachReplicaNeedsItsOwn) {
   refusal(site.write("sites.yaml",
                      "extends: tiny.yaml\nsites:\n  eu:\n    replicas: 2\n    replica: {" + machines),
           "sites.eu.replicas");
-}
-
-/// It is the only one with the state, so it comes back as after a crash.
-TEST(RanksOnMachines, TheOnlyReplicaIsStartedAgainIfItLosesARank) {
-  Site site;
-  auto launch = site.start_launch(
-      {"replicas=1", "replica.ranks=2", "run.restarts=3", "run.steps=200", "run.checkpoint_every=5"});
-  ASSERT_TRUE(eventually([&] { return site.has_checkpoint("replica-0"); })) << launch.output();
-  kill(site.process("replica-0 --rank 1"), SIGKILL);
-  const auto result = launch.wait();
-  EXPECT_EQ(result.status, 0) << result.report() << site.logs();
-  EXPECT_THAT(result.output, HasSubstr("restarting it"));
 }
 
 TEST(RanksOnMachines, TheFirstIsTheWorkersOwn) {

@@ -93,6 +93,21 @@ TEST(Ranks, ThatAverageTheirParametersLearnAndGoOnFromACheckpoint) {
               reference().evaluations.back()["loss"].get<double>(), 0.1);
 }
 
+/// It is the only one with the state, so it comes back as after a crash.
+TEST(Ranks, TheOnlyReplicaIsStartedAgainIfItLosesARank) {
+  Site site;
+  auto launch = site.start_launch({"replicas=1", "replica.ranks=2", "run.restarts=3", "run.steps=1000000",
+                                   "inner.schedule=constant", "run.checkpoint_every=5"});
+  ASSERT_TRUE(eventually([&] { return site.has_checkpoint("replica-0"); })) << launch.output();
+  kill(site.process("replica-0 --rank 1"), SIGKILL);
+  ASSERT_TRUE(eventually([&] { return launch.output().find("goes back to") != std::string::npos; }))
+      << launch.output() << site.logs();
+  const auto lines = site.metric_lines();
+  EXPECT_TRUE(eventually([&] { return site.metric_lines() > lines + 10; })) << launch.output() << site.logs();
+  launch.signal(SIGINT);
+  EXPECT_EQ(launch.wait().status, 130) << site.logs();
+}
+
 TEST(Ranks, OfAStreamGetItsRowsFromTheOneThatReadsIt) {
   Site site;
   StreamServer server(site / "feed", [](const std::string&) { return stream_of_lines(1, 20'000); });

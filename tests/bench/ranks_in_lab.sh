@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # tests/bench/ranks_in_lab.sh RATE RTT [OPTION ...]: one replica with two ranks of one thread, each at a site of a lab
-# (tests/wan_lab; needs root) with a link of RATE (100Mbps) and RTT (1ms) between them. Prints the median of its steps
+# (tests/wan_lab; needs root) with a link of RATE (100Mbps) and RTT (1ms) between them. Prints the mean of its steps
 # and the bytes that rank 0 sent. OPTION: further options of `isthmus launch` (--set replica.average_every=8).
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+self=$(realpath "${BASH_SOURCE[0]}")
+cd "$(dirname "$self")/../.."
 program=$PWD/build/release/isthmus lab=$PWD/tests/wan_lab/lab
 
 if [ "${1:-}" != inside ]; then
   [ $# -ge 2 ] || { sed -n '2,4s/^# //p' "${BASH_SOURCE[0]}" >&2 && exit 2; }
-  exec "$lab" with --sites 2 --rate "$1" --rtt "$2" -- "${BASH_SOURCE[0]}" inside '{lab}' "${@:3}"
+  exec "$lab" with --sites 2 --rate "$1" --rtt "$2" -- "$self" inside '{lab}' "${@:3}"
 fi
 
 name=$2
@@ -30,6 +31,6 @@ folder, before, after = sys.argv[1:]
 (file,) = pathlib.Path(folder).glob("*/replica-0/metrics.jsonl")
 rows = [json.loads(line) for line in file.read_text().splitlines()]
 steps = [row["step_seconds"] for row in rows if "step_seconds" in row][10:]
-print(f"median of {len(steps)} steps {statistics.median(steps):.3f} s, mean {statistics.mean(steps):.3f} s; "
+print(f"mean of {len(steps)} steps {statistics.mean(steps):.3f} s, median {statistics.median(steps):.3f} s; "
       f"rank 0 sent {(int(after) - int(before)) / 1e6:.0f} MB")
 PYTHON

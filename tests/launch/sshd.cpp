@@ -28,8 +28,9 @@ Sshd::Sshd() {
   folder_.write("wrong_known_hosts", known_line("other"));
   const auto path = folder_.path().string();
   const auto config =
-      folder_.write("sshd_config", "ListenAddress 127.0.0.1:" + std::to_string(port()) + "\nHostKey " + path +
-                                       "/host\nAuthorizedKeysFile " + path +
+      folder_.write("sshd_config", "ListenAddress 127.0.0.1:" + std::to_string(port()) +
+                                       "\nListenAddress 127.0.0.2:" + std::to_string(port()) + "\nHostKey " +
+                                       path + "/host\nAuthorizedKeysFile " + path +
                                        "/user.pub\nPidFile none\nStrictModes no\nUsePAM no\n"
                                        "PasswordAuthentication no\nPermitRootLogin yes\n"
                                        "MaxStartups 100\n");
@@ -47,7 +48,8 @@ void Sshd::make_key(const std::string& name) {
 }
 
 std::string Sshd::known_line(const std::string& key) const {
-  return "[127.0.0.1]:" + std::to_string(port()) + " " + read_all(folder_ / (key + ".pub"));
+  const auto end = "]:" + std::to_string(port());
+  return "[127.0.0.1" + end + ",[127.0.0.2" + end + " " + read_all(folder_ / (key + ".pub"));
 }
 
 std::string Sshd::launcher(const std::string& program, const std::filesystem::path& folder,
@@ -60,9 +62,8 @@ std::string Sshd::launcher(const std::string& program, const std::filesystem::pa
 }
 
 std::string Sshd::command() const {
-  return "ssh -o BatchMode=yes -o GlobalKnownHostsFile=/dev/null -o UserKnownHostsFile=" +
-         (folder_ / "known_hosts").string() + " -i " + (folder_ / "user").string() + " -p " +
-         std::to_string(port()) + " " + user_at_host();
+  return "ssh -o GlobalKnownHostsFile=/dev/null -o UserKnownHostsFile=" + (folder_ / "known_hosts").string() +
+         " -i " + (folder_ / "user").string() + " -p " + std::to_string(port()) + " " + user_ + "@{machine}";
 }
 
 const Sshd* shared_sshd(std::string& why) {

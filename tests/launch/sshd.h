@@ -1,5 +1,5 @@
 #pragma once
-// A real ssh server on loopback with its own keys and folder. It does not use any ~/.ssh.
+// A real ssh server on two addresses of loopback with its own keys and folder. It does not use any ~/.ssh.
 
 #include <cstdint>
 #include <memory>
@@ -20,7 +20,7 @@ class Sshd {
   /// `more`.
   [[nodiscard]] std::string launcher(const std::string& program, const std::filesystem::path& folder,
                                      const std::string& more = {}) const;
-  /// `ssh ...` up to the host, in words separated by spaces.
+  /// `ssh ...` up to {machine}, 127.0.0.1 or 127.0.0.2, in words separated by spaces.
   [[nodiscard]] std::string command() const;
   [[nodiscard]] std::string user_at_host() const { return user_ + "@127.0.0.1"; }
   [[nodiscard]] std::uint16_t port() const { return port_.number(); }

@@ -222,6 +222,7 @@ void Forwarder::forward(std::size_t from, std::span<const std::byte> raw) {
   else
     leaving_.push_back({0, packet->burst.count, 0, time});
   for (const auto& run : leaving_) {
+    if (auto& line = sites_[from].out) line->counters.delivered.add(run.count, run.bytes);
     const auto before = arriving_.size();
     link(from, *to).send(run.arrival, part_of(packet->burst, run.first, run.count), arriving_);
     for (auto& arrived : std::span(arriving_).subspan(before)) arrived.first += run.first;
@@ -236,14 +237,15 @@ void Forwarder::deliver_due() {
   while (!in_flight_.empty()) {
     const auto late = now() - in_flight_.top().arrival;
     if (late < 0) return;
-    late_.add(1, static_cast<std::uint64_t>(late));
-    latest_ = std::max(latest_, late);
     auto packet = std::move(const_cast<InFlight&>(in_flight_.top()));  // its place in the queue stays
     in_flight_.pop();
-    if (sites_[packet.to].in && !packet.is_through)
+    if (sites_[packet.to].in && !packet.is_through) {
       enter(std::move(packet));
-    else
-      deliver(packet);
+      continue;
+    }
+    late_.add(1, static_cast<std::uint64_t>(late));
+    latest_ = std::max(latest_, late);
+    deliver(packet);
   }
 }
 
@@ -253,6 +255,7 @@ void Forwarder::enter(InFlight packet) {
   arriving_.clear();
   sites_[packet.to].in->send(packet.arrival, parsed.burst, arriving_);
   for (const auto& run : arriving_) {
+    sites_[packet.to].in->counters.delivered.add(run.count, run.bytes);
     in_flight_.push({run.arrival, order_++, packet.from, packet.to, run.count, run.bytes,
                      cut_out(packet.raw, parsed, run.first, run.count), true});
   }

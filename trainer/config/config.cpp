@@ -190,7 +190,7 @@ void ReplicaConfig::serialize(config::Archive& ar) {
       "that connects them; the first is the worker's own; empty: all ranks are on the worker's machine"});
   ar({"reach", &reach, Scope::per_site,
       "command with which the worker runs isthmus on another of replica.machines, in words separated by "
-      "spaces; {machine} stands for its address"});
+      "spaces; {machine} stands for its address, and options that keep ssh from waiting are added"});
   ar({"zero", &zero, Scope::per_site,
       "ZeRO-1: each rank holds the inner optimizer's moments only for its share of the parameters, and "
       "updates that share; results are bit-identical"});

@@ -85,6 +85,20 @@ RankOrder RankLink::order() {
   return order;
 }
 
+void RankLink::show_presence() noexcept {
+  const std::unique_lock lock(sending_, std::try_to_lock);
+  if (!lock) return;  // the bytes that are sent show it too
+  const RankOrder order{.what = RankOrder::What::here};
+  const auto bytes = bytes_of(order);
+  const auto n = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (n <= 0) return;
+  try {
+    send_bytes(bytes.subspan(static_cast<std::size_t>(n)));
+  } catch (const Error&) {
+    // The other end is gone.
+  }
+}
+
 void RankLink::send(const RankAnswer& answer) {
   send_bytes(bytes_of(Verdict{}));
   send_bytes(bytes_of(answer));

@@ -39,7 +39,9 @@ auto SiteReplica::watched(const Body& body) const {
   try {
     return body();
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::network) explain(error);
+    // Garbage from an aborted exchange may look like a divergence.
+    const bool is_aborted = group_ && group_->is_aborted();
+    if (is_aborted || error.kind() == ErrorKind::network) explain({ErrorKind::network, error.what()});
     throw;
   }
 }
@@ -126,16 +128,6 @@ std::size_t SiteReplica::rows_for_each(const data::Batch& batch) const {
                " ranks, " + std::to_string(together) + " for each sequence");
 }
 
-/// Garbage from an aborted exchange may look like divergence.
-float SiteReplica::own_pass(const data::Batch& batch) {
-  try {
-    return Replica::forward_backward(batch);
-  } catch (const Error& error) {
-    if (!group_->is_aborted()) throw;
-    throw Error(ErrorKind::network, error.what());
-  }
-}
-
 float SiteReplica::forward_backward(const data::Batch& batch) {
   const auto ranks = ranks_.group.ranks;
   const auto each = rows_for_each(batch);
@@ -144,7 +136,7 @@ float SiteReplica::forward_backward(const data::Batch& batch) {
     auto own = dealt(batch);
     hand_out_rows(own, each);
     own.rows = own.rows.first(each);
-    double loss = own_pass(own);
+    double loss = Replica::forward_backward(own);
     for (const auto& link : ranks_.links) loss += link->answer().loss;
     if (ranks_.average_every == 1)
       group_->mean(device_gradients());

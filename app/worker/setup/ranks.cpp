@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -57,9 +58,10 @@ std::optional<End> end_of(const Process& process) {
   return End{info.si_code != CLD_EXITED, info.si_status};
 }
 
+constexpr int cannot_execute = 126, not_found = 127, ssh_failed = 255;  ///< as shells and ssh report them
+
 /// The kind of error with which a rank's process has ended.
 ErrorKind kind_of(int status) {
-  constexpr int cannot_execute = 126, not_found = 127;  // as shells report them
   if (status == cannot_execute || status == not_found) return ErrorKind::config;
   for (const auto kind : {ErrorKind::config, ErrorKind::data, ErrorKind::divergence})
     if (status == exit_status(kind)) return kind;
@@ -73,13 +75,7 @@ void remind(const std::stop_token& stop, const std::vector<std::shared_ptr<train
   std::condition_variable_any stopped;
   std::unique_lock lock(mutex);
   while (!stopped.wait_for(lock, stop, keepalive_every, [] { return false; }) && !stop.stop_requested()) {
-    for (const auto& link : links) {
-      try {
-        link->send({.what = trainer::RankOrder::What::here});
-      } catch (const Error&) {
-        // Others notice that this rank is gone.
-      }
-    }
+    for (const auto& link : links) link->show_presence();
   }
 }
 
@@ -128,38 +124,40 @@ RankProcesses::~RankProcesses() {
 
 trainer::SiteReplica::Ranks RankProcesses::take_ranks() { return std::exchange(ranks_, {}); }
 
-/// How to find out why a rank on another machine does not run.
-std::string RankProcesses::advice_for(const Process& process) const {
-  const auto index = static_cast<std::size_t>(&process - processes_.data());
-  return index < commands_.size() && !commands_[index].empty()
-             ? fmt::format("; does `{} --version` (replica.reach) print this version?", commands_[index])
-             : "";
+/// How to find out why a rank on another machine does not run, if that may be the reason; for messages.
+std::string RankProcesses::advice(std::size_t index, int status) const {
+  constexpr std::array reasons = {1, exit_status(ErrorKind::config), cannot_execute, not_found, ssh_failed};
+  if (commands_[index].empty() || std::ranges::find(reasons, status) == reasons.end()) return {};
+  return fmt::format("; does `{} --version` (replica.reach) print this version?", commands_[index]);
 }
 
-/// A rank that only lost another one is named only if no other rank has ended. The error has the kind of the
-/// rank's own, which determines whether the worker is started again.
-std::optional<Error> RankProcesses::fate_now() const {
+/// The error has the kind of the rank's own, which determines whether the worker is started again.
+std::optional<RankProcesses::Fate> RankProcesses::fate_now() const {
   const int lost_another = exit_status(ErrorKind::network);
-  std::optional<Error> fate;
-  for (const auto& process : processes_) {
-    const auto end = end_of(process);
+  std::optional<Fate> fate;
+  for (std::size_t i = 0; i < processes_.size(); ++i) {
+    const auto end = end_of(processes_[i]);
     if (!end) continue;
     const bool is_cause = end->killed || end->status != lost_another;
     if (!is_cause && fate) continue;
-    fate.emplace(end->killed ? ErrorKind::network : kind_of(end->status),
-                 fmt::format("{} {} {}{}", process.name(),
-                             end->killed ? "was killed by signal" : "ended with exit status", end->status,
-                             end->killed ? "" : advice_for(process)));
+    const auto& name = processes_[i].name();
+    fate.emplace(end->killed
+                     ? Error(ErrorKind::network, fmt::format("{} was killed by signal {}", name, end->status))
+                     : Error(kind_of(end->status), fmt::format("{} ended with exit status {}{}", name,
+                                                               end->status, advice(i, end->status))),
+                 is_cause);
     if (is_cause) break;
   }
   return fate;
 }
 
+/// A rank that only lost another one is named only if no other rank has ended.
 std::optional<Error> RankProcesses::fate() const {
   const auto until = Clock::now() + aftermath;
   auto fate = fate_now();
-  for (; !fate && Clock::now() < until; fate = fate_now()) std::this_thread::sleep_for(poll_every);
-  return fate;
+  for (; (!fate || !fate->is_cause) && Clock::now() < until; fate = fate_now())
+    std::this_thread::sleep_for(poll_every);
+  return fate ? std::optional(fate->error) : std::nullopt;
 }
 
 RankWatch::RankWatch(const RankProcesses& ranks, std::function<void(const Error&)> lost)

@@ -54,8 +54,13 @@ class RankProcesses {
   [[nodiscard]] const std::vector<Process>& processes() const { return processes_; }
 
  private:
-  [[nodiscard]] std::optional<Error> fate_now() const;
-  [[nodiscard]] std::string advice_for(const Process& process) const;
+  struct Fate {
+    Fate(const Error& its_error, bool causes) : error(its_error), is_cause(causes) {}
+    Error error;
+    bool is_cause;  ///< it did not end only because another rank was lost
+  };
+  [[nodiscard]] std::optional<Fate> fate_now() const;
+  [[nodiscard]] std::string advice(std::size_t index, int status) const;
 
   std::vector<Process> processes_;
   std::vector<std::string> commands_;  ///< that reach their machines; empty for this machine

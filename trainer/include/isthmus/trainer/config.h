@@ -74,7 +74,7 @@ struct ReplicaConfig {
   std::int64_t ranks_per_sequence = 1;
   std::int64_t average_every = 1;
   std::string machines = {};
-  std::string reach = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=10 {machine} isthmus";
+  std::string reach = "ssh {machine} isthmus";
   bool zero = false;
   void serialize(config::Archive& ar);
 

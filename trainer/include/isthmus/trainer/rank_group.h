@@ -61,8 +61,8 @@ class RankGroup {
   /// The group of the ranks that share this rank's sequences; null if there are no others.
   [[nodiscard]] std::unique_ptr<RankGroup> sequences() const;
 
-  /// Ends operations that wait for a lost rank. Safe from any thread. (On CPUs, the broken connection ends
-  /// them.)
+  /// Ends operations that wait for a lost rank. Safe from any thread. (On CPUs a broken connection
+  /// ends them, or the timeout.)
   void abort() noexcept;
   [[nodiscard]] bool is_aborted() const { return aborted_; }
 

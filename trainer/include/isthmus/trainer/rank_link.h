@@ -72,6 +72,10 @@ class RankLink {
   /// Throws the error that `send_failure` sent.
   [[nodiscard]] RankAnswer answer();
 
+  /// Sends the order `here`, unless another thread sends, or the other end takes nothing at present. Errors
+  /// are for the others to notice.
+  void show_presence() noexcept;
+
   /// Ends all calls that wait for the other end. Safe from any thread.
   void abort() noexcept;
 

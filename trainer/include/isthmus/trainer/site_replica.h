@@ -106,7 +106,6 @@ class SiteReplica final : public Replica {
   [[nodiscard]] outer_sync::Range held_by(std::uint64_t rank) const;
   [[nodiscard]] data::Batch dealt(data::Batch batch);
   [[nodiscard]] std::size_t rows_for_each(const data::Batch& batch) const;
-  [[nodiscard]] float own_pass(const data::Batch& batch);
   void hand_out_rows(const data::Batch& batch, std::size_t each);
   void give_parameters(outer_sync::Range range);
   void average(outer_sync::Range range);
