@@ -45,8 +45,10 @@ TEST(Machine, RanksCannotShareAGpu) {
     FAIL() << "expected an Error for four ranks on three GPUs";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::config);
-    EXPECT_THAT(error.what(),
-                HasSubstr("replica.ranks of eu-1 is 2, and its machine has 3 GPUs for the 4 ranks of its 2"));
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr(
+            "replica.ranks of eu-1 puts 2 ranks on its machine, which has 3 GPUs for the 4 ranks of its 2"));
   }
 }
 
