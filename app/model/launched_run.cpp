@@ -366,10 +366,8 @@ class LaunchedRun {
   [[nodiscard]] bool sites_set_tokenizer() const {
     const auto is_given = [](const std::string& text) { return text.starts_with("data.tokenizer="); };
     if (std::ranges::any_of(assignments_, is_given)) return false;
-    return std::ranges::any_of(run_.sites, [](const Site& site) {
-      return std::ranges::find(site.settings, "data.tokenizer", &config::Source::Entry::key) !=
-             site.settings.end();
-    });
+    return std::ranges::any_of(run_.sites,
+                               [](const Site& site) { return site.find("data.tokenizer") != nullptr; });
   }
 
   /// With the tokenizer of the config if it is on this machine, otherwise with one fetched from a site.

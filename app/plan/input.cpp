@@ -75,10 +75,9 @@ void take_step_time(const PlanRequest& request, PlanInput& input) {
 std::vector<double> batches(const Experiment& experiment, std::size_t replicas) {
   std::vector<double> out;
   for (const auto& site : experiment.sites) {
-    auto batch = static_cast<double>(experiment.inner.batch);
-    for (const auto& setting : site.settings) {
-      if (setting.key == "inner.batch") batch = std::stod(setting.values.front());
-    }
+    const auto* own = site.find("inner.batch");
+    const auto batch =
+        own != nullptr ? std::stod(own->values.front()) : static_cast<double>(experiment.inner.batch);
     out.insert(out.end(), static_cast<std::size_t>(site.replicas), batch);
   }
   out.resize(replicas, static_cast<double>(experiment.inner.batch));

@@ -194,10 +194,9 @@ ordered_json object_store_json(const PlanInput& input, const PlanMemory& memory)
 
 /// The settings of ranks at a site.
 trainer::ReplicaConfig replica_at(const Site& site, trainer::ReplicaConfig replica) {
-  for (const auto& setting : site.settings) {
-    if (setting.key == "replica.ranks") replica.ranks = std::stoll(setting.values.front());
-    if (setting.key == "replica.average_every") replica.average_every = std::stoll(setting.values.front());
-  }
+  if (const auto* own = site.find("replica.ranks")) replica.ranks = std::stoll(own->values.front());
+  if (const auto* own = site.find("replica.average_every"))
+    replica.average_every = std::stoll(own->values.front());
   return replica;
 }
 

@@ -22,8 +22,8 @@ Calendar calendar_of(const Experiment& experiment, const std::string& name) {
   for (const auto& site : experiment.sites) {
     const auto workers = site.workers();
     if (site.name != name && std::ranges::find(workers, name) == workers.end()) continue;
-    const auto own = std::ranges::find(site.settings, "network.calendar", &config::Source::Entry::key);
-    if (own != site.settings.end() && !own->values.empty()) text = own->values.front();
+    const auto* own = site.find("network.calendar");
+    if (own != nullptr && !own->values.empty()) text = own->values.front();
   }
   return Calendar::parse(text);
 }

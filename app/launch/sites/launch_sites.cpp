@@ -25,10 +25,6 @@ namespace {
 
 constexpr const char* certs_name = "certs";
 
-bool sets(const Site& site, std::string_view key) {
-  return std::ranges::find(site.settings, key, &config::Source::Entry::key) != site.settings.end();
-}
-
 std::string certificate_file_text(const fs::path& file) {
   auto text = text_if_there(file);
   if (text.empty())
@@ -67,11 +63,13 @@ Experiment experiment_there(const LaunchConfig& config, const Site& site, const 
   there.sites.clear();
   there.run.out = folder.string();
   there.run.name = run;
-  if (!sets(site, "network.secret")) there.network.secret.clear();  // it is in the run's folder
+  if (site.find("network.secret") == nullptr) there.network.secret.clear();  // it is in the run's folder
   if (!there.network.certs.empty())
     there.network.certs =
-        (sets(site, "network.certs") ? folder / there.network.certs : folder / run / certs_name).string();
-  if (!there.outer.log.empty() && !sets(site, "outer.log")) there.outer.log = (folder / run / "log").string();
+        (site.find("network.certs") != nullptr ? folder / there.network.certs : folder / run / certs_name)
+            .string();
+  if (!there.outer.log.empty() && site.find("outer.log") == nullptr)
+    there.outer.log = (folder / run / "log").string();
   return there;
 }
 
@@ -84,7 +82,7 @@ std::vector<SiteFile> files_of(const LaunchConfig& config, const Experiment& her
   std::vector<SiteFile> files = {{fmt::format("{}/{}.yaml", run, site.name), to_yaml(there), false}};
   if (!secret.empty() && there.network.certs.empty() && !there.network.insecure)
     files.push_back({fmt::format("{}/{}", run, secret_file), secret, true});
-  if (there.network.certs.empty() || sets(site, "network.certs")) return files;
+  if (there.network.certs.empty() || site.find("network.certs") != nullptr) return files;
   for (const auto& worker : site.workers()) add_certificate(files, here.network.certs, run, worker);
   if (site.launch.coordinator)
     add_certificate(files, here.network.certs, run, outer_sync::tls::coordinator_name);
@@ -165,7 +163,7 @@ void check_reach(const LaunchConfig& config, const Experiment& experiment) {
     if (!site.is_elsewhere()) continue;
     const auto at = fmt::format("site {} is on another machine{}", site.name,
                                 site.launch.ssh.empty() ? "" : " (" + site.launch.ssh + ")");
-    if (sets(site, "run.out"))
+    if (site.find("run.out") != nullptr)
       config_error(fmt::format(
           "run.out is set at site {0}, which is on another machine; set sites.{0}.launch.folder instead",
           site.name));

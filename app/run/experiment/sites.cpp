@@ -108,6 +108,11 @@ void Site::serialize(config::Archive& ar) {
   ar.section("launch", launch);
 }
 
+const config::Source::Entry* Site::find(std::string_view key) const {
+  const auto found = std::ranges::find(settings, key, &config::Source::Entry::key);
+  return found == settings.end() ? nullptr : &*found;
+}
+
 std::vector<std::string> Site::workers() const {
   if (replicas == 1) return {name};
   std::vector<std::string> names;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "isthmus/base/config.h"
@@ -26,6 +27,8 @@ struct Site {
 
   /// NAME for one worker, otherwise NAME-1, NAME-2, ...
   [[nodiscard]] std::vector<std::string> workers() const;
+  /// Its setting for a general key; null if it has none.
+  [[nodiscard]] const config::Source::Entry* find(std::string_view key) const;
   /// Whether its workers, and so its paths, are on another machine.
   [[nodiscard]] bool is_elsewhere() const { return launch.kind() != LauncherConfig::Kind::local; }
 };
