@@ -51,6 +51,17 @@ class MeasuredExchange final : public outer_sync::RoundExchange {
     exchange_.applied(fragment, round, chain, std::move(samples));
     applying += seconds(Clock::now() - taken_);
   }
+  [[nodiscard]] bool begin_exchange(FragmentId fragment, std::uint64_t step) override {
+    return exchange_.begin_exchange(fragment, step);
+  }
+  void exchange(ChunkId chunk, std::uint64_t step, outer_sync::protocol::SharedBytes bytes,
+                std::uint64_t weight) override {
+    exchange_.exchange(chunk, step, std::move(bytes), weight);
+  }
+  [[nodiscard]] std::optional<outer_sync::protocol::Exchanged> take_exchanged(FragmentId fragment,
+                                                                              std::uint64_t step) override {
+    return exchange_.take_exchanged(fragment, step);
+  }
   void checked(const outer_sync::protocol::StateDigest& reported) override { exchange_.checked(reported); }
   void serve_state_from(StateSource source) override { exchange_.serve_state_from(std::move(source)); }
   void serve() override { exchange_.serve(); }

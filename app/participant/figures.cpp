@@ -65,6 +65,10 @@ nlohmann::ordered_json line_of(const StepRecord& record) {
   line["left_out"] = record.stats.left_out;
   line["rejected"] = record.stats.rejected;
   line["uncommitted_steps"] = record.stats.uncommitted_steps;
+  if (record.gossip.ended() > 0)
+    line["exchanges"] = {{"averaged", record.gossip.averaged},
+                         {"missed", record.gossip.missed},
+                         {"refused", record.gossip.refused}};
   line["bytes_sent"] = record.bytes_sent;
   if (!record.outer_steps.is_null()) line["outer_steps"] = record.outer_steps;
   return line;
@@ -85,6 +89,8 @@ MemberReport member_report(const OuterLoop& outer, const outer_sync::NodeStatus&
   report.rounds = stats.rounds;
   report.warmup_rounds = stats.warmup_rounds;
   report.rejected = stats.rejected;
+  report.exchanges = outer.gossip().ended();
+  report.exchanges_averaged = outer.gossip().averaged;
   report.outer_steps = stats.measured;
   report.outer_gain = ratio(stats.gains, static_cast<double>(stats.measured));
   report.outer_correlation = ratio(stats.correlations, static_cast<double>(stats.measured));

@@ -45,6 +45,7 @@ struct StepRecord {
   double step_seconds = 0, tokens_per_second = 0;
   double utilization = 0;  ///< 0..1
   outer_sync::OuterLoop::Stats stats;
+  outer_sync::Gossip::Stats gossip;
   outer_sync::Participation who;
   std::uint64_t bytes_sent = 0;
   nlohmann::ordered_json outer_steps;  ///< new figures of checked rounds; null without

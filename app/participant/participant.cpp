@@ -304,6 +304,7 @@ void Participant::report(const InnerStep& step, double took, bool was_due) {
   record.tokens_per_second = static_cast<double>(step.tokens) / took;
   record.utilization = compute_seconds_ / train_seconds_;
   record.stats = outer_.stats();
+  record.gossip = outer_.gossip();
   record.who = now.participation;
   record.bytes_sent = now.sent.total + step.all_reduce_bytes;
   record.outer_steps = new_figures_.take(outer_);
@@ -368,6 +369,7 @@ bool Participant::is_due() const {
   const auto& schedule = outer_.schedule();
   const auto next = outer_.step() + 1;
   if (outer_.frozen() || next <= schedule.warmup_steps() || config_.outer.paced_by_time()) return true;
+  if (config_.outer.gossip_every > 0) return true;  // an exchange is applied when it arrives
   for (outer_sync::FragmentId p = 0; p < layout_.fragment_count(); ++p) {
     if (schedule.sends(p, next)) return true;
     if (outer_.fragments()[p].round < schedule.rounds_due(p, next)) return true;

@@ -9,7 +9,8 @@ protocol::CodecPlan codec_plan(const OuterConfig& config, std::uint64_t seed) {
           .error_feedback = config.error_feedback,
           .sender_feedback = config.sender_feedback(),
           .feedback_decay = static_cast<float>(config.feedback_decay),
-          .seed = seed};
+          .seed = seed,
+          .exchanges = config.gossip_every > 0};
 }
 
 }  // namespace isthmus::outer_sync

@@ -56,6 +56,10 @@ void OuterConfig::serialize(config::Archive& ar) {
       {"steps", "time"}});
   ar({"sync_delay", &sync_delay, Scope::live,
       "inner steps tau between sending a fragment and applying its result", 0, 1e9});
+  ar({"gossip_every", &gossip_every, Scope::agreed,
+      "between two syncs of a fragment, inner steps between two averages of its local parameters with those "
+      "of one other replica, in random pairs; the run is then not reproducible bit for bit; 0: none",
+      0, 1e9});
   ar({"merge", &merge, Scope::agreed,
       "how a result changes the local parameters: carry keeps all inner steps made while the round was in "
       "flight; alpha averages local and global parameters",
@@ -150,6 +154,22 @@ void OuterConfig::resolve() {
            std::to_string(part.value) +
            "; expected sync_delay < sync_every: a fragment's result must be applied before the fragment is "
            "sent again");
+  }
+  if (gossip_every == 0) return;
+  const auto expect = [&](const std::string& other, const std::string& why) {
+    refuse("outer.gossip_every is " + std::to_string(gossip_every) + " and " + other + why);
+  };
+  if (gossip_every <= std::max<std::int64_t>(1, sync_delay)) {
+    expect(
+        "outer.sync_delay is " + std::to_string(sync_delay),
+        "; expected gossip_every > sync_delay, and at least 2: an exchange may take as long as a round, and "
+        "must end before the next one of its fragment");
+  }
+  const auto longest = std::ranges::max_element(sync_every.parts, {}, &config::Stepped::Part::value)->value;
+  if (gossip_every + sync_delay >= longest) {
+    expect("outer.sync_every is " + std::to_string(longest),
+           "; expected gossip_every + sync_delay < sync_every, with sync_delay " +
+               std::to_string(sync_delay) + ": otherwise no exchange fits between two syncs of a fragment");
   }
 }
 

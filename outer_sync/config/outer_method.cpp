@@ -41,13 +41,16 @@ void fix_sparse(OuterConfig& config) {
   config.optimizer = {.lr = 1, .momentum = 0, .nesterov = false};
 }
 
+/// The replicas' parameters never differ, so there is nothing to exchange.
+void fix_data_parallel(OuterConfig& config) { config.gossip_every = 0; }
+
 /// In the order of the enumerators.
 constexpr std::array all_methods = {
     OuterMethod{Method::streaming_diloco, "streaming_diloco", fix_nothing},
     OuterMethod{Method::diloco, "diloco", fix_diloco},
     OuterMethod{Method::local_sgd, "local_sgd", fix_local_sgd},
     OuterMethod{Method::sparse, "sparse", fix_sparse},
-    OuterMethod{Method::data_parallel, "data_parallel", fix_nothing},
+    OuterMethod{Method::data_parallel, "data_parallel", fix_data_parallel},
 };
 constexpr bool in_order() {
   for (std::size_t i = 0; i < all_methods.size(); ++i) {

@@ -57,6 +57,15 @@ struct Place {
 
 }  // namespace
 
+Error bad_element(const FragmentLayout& layout, const EncodedChunk& encoded, const std::string& values,
+                  std::uint64_t step) {
+  const auto place = layout.place_in_fragment(encoded.chunk) + *encoded.bad_element;
+  return {ErrorKind::divergence, values + " is not finite, or too large for its codec, at element " +
+                                     std::to_string(place) + " of fragment " +
+                                     std::to_string(layout.fragment_of(encoded.chunk)) + " at step " +
+                                     std::to_string(step)};
+}
+
 StagingRoom::StagingRoom(const FragmentLayout& layout, const quant::CodecSpec& codec,
                          const Staging& staging) {
   std::size_t most = 0, bytes = 1;

@@ -4,6 +4,7 @@
 
 #include "isthmus/outer_sync/config/codec_plan.h"
 #include "isthmus/outer_sync/engine/reducer.h"
+#include "isthmus/outer_sync/protocol/exchanges.h"
 
 namespace isthmus::outer_sync {
 
@@ -23,8 +24,9 @@ constexpr std::size_t beside_all_chunks = std::size_t{64} << 10;
 std::size_t usual_chunks(const FragmentLayout& layout) { return 6 * std::size_t{layout.chunk_count()}; }
 
 std::size_t max_queued(const FragmentLayout& layout, const protocol::CodecPlan& codecs) {
-  return beside_all_chunks + (max_rounds + 1) * std::size_t{layout.chunk_count()} *
-                                 (largest_encoded_chunk(layout, codecs) + beside_a_chunk);
+  const std::size_t times = max_rounds + 1 + (codecs.exchanges ? 1 : 0);
+  return beside_all_chunks +
+         times * layout.chunk_count() * (largest_encoded_chunk(layout, codecs) + beside_a_chunk);
 }
 
 MemoryBound memory_bound(const OuterConfig& config, const FragmentLayout& layout, const protocol::View& view,
@@ -38,9 +40,14 @@ MemoryBound memory_bound(const OuterConfig& config, const FragmentLayout& layout
   const auto vectors = 2 + sender + warmup + (feedback + warmup > 0 ? 1 : 0);
   const auto trainers = static_cast<std::uint64_t>(std::ranges::count_if(view.members, protocol::trains));
   const auto owned = static_cast<std::uint64_t>(std::ranges::count(view.owners, self));
+  // Of exchanges: this member's part, the partner's, and those of partners that are ahead.
+  const std::uint64_t pairs = codecs.exchanges ? 2 : 0;
+  const auto ahead = codecs.exchanges ? protocol::Exchanges::max_kept * (trainers > 0 ? trainers - 1 : 0) : 0;
   // Own contributions of two rounds, results, and all contributions to owned chunks.
-  const auto chunks = (2 + max_rounds) * layout.chunk_count() + (Member::window + 1) * trainers * owned;
-  const auto usual = std::max(usual_chunks(layout), 2 * (2 * layout.chunk_count() + trainers * owned));
+  const auto chunks =
+      (2 + max_rounds + pairs + ahead) * layout.chunk_count() + (Member::window + 1) * trainers * owned;
+  const auto usual = std::max(usual_chunks(layout), 2 * (2 * layout.chunk_count() + trainers * owned)) +
+                     pairs * layout.chunk_count();
   const std::uint64_t forms = config.lossless_stage() == quant::Lossless::none ? 1 : 2;  // packed, unpacked
   const auto queues = (view.members.size() - 1) * max_queued(layout, codecs);
   return {.state = vectors * parameters, .usual = forms * usual * chunk, .most = chunks * chunk + queues};

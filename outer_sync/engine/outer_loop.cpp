@@ -45,7 +45,12 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
       fragments_(layout.fragment_count()),
       unsent_(layout.fragment_count()),
       figures_(layout.fragment_count()),
-      gradient_residual_(config.warmup_steps > 0 ? layout.buffer_size() : 0, 0.0F) {
+      gradient_residual_(config.warmup_steps > 0 ? layout.buffer_size() : 0, 0.0F),
+      gossip_(layout, *state_, exchange, trace,
+              {.every = static_cast<std::uint64_t>(config.gossip_every),
+               .codec = codecs_.codec,
+               .reject = config.reject,
+               .noise_seed = noise_seed}) {
   if (!synchronous()) offer_state();
 }
 
@@ -97,6 +102,7 @@ void OuterLoop::average_gradients(std::span<float> gradients, std::uint64_t toke
 
 void OuterLoop::after_step(std::uint64_t tokens, std::span<const SampleRange> samples) {
   for (auto& flight : in_flight_.all()) flight.hand_over.check();
+  gossip_.check();
   exchange_.serve();
   live_.take(step());
   begin_log();
@@ -107,7 +113,7 @@ void OuterLoop::after_step(std::uint64_t tokens, std::span<const SampleRange> sa
   }
   unsent_.add(tokens, samples);
   go_where_others_are();
-  if (clock_.stands_still() && !send_and_apply_due(Waiting::stall)) {
+  if (clock_.stands_still() && !complete(Waiting::stall)) {
     ++stats_.uncommitted_steps;
     return clock_.count_local_step();
   }
@@ -126,7 +132,14 @@ bool OuterLoop::next_step() {
   if (!clock_.has_step()) return false;
   live_.take(step());
   clock_.make_step();
-  clock_.set_still(!send_and_apply_due(Waiting::stall));
+  clock_.set_still(!complete(Waiting::stall));
+  return true;
+}
+
+/// Does all that belongs to this agreed step. False if a result is missing.
+bool OuterLoop::complete(Waiting why) {
+  if (!send_and_apply_due(why)) return false;
+  gossip_.make_step(schedule(), step(), in_flight_, unsent_);
   return true;
 }
 
@@ -150,7 +163,7 @@ void OuterLoop::send_what_is_due(FragmentId p) {
 }
 
 bool OuterLoop::complete_step() {
-  if (clock_.stands_still() && clock_.rounds_commit()) clock_.set_still(!send_and_apply_due(Waiting::save));
+  if (clock_.stands_still() && clock_.rounds_commit()) clock_.set_still(!complete(Waiting::save));
   return !clock_.stands_still();
 }
 
@@ -160,7 +173,7 @@ bool OuterLoop::may_train() {
   exchange_.serve();
   live_.take(step());
   go_where_others_are();
-  clock_.set_still(!send_and_apply_due(Waiting::at_limit));
+  clock_.set_still(!complete(Waiting::at_limit));
   return !clock_.stands_still();
 }
 
@@ -211,6 +224,7 @@ InFlight& OuterLoop::begin_round(FragmentId p, protocol::Round round) {
     const auto global = state_->global(fragment);
     gradient_observer_(p, step(), global, state_->local().read(fragment));
   }
+  gossip_.forget(p);
   auto& flight = in_flight_.add({.fragment = p, .round = round});
   flight.weight = unsent_.take_tokens(p);
   flight.samples = unsent_.take_samples(p);
@@ -232,12 +246,7 @@ InFlight& OuterLoop::begin_round(FragmentId p, protocol::Round round) {
 void OuterLoop::contribute(InFlight& flight, std::uint64_t weight, std::uint64_t step, EncodedChunk encoded) {
   if (encoded.bad_element) {
     const bool warmup = flight.round <= codecs_.warmup_rounds;
-    throw Error(ErrorKind::divergence,
-                std::string(warmup ? "a gradient" : "an outer gradient") +
-                    " is not finite, or too large for its codec, at element " +
-                    std::to_string(layout_.place_in_fragment(encoded.chunk) + *encoded.bad_element) +
-                    " of fragment " + std::to_string(layout_.fragment_of(encoded.chunk)) + " at step " +
-                    std::to_string(step));
+    throw bad_element(layout_, encoded, warmup ? "a gradient" : "an outer gradient", step);
   }
   flight.own.push_back(encoded.bytes);
   const bool first = encoded.chunk == layout_.chunks_of(flight.fragment).first;
@@ -275,6 +284,7 @@ bool OuterLoop::apply(FragmentId p, Waiting why) {
 /// For a replica that copies the state of others: chunks still being handed over must not be sent after that.
 void OuterLoop::finish_hand_overs() {
   for (auto& flight : in_flight_.all()) flight.hand_over = {};
+  gossip_.forget_all();
 }
 
 /// Makes sure that each contribution reaches the other replicas exactly once. Let x be the contribution, u
@@ -305,7 +315,7 @@ void OuterLoop::settle(const InFlight& flight, const quant::OuterStep& step) {
     }
   }
   if (std::ranges::any_of(shifts, [](const auto& bytes) { return bytes != nullptr; }))
-    state_->shift_local(flight.fragment, codec, shifts, carry ? 1 : step.alpha - 1);
+    state_->shift_local(flight.fragment, codec, {{shifts, carry ? 1 : step.alpha - 1}});
   stats_.left_out += left_out ? 1 : 0;
   stats_.rejected += rejected ? 1 : 0;
   if (left_out) unsent_.add_to(flight.fragment, flight.weight, flight.samples.ranges());

@@ -294,6 +294,7 @@ void OuterLoop::begin_at(std::uint64_t step) {
   unsent_.clear();
   clock_.go_to(step);
   in_flight_.clear();
+  gossip_.forget_all();
   // Rounds in flight wait for every trainer in the view. This replica has trained nothing yet, so its
   // contributions to them have weight 0.
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) send_what_is_due(p);

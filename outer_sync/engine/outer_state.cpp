@@ -97,7 +97,7 @@ HandOver OuterState::encode(FragmentId p, const OuterEncoding& how, const Buffer
   const auto local = read_local(fragment);
   const auto encode_batch = [&](const ChunkBatch& batch, std::span<std::byte> out) {
     quant::Feedback feedback;
-    if (error_feedback_) feedback = {residual_.part(batch.range), how.carried};
+    if (error_feedback_ && how.uses_residual) feedback = {residual_.part(batch.range), how.carried};
     return passes_->encode_difference(how.codec, global_.part(batch.range),
                                       local.subspan(batch.range.begin - fragment.begin, batch.range.size),
                                       feedback, noise_of(layout_, batch.first, how.noise_seed, how.round),
@@ -156,14 +156,16 @@ std::optional<ChunkId> OuterState::apply(FragmentId p, const quant::CodecSpec& c
 }
 
 void OuterState::shift_local(FragmentId p, const quant::CodecSpec& codec,
-                             std::span<const protocol::SharedBytes> own, float weight) {
+                             std::initializer_list<Shift> shifts) {
   const auto& fragment = layout_.fragment(p);
   const auto local = modify_local(fragment);
   passes_->after_model();
-  for (const auto& batch : chunks_.batches_of(p, codec, own)) {
-    passes_->decode_accumulate(codec, chunks_.load(batch, codec, own), weight,
-                               local.subspan(batch.range.begin - fragment.begin, batch.range.size));
-    chunks_.loaded();
+  for (const auto& [chunks, weight] : shifts) {
+    for (const auto& batch : chunks_.batches_of(p, codec, chunks)) {
+      passes_->decode_accumulate(codec, chunks_.load(batch, codec, chunks), weight,
+                                 local.subspan(batch.range.begin - fragment.begin, batch.range.size));
+      chunks_.loaded();
+    }
   }
   passes_->before_model();
   local_modified(fragment);

@@ -100,6 +100,63 @@ Simulated outer_loop(const OuterConfig& outer, const Cut& cut, const Setting& se
 
 }  // namespace
 
+namespace {
+
+/// Those of one fragment between two of its syncs (engine/gossip.h).
+std::uint64_t exchanges_between_syncs(const OuterConfig& outer) {
+  if (outer.gossip_every == 0) return 0;
+  const auto room = last_sync_every(outer) - static_cast<std::uint64_t>(outer.sync_delay) - 1;
+  return room / static_cast<std::uint64_t>(outer.gossip_every);
+}
+
+double exchanged_bytes(const FragmentLayout& layout, FragmentId p, const quant::CodecSpec& codec) {
+  const auto chunks = layout.chunks_of(p);
+  double bytes = 0;
+  for (auto k = chunks.first; k < chunks.last; ++k)
+    bytes += static_cast<double>(quant::encoded_size(codec, layout.chunk(k).size)) + beside_a_chunk;
+  return bytes;
+}
+
+struct Exchanges {
+  double bytes_per_step = 0;  ///< that each replica sends
+  double bytes = 0;           ///< of one exchange of every fragment
+};
+
+Exchanges exchanges_of(const OuterConfig& outer, const FragmentLayout& layout, std::size_t replicas) {
+  Exchanges out;
+  const auto count = static_cast<double>(exchanges_between_syncs(outer));
+  if (count == 0 || replicas < 2) return out;
+  for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
+    out.bytes += exchanged_bytes(layout, p, outer.codec_spec());
+  }
+  const auto all = static_cast<double>(replicas), paired = static_cast<double>(replicas / 2 * 2);
+  out.bytes_per_step = out.bytes * count / static_cast<double>(last_sync_every(outer)) * paired / all;
+  return out;
+}
+
+/// The links without what exchanges take of them. A hundredth is left for the rounds.
+Setting beside_exchanges(Setting setting, double bytes_per_step) {
+  double fastest = 0;
+  for (auto& replica : setting.network.replicas) {
+    const double rate = bytes_per_step / replica.step_seconds;
+    for (auto* link : {&replica.up, &replica.down}) *link = std::max(*link - rate, *link / 100);
+    fastest = std::max(fastest, rate);
+  }
+  const auto partners = static_cast<double>(std::max<std::size_t>(2, setting.network.replicas.size()) - 1);
+  for (auto& path : setting.network.path) path = std::max(path - fastest / partners, path / 100);
+  return setting;
+}
+
+double slowest_exchange(const Network& network, double bytes) {
+  double rate = unlimited, delay = 0;
+  for (const auto& replica : network.replicas) rate = std::min({rate, replica.up, replica.down});
+  for (const auto path : network.path) rate = std::min(rate, path);
+  for (const auto seconds : network.one_way) delay = std::max(delay, seconds);
+  return bytes / rate + delay;
+}
+
+}  // namespace
+
 std::uint64_t last_sync_every(const OuterConfig& outer) {
   return static_cast<std::uint64_t>(outer.sync_every.parts.back().value);
 }
@@ -149,15 +206,24 @@ Prediction predict(const OuterConfig& outer, const Cut& cut, const Setting& sett
   Prediction out;
   const bool data_parallel = outer.data_parallel();
   out.bits_per_parameter = data_parallel ? 8 * gradient_bytes : quant::bits_per_element(outer.codec_spec());
-  const auto run = data_parallel ? gradients_by_ring(cut.layout, setting) : outer_loop(outer, cut, setting);
+  const auto exchanges = exchanges_of(outer, cut.layout, setting.network.replicas.size());
+  const auto run = data_parallel
+                       ? gradients_by_ring(cut.layout, setting)
+                       : outer_loop(outer, cut, beside_exchanges(setting, exchanges.bytes_per_step));
   out.timetable = simulate(run);
   out.utilization = out.timetable.utilization();
+  if (exchanges.bytes > 0) {
+    out.exchanges = exchanges_between_syncs(outer);
+    out.exchange_seconds = slowest_exchange(setting.network, exchanges.bytes);
+  }
   const auto steps = static_cast<double>(run.steps - run.filling);
   for (const auto& times : out.timetable.replicas) {
     out.steps_per_second = std::max(out.steps_per_second, steps / times.seconds);
-    out.bytes_per_step = std::max(out.bytes_per_step, times.sent / steps);
-    out.mean_bytes_per_second = std::max(out.mean_bytes_per_second, times.sent / times.seconds);
-    out.peak_bytes_per_second = std::max(out.peak_bytes_per_second, times.peak);
+    const double sent = times.sent + exchanges.bytes_per_step * steps;
+    out.bytes_per_step = std::max(out.bytes_per_step, sent / steps);
+    out.mean_bytes_per_second = std::max(out.mean_bytes_per_second, sent / times.seconds);
+    out.peak_bytes_per_second =
+        std::max(out.peak_bytes_per_second, times.peak + exchanges.bytes_per_step * steps / times.seconds);
   }
   return out;
 }

@@ -184,7 +184,7 @@ TEST_F(Cuda, TheOuterStateGivesTheCpusBits) {
         for (auto* state : {on_gpu.get(), on_cpu.get()}) {
           const auto merge = round == 2 ? quant::Merge::carry : quant::Merge::mix;
           ASSERT_FALSE(state->apply(p, codecs.codec, expected, {.merge = merge, .alpha = 0.5F}));
-          state->shift_local(p, codecs.codec, std::span(expected).first(1), -0.5F);
+          state->shift_local(p, codecs.codec, {{std::span(expected).first(1), -0.5F}});
         }
       }
       const auto global = on_gpu->global(all), expected = on_cpu->global(all);

@@ -113,6 +113,8 @@ constexpr auto notes = std::to_array<KeyNote>({
     {"outer.sync_delay", "inner steps",
      "one step hides a fragment on a fast link; it must be longer than a fragment takes (measured by "
      "`isthmus bench outer`)"},
+    {"outer.gossip_every", "inner steps",
+     "0: exchanges cost bytes and the run's repeatability; they pay off where syncs must be rare"},
     {"outer.merge", "", "carry keeps the steps made during the sync; alpha is Streaming DiLoCo's merge"},
     {"outer.merge_alpha", "", "equal parts, as in Streaming DiLoCo"},
     {"outer.codec", "",

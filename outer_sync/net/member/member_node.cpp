@@ -252,6 +252,23 @@ void MemberNode::applied(FragmentId fragment, Round round, const Digest& chain,
                          std::vector<SampleRange> samples) {
   impl_->driver.applied(fragment, {round, chain}, std::move(samples));
 }
+
+bool MemberNode::begin_exchange(FragmentId fragment, std::uint64_t step) {
+  auto now = impl_->lock();
+  now->both.exchanged.erase(fragment);
+  return partner_of(*now->run.view, now->run.self, fragment, step).has_value();
+}
+void MemberNode::exchange(ChunkId chunk, std::uint64_t step, SharedBytes bytes, std::uint64_t weight) {
+  auto packed = impl_->driver.codec_context().contribution_packer.pack(chunk, step, *bytes);
+  impl_->driver.exchange(chunk, step, std::move(bytes), weight, std::move(packed));
+}
+std::optional<Exchanged> MemberNode::take_exchanged(FragmentId fragment, std::uint64_t step) {
+  auto now = impl_->lock();
+  const auto found = now->both.exchanged.find(fragment);
+  if (found == now->both.exchanged.end() || found->second.step != step) return {};
+  return std::move(now->both.exchanged.extract(found).mapped());
+}
+
 Reducer& MemberNode::reducer() { return impl_->driver.codec_context().reducer; }
 
 // ---- serving the state ----

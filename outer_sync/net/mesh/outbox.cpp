@@ -123,6 +123,15 @@ void Outbox::view_begun(protocol::ViewNumber view) {
   drop_if([view](const Receipt& receipt) { return receipt.view < view; });
 }
 
+void Outbox::drop_exchanges(protocol::MemberIndex sender, FragmentLayout::ChunkSpan chunks,
+                            std::uint64_t before) {
+  drop_if([&](const Receipt& receipt) {
+    return receipt.key && receipt.key->kind == protocol::ChunkKind::exchange &&
+           receipt.key->sender == sender && receipt.key->chunk >= chunks.first &&
+           receipt.key->chunk < chunks.last && receipt.key->round < before;
+  });
+}
+
 void Outbox::forget_relayed(protocol::ReplicaId beyond) {
   drop_if([beyond](const Receipt& receipt) { return receipt.beyond == beyond; });
 }

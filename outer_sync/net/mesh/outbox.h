@@ -47,6 +47,8 @@ class Outbox {
   void lane_lost(std::size_t lane);
   /// A view has begun: drops chunks of older views.
   void view_begun(protocol::ViewNumber view);
+  /// Drops `sender`'s exchanged chunks from `chunks` of exchanges before this agreed step.
+  void drop_exchanges(protocol::MemberIndex sender, FragmentLayout::ChunkSpan chunks, std::uint64_t before);
   /// Drops frames that the peer relays to `beyond`, or that come from it.
   void forget_relayed(protocol::ReplicaId beyond);
   void clear();

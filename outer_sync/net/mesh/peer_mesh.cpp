@@ -120,6 +120,11 @@ void PeerMesh::send(ReplicaId peer, std::uint64_t order, const protocol::ChunkMe
   dispatch(peer, order, chunk_frame(message, packed), {message.view, message.key});
 }
 
+void PeerMesh::drop_exchanges(protocol::MemberIndex sender, FragmentLayout::ChunkSpan chunks,
+                              std::uint64_t before) {
+  for (const auto& [id, peer] : peers_) peer->outbox.drop_exchanges(sender, chunks, before);
+}
+
 void PeerMesh::say_begun(ReplicaId peer, protocol::ViewNumber view) {
   dispatch(peer, 0, begun_frame(view), {view, std::nullopt});
 }

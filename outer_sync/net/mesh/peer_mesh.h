@@ -90,6 +90,8 @@ class PeerMesh {
   /// (Outbox). `packed`, if given, is sent instead of the message's bytes.
   void send(protocol::ReplicaId peer, std::uint64_t order, const protocol::ChunkMessage& message,
             const protocol::SharedBytes& packed = nullptr);
+  /// Outbox::drop_exchanges for all peers.
+  void drop_exchanges(protocol::MemberIndex sender, FragmentLayout::ChunkSpan chunks, std::uint64_t before);
   void acknowledge(protocol::ReplicaId peer, protocol::ViewNumber view, const protocol::ChunkKey& key);
   void say_begun(protocol::ReplicaId peer, protocol::ViewNumber view);
   /// The view has begun here: drops queued frames of older views.

@@ -112,6 +112,10 @@ void PeerMesh::keep_for(const PeerPtr& target, Connection::Received frame) {
   handling_.lane->send(
       relayed_frame(to, from, {FrameType::relay_taken, bytes_of(taken), nullptr}, frame.relay->session));
   if (receipt.view < view_) return;  // the view is over for the other end too, which would not acknowledge it
+  if (is_chunk && receipt.key->kind == protocol::ChunkKind::exchange) {
+    const auto chunk = receipt.key->chunk;
+    target->outbox.drop_exchanges(receipt.key->sender, {chunk, chunk + 1}, receipt.key->round);
+  }
   put(target, is_chunk ? handler_.order_of(*receipt.key) : 0, relayed_frame(from, to, frame_of(frame)),
       receipt);
 }

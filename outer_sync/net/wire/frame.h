@@ -57,7 +57,7 @@ using Checksum = std::uint32_t;
 struct ChunkHeader {
   std::uint64_t view;
   std::uint64_t round;
-  std::uint64_t weight;  ///< tokens behind a contribution; 0 in results and acknowledgements
+  std::uint64_t weight;  ///< tokens behind a contribution or an exchange; otherwise 0
   std::uint32_t chunk;
   std::uint16_t sender;        ///< member that made the chunk, also in its acknowledgement
   std::uint16_t contributors;  ///< number of ids that follow; only in results

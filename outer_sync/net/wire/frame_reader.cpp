@@ -17,8 +17,8 @@ std::optional<std::string> problem_of(FrameType type, const ChunkHeader& header,
   const std::size_t ids = header.contributors;
   if (ack && length > 0) return "an acknowledgement followed by " + std::to_string(length) + " bytes";
   const std::size_t norms = header.norms;
-  if (header.weight != 0 && (ack || !is_contribution))
-    return "a weight in a frame that is not a contribution";
+  const bool is_result = header.kind == static_cast<std::uint8_t>(protocol::ChunkKind::result);
+  if (header.weight != 0 && (ack || is_result)) return "a weight in an acknowledgement or a result";
   if (ids > 0 && (ack || is_contribution)) return "contributors in a frame that is not a result";
   if (norms > 0 && (ack || is_contribution)) return "norms in a frame that is not a result";
   if (norms > protocol::max_members || norms * sizeof(protocol::SquaredNorm) > length) {

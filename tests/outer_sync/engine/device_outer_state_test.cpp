@@ -196,7 +196,7 @@ TEST_F(DeviceState, WhatItChangesReachesTheModel) {
   EXPECT_TRUE(state.products(0, codec, zeros));
   EXPECT_FALSE(state.products(0, codec, odd));
   zeros[1] = nullptr;
-  state.shift_local(0, codec, zeros, -0.5F);
+  state.shift_local(0, codec, {{zeros, -0.5F}});
   EXPECT_THAT(parameters.refreshed, testing::ElementsAre(chunks_of_64.fragment(0), chunks_of_64.fragment(0)));
   state.begin_from_global();
   EXPECT_EQ(parameters.refreshed.back(), (Range{0, chunks_of_64.buffer_size()}));

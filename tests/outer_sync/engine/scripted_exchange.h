@@ -56,6 +56,14 @@ class ScriptedExchange final : public RoundExchange {
   std::size_t served = 0, waits = 0;
   std::uint64_t others_at = 0;  ///< the others' step when this replica comes back to them
 
+  /// Whether this replica has a partner in an exchange of the fragment at this step.
+  std::function<bool(FragmentId, std::uint64_t)> has_partner = [](FragmentId, std::uint64_t) {
+    return false;
+  };
+  using Exchanges = std::map<std::pair<FragmentId, std::uint64_t>, protocol::Exchanged>;
+  Exchanges exchanged;   ///< what this replica has handed in, by fragment and step
+  Exchanges of_partner;  ///< what the partner has sent; the loop takes it from here
+
   /// Rounds of the fragment to which this replica contributed.
   [[nodiscard]] std::vector<protocol::Round> rounds_of(FragmentId p) const {
     std::vector<protocol::Round> rounds;
@@ -101,6 +109,19 @@ class ScriptedExchange final : public RoundExchange {
     return {std::move(result)};
   }
 
+  bool begin_exchange(FragmentId p, std::uint64_t step) override { return has_partner(p, step); }
+  void exchange(ChunkId chunk, std::uint64_t step, protocol::SharedBytes bytes,
+                std::uint64_t weight) override {
+    const std::lock_guard lock(mutex_);
+    const auto p = layout_.fragment_of(chunk);
+    auto& part = exchanged.try_emplace({p, step}, protocol::Exchanged{p, step, {}, weight}).first->second;
+    part.chunks.push_back(std::move(bytes));
+  }
+  std::optional<protocol::Exchanged> take_exchanged(FragmentId p, std::uint64_t step) override {
+    auto found = of_partner.extract({p, step});
+    if (!found) return {};
+    return std::move(found.mapped());
+  }
   void applied(FragmentId p, protocol::Round round, const Digest& chain, std::vector<SampleRange>) override {
     EXPECT_TRUE(!chains.contains(p) || round == chains[p].round + 1) << "rounds must be applied in order";
     chains[p] = {round, chain};

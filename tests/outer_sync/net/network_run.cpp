@@ -315,6 +315,7 @@ void NetworkRun::take_part(std::size_t m, MemberNode& node, WorkerResult& result
   result.first_moment = moments.first;
   result.moment_steps = moments.count;
   result.stats = loop.stats();
+  result.gossip = loop.gossip();
   node.report_evaluation(result.step, static_cast<double>(m), 1);
   result.problem = node.done("{}", result.hash);
   result.wire = node.status().sent;

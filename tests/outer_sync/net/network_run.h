@@ -31,6 +31,7 @@ struct WorkerResult {
   bool joined = false;      ///< whether the run had begun
   std::size_t evicted = 0;  ///< how often it had to copy the state from others
   OuterLoop::Stats stats;
+  Gossip::Stats gossip;
   std::vector<float> first_moment;  ///< at the end of the run
   std::uint64_t moment_steps = 0;
   SentBytes wire;

@@ -107,6 +107,26 @@ TEST(Outbox, WhatIsRelayedForOneIsCountedAndForgottenAlone) {
   EXPECT_THAT(take_all(outbox), ElementsAre(1));
 }
 
+// Only what is of this sender, of these chunks and of earlier exchanges; not rounds with the same number.
+TEST(Outbox, DropsExchangesThatAreOver) {
+  Outbox outbox(outbox_lanes);
+  const auto exchange = [](std::uint64_t step, ChunkId chunk, protocol::MemberIndex sender) {
+    return Outbox::Receipt{1, protocol::ChunkKey{step, chunk, sender, protocol::ChunkKind::exchange}};
+  };
+  outbox.put(frame_of(1), 9, exchange(10, 0, 0));
+  outbox.put(frame_of(2), 9, exchange(10, 1, 0));
+  outbox.put(frame_of(3), 9, exchange(14, 0, 0));
+  outbox.put(frame_of(4), 9, exchange(10, 0, 1));
+  outbox.put(frame_of(5), 9, {1, protocol::ChunkKey{10, 0, 0, protocol::ChunkKind::contribution}});
+  outbox.put(frame_of(6), 1, exchange(12, 0, 0));
+  ASSERT_TRUE(outbox.take(0, 0s)) << "the one of step 12 is in flight";
+  const auto before = outbox.bytes();
+  outbox.drop_exchanges(0, {0, 1}, 14);
+  EXPECT_EQ(outbox.bytes(), before - 2 * size_of(frame_of(1)));
+  outbox.lane_lost(0);
+  EXPECT_THAT(take_all(outbox), ElementsAre(2, 3, 4, 5));
+}
+
 TEST(Outbox, ALaneHasStalledWhenOthersDeliverWhatWasSentLater) {
   Outbox outbox(outbox_lanes);
   std::uint64_t round = 0;

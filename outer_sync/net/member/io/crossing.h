@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/engine/round_exchange.h"
 #include "isthmus/outer_sync/net/member/io/reports.h"
+#include "isthmus/outer_sync/protocol/exchanges.h"
 #include "isthmus/outer_sync/protocol/member_actions.h"
 #include "isthmus/outer_sync/protocol/messages/chunks.h"
 #include "isthmus/outer_sync/protocol/messages/ending.h"
@@ -99,9 +101,11 @@ struct Handover {
   std::optional<std::string> evicted;  ///< why the state must be copied from others; until that has been done
   bool gone = false;                   ///< the connection to the coordinator has ended for good
   protocol::DeliveredRounds<RoundResult> rounds;  ///< complete ones, until they are applied
-  std::deque<StateEvent> state_events;            ///< to be taken by a trainer that copies the state
-  std::deque<StateQuestion> state_requests;       ///< to be answered by the trainer
-  protocol::WorkOrder order;                      ///< which samples the loader gets
+  /// By fragment: the last exchange that is complete here; emptied by the trainer and by a new view.
+  std::map<FragmentId, protocol::Exchanged> exchanged;
+  std::deque<StateEvent> state_events;       ///< to be taken by a trainer that copies the state
+  std::deque<StateQuestion> state_requests;  ///< to be answered by the trainer
+  protocol::WorkOrder order;                 ///< which samples the loader gets
   /// Bound of the agreed step, for as long as no round that the trainer sends from now on commits.
   std::uint64_t reach = protocol::Settings::never;
   std::vector<protocol::StateDigest> digests;  ///< made since the last heartbeat
@@ -113,9 +117,9 @@ struct Handover {
 /// The values and their lock. They can be reached only through an End, which locks them. One lock guards all,
 /// because of these rules:
 /// - A view begins (Membership) in one critical section with all that it changes here: `settings`, `reach`,
-///   `order`, void `rounds`, `state_events` and `followed`. A view that does not continue this replica's
-///   last one may void results, so it waits until no round is being applied. So the trainer applies no void
-///   round, and sees the settings of a view before its first result.
+///   `order`, void `rounds`, `exchanged`, `state_events` and `followed`. A view that does not continue this
+///   replica's last one may void results, so it waits until no round is being applied. So the trainer applies
+///   no void round, and sees the settings of a view before its first result.
 /// - A seal is answered with the `report.step`, the `order` and the `reach` of one moment.
 /// - The io thread sets `hold` and reads `begun` in one critical section, and the trainer reads `hold` and
 ///   sets `begun` in one. So after the step that Held reports, no step begins before the members have agreed.

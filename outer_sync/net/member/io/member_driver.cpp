@@ -225,6 +225,13 @@ void MemberDriver::contribute(ChunkId chunk, Round round, SharedBytes bytes, Sha
                    samples] { rounds_.contribute(chunk, round, bytes, packed, weight, squares, samples); });
 }
 
+void MemberDriver::exchange(ChunkId chunk, std::uint64_t step, SharedBytes bytes, std::uint64_t weight,
+                            SharedBytes packed) {
+  asio::post(io_, [this, chunk, step, weight, bytes = std::move(bytes), packed = std::move(packed)] {
+    rounds_.exchange(chunk, step, bytes, weight, packed);
+  });
+}
+
 void MemberDriver::applied(FragmentId fragment, const FragmentState& state, std::vector<SampleRange> samples,
                            std::optional<std::uint64_t> life) {
   asio::post(io_, [this, fragment, state, samples = std::move(samples), life] {

@@ -73,6 +73,8 @@ class MemberDriver final : public ControlLink::Handler {
   // ---- rounds ----
 
   /// `packed` is null if packing would not make the chunk smaller.
+  void exchange(ChunkId chunk, std::uint64_t step, protocol::SharedBytes bytes, std::uint64_t weight,
+                protocol::SharedBytes packed);
   void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes,
                   protocol::SharedBytes packed, std::uint64_t weight, double squares,
                   const SampleSet& samples);

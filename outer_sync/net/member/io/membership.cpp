@@ -206,6 +206,7 @@ Member::Entry Membership::enter(IoView& now, const NewView& message, MemberIndex
   // settings may matter.
   now.run.settings = std::make_shared<const Settings>(message.settings);
   if (!reduces()) now.both.order.deal(message, place);
+  now.both.exchanged.clear();
   if (of_reference) return entry;
   now.both.reach = Settings::never;  // until the trainer reports its next step
   now.both.rounds.withdraw(member.take_retracted());
@@ -268,6 +269,7 @@ void Membership::evict(const std::string& reason) {
     if (!reduces()) now.both.evicted = reason;
     now.run.copying.behind.reset();
     now.both.rounds.clear();
+    now.both.exchanged.clear();
     now.run.view = std::make_shared<const View>();
     now.run.self = 0;
     now.run.settings.reset();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <asio/post.hpp>
+#include <limits>
 #include <utility>
 
 #include "net/member/io/state_server.h"
@@ -10,15 +11,21 @@ namespace isthmus::outer_sync::transport {
 
 using namespace protocol;
 
+namespace {
+constexpr auto after_all_rounds = std::numeric_limits<std::uint64_t>::max();  ///< in the order of sending
+}
+
 void Rounds::begin(const InitialState& state) {
   member_.emplace(codecs_->layout, codecs_->codecs, codecs_.rules.closing, state.fragments, state.ledger,
                   state.settings);
   for (const auto& round : state.decided) member_->keep_restored(round);
+  exchanges_.emplace(codecs_->layout, codecs_->codecs);
 }
 
 void Rounds::end() {
   end_receipts();
   member_.reset();
+  exchanges_.reset();
   ids_.clear();
 }
 
@@ -33,6 +40,7 @@ void Rounds::enter_view() {
   if (receipts_ != nullptr) count_owned();
   ids_.clear();
   for (const auto& member : member_->view().members) ids_.push_back(id_of(member));
+  exchanges_->begin_view(member_->view(), member_->self());
 }
 
 /// After the reductions of the view.
@@ -86,6 +94,13 @@ void Rounds::contribute(ChunkId chunk, Round round, const SharedBytes& bytes, co
   act();
 }
 
+void Rounds::exchange(ChunkId chunk, std::uint64_t step, const SharedBytes& bytes, std::uint64_t weight,
+                      const SharedBytes& packed) {
+  if (!exchanges_) return;
+  exchanges_->send(chunk, step, bytes, weight, packed);
+  act();
+}
+
 void Rounds::applied(FragmentId fragment, const FragmentState& state, std::vector<SampleRange> samples) {
   member_->applied(fragment, state.round, state.chain, std::move(samples));
   act();
@@ -97,19 +112,27 @@ std::optional<std::string> Rounds::on_chunk(ReplicaId from, Connection::Received
   const auto index = index_of(from);
   if (!index) return std::nullopt;  // from a view that has not begun here or has ended
   if (auto problem = codecs_->unpacker.unpack(chunk.head, chunk.body)) return problem;
-  auto problem = member_->receive(*index, message_of(std::move(chunk)));
+  const auto message = message_of(std::move(chunk));
+  const bool in_pair = message.key.kind == ChunkKind::exchange;
+  auto problem = in_pair ? exchanges_->receive(*index, message) : member_->receive(*index, message);
   act();
   return problem;
 }
 
 void Rounds::on_ack(ReplicaId from, ViewNumber view, const ChunkKey& key) {
-  if (const auto index = index_of(from)) member_->acknowledged(*index, view, key);
+  const auto index = index_of(from);
+  if (!index) return;
+  if (key.kind == ChunkKind::exchange)
+    exchanges_->acknowledged(*index, view, key);
+  else
+    member_->acknowledged(*index, view, key);
 }
 
 void Rounds::on_begun(ReplicaId from, ViewNumber view) {
   const auto index = index_of(from);
   if (!index) return;
   member_->peer_begun(*index, view);
+  exchanges_->peer_begun(*index, view);
   act();
 }
 
@@ -117,7 +140,9 @@ void Rounds::on_peer_up(ReplicaId peer) {
   count_live();
   const auto index = index_of(peer);
   if (!index) return;
-  member_->repeat_to(*index, [](const ChunkKey&) { return true; });
+  const auto all = [](const ChunkKey&) { return true; };
+  member_->repeat_to(*index, all);
+  exchanges_->repeat_to(*index, all);
   act();
 }
 
@@ -159,7 +184,9 @@ FragmentLedger Rounds::ledger(FragmentId fragment) const {
 // ---- the member's actions ----
 
 void Rounds::act() {
-  protocol::carry_out_actions(*member_, [this](auto& action) { carry_out(action); });
+  const auto each = [this](auto& action) { carry_out(action); };
+  protocol::carry_out_actions(*member_, each);
+  protocol::carry_out_actions(*exchanges_, each);
 }
 
 void Rounds::carry_out(SendChunk& action) {
@@ -184,8 +211,18 @@ void Rounds::carry_out(const ForgetResidual& action) {
   asio::post(codec_pool_, [this, chunk = action.chunk] { codecs_->reducer.forget(chunk); });
 }
 
-/// Rounds are due in the order in which they begin. A chunk that is resent later keeps its place.
+void Rounds::carry_out(Exchanged& action) {
+  shared_.update([&](IoView now) { now.both.exchanged[action.fragment] = std::move(action); });
+}
+
+void Rounds::carry_out(const DropUnsent& action) {
+  mesh_.drop_exchanges(member_->self(), codecs_->layout.chunks_of(action.fragment), action.before);
+}
+
+/// Rounds are due in the order in which they begin. A chunk that is resent later keeps its place. Exchanges
+/// come after all rounds: nothing waits for them.
 std::uint64_t Rounds::order_of_own(const ChunkKey& key) {
+  if (key.kind == ChunkKind::exchange) return after_all_rounds;
   const Place place{codecs_->layout.fragment_of(key.chunk), key.round};
   std::erase_if(orders_, [&](const auto& entry) {
     return entry.first.first == place.first && entry.first.second + Member::max_held < place.second;
@@ -195,6 +232,7 @@ std::uint64_t Rounds::order_of_own(const ChunkKey& key) {
 
 /// For chunks relayed for others. A round that has not begun here is due after all that have.
 std::uint64_t Rounds::order_of(const ChunkKey& key) const {
+  if (key.kind == ChunkKind::exchange) return after_all_rounds;
   if (!codecs_.known() || key.chunk >= codecs_->layout.chunk_count()) return orders_begun_ + 1;
   const auto place = orders_.find({codecs_->layout.fragment_of(key.chunk), key.round});
   return place == orders_.end() ? orders_begun_ + 1 : place->second;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "isthmus/base/trace.h"
+#include "isthmus/outer_sync/protocol/exchanges.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/receipts.h"
 #include "net/link/connection.h"
@@ -63,6 +64,8 @@ class Rounds final : public PeerMesh::Handler {
   void contribute(ChunkId chunk, protocol::Round round, const protocol::SharedBytes& bytes,
                   const protocol::SharedBytes& packed, std::uint64_t weight, double squares,
                   const SampleSet& samples);
+  void exchange(ChunkId chunk, std::uint64_t step, const protocol::SharedBytes& bytes, std::uint64_t weight,
+                const protocol::SharedBytes& packed);
   /// Requires `stands()`.
   void applied(FragmentId fragment, const protocol::FragmentState& state, std::vector<SampleRange> samples);
 
@@ -99,6 +102,8 @@ class Rounds final : public PeerMesh::Handler {
   void carry_out(protocol::Reduce& action);
   void carry_out(const protocol::ForgetResidual& action);
   void carry_out(protocol::Deliver& action);
+  void carry_out(protocol::Exchanged& action);
+  void carry_out(const protocol::DropUnsent& action);
   [[nodiscard]] std::uint64_t order_of_own(const protocol::ChunkKey& key);
   void say_if_rejected(const protocol::Deliver& round);
   void end_receipts();
@@ -118,8 +123,9 @@ class Rounds final : public PeerMesh::Handler {
   protocol::ReceiptSink* receipts_ = nullptr;  ///< null: no receipts are made
   std::vector<std::uint32_t> owned_;  ///< chunks that this member owns in the view, by fragment; for receipts
   std::optional<protocol::Member> member_;
-  std::vector<protocol::ReplicaId> ids_;   ///< members of the current view; empty outside a view
-  std::map<Place, std::uint64_t> orders_;  ///< send order of rounds, by when they began here
+  std::optional<protocol::Exchanges> exchanges_;  ///< exists while `member_` does
+  std::vector<protocol::ReplicaId> ids_;          ///< members of the current view; empty outside a view
+  std::map<Place, std::uint64_t> orders_;         ///< send order of rounds, by when they began here
   std::uint64_t orders_begun_ = 0;
   std::uint64_t rejected_ = 0;  ///< rounds in which this replica's contribution was rejected for its norm
   asio::thread_pool codec_pool_{1};  ///< last, so that it ends before the members that it uses

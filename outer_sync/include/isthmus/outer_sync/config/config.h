@@ -31,6 +31,7 @@ struct OuterConfig {
   config::Stepped sync_every = 30;
   std::string pace = "steps";
   std::int64_t sync_delay = 1;
+  std::int64_t gossip_every = 0;
   std::string merge = "carry";
   double merge_alpha = 0.5;
   std::string codec = "4bit";

@@ -11,9 +11,11 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "isthmus/base/error.h"
 #include "isthmus/outer_sync/core/buffer_pool.h"
 #include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/engine/passes.h"
@@ -27,6 +29,10 @@ struct EncodedChunk {
   std::optional<std::size_t> bad_element;
   protocol::SharedBytes bytes;
 };
+
+/// The error for an encoded chunk with a `bad_element`. `values`: what was encoded, such as "a gradient".
+[[nodiscard]] Error bad_element(const FragmentLayout& layout, const EncodedChunk& encoded,
+                                const std::string& values, std::uint64_t step);
 
 /// Encoded chunks that another thread is still handing over. The destructor waits for the last one and
 /// discards errors.

@@ -26,6 +26,7 @@
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/config/config.h"
 #include "isthmus/outer_sync/engine/agreed_clock.h"
+#include "isthmus/outer_sync/engine/gossip.h"
 #include "isthmus/outer_sync/engine/inner_moments.h"
 #include "isthmus/outer_sync/engine/live_settings.h"
 #include "isthmus/outer_sync/engine/local_parameters.h"
@@ -180,6 +181,7 @@ class OuterLoop {
     double gains = 0, correlations = 0;   ///< sums over these outer steps
   };
   [[nodiscard]] const Stats& stats() const { return stats_; }
+  [[nodiscard]] const Gossip::Stats& gossip() const { return gossip_.stats(); }
 
   /// Call before `save`: waits for the results of all rounds in flight. False if rounds do not commit at
   /// present.
@@ -211,6 +213,7 @@ class OuterLoop {
 
   [[nodiscard]] bool carries() const { return live_.base().carries(); }
   void go_where_others_are();
+  [[nodiscard]] bool complete(Waiting why);
   [[nodiscard]] bool send_and_apply_due(Waiting why);
   void send_what_is_due(FragmentId p);
   InFlight& begin_round(FragmentId p, protocol::Round round);
@@ -251,6 +254,7 @@ class OuterLoop {
   std::vector<FragmentFigures> figures_;
   AlignedVector<float> gradient_residual_;  ///< of warm-up gradients; empty after the warm-up
   RoundsInFlight in_flight_;
+  Gossip gossip_;
   GradientObserver gradient_observer_;
   AppliedObserver applied_observer_;
   std::optional<LogPlan> log_plan_;

@@ -4,6 +4,7 @@
 // Passes in which memory the numbers are and which device computes. The trainer's thread makes all calls.
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,6 +25,7 @@ struct OuterEncoding {
   protocol::Round round = 0;
   float carried = 0;             ///< share of the residual added to this outer gradient
   std::uint64_t noise_seed = 0;  ///< this replica's seed for stochastic rounding
+  bool uses_residual = true;     ///< false: the residual is neither added nor changed
 };
 
 class OuterState {
@@ -51,10 +53,13 @@ class OuterState {
   [[nodiscard]] std::optional<ChunkId> apply(FragmentId fragment, const quant::CodecSpec& codec,
                                              std::span<const protocol::SharedBytes> results,
                                              const quant::OuterStep& step);
-  /// Adds weight * decoded `own` to a fragment's local parameters. Call after `apply`. `own`: this replica's
-  /// valid encoded chunks of the fragment, in order; null entries add nothing.
-  void shift_local(FragmentId fragment, const quant::CodecSpec& codec,
-                   std::span<const protocol::SharedBytes> own, float weight);
+  /// Valid encoded chunks of a fragment, in order, and their weight; null entries add nothing.
+  struct Shift {
+    std::span<const protocol::SharedBytes> chunks;
+    float weight;
+  };
+  /// Adds weight * decoded chunks to a fragment's local parameters, for one shift after the other.
+  void shift_local(FragmentId fragment, const quant::CodecSpec& codec, std::initializer_list<Shift> shifts);
 
   /// global := local, for all parameters.
   void take_local();

@@ -15,6 +15,7 @@
 #include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/engine/fragment_snapshot.h"
 #include "isthmus/outer_sync/engine/reducer.h"
+#include "isthmus/outer_sync/protocol/exchanges.h"
 #include "isthmus/outer_sync/protocol/member.h"
 
 namespace isthmus::outer_sync {
@@ -64,6 +65,19 @@ class RoundExchange {
   /// that only follows.
   virtual void applied(FragmentId fragment, protocol::Round round, const Digest& chain,
                        std::vector<SampleRange> samples) = 0;
+
+  // Exchanges in pairs (engine/gossip.h). A replica has one of a fragment under way at a time.
+  /// Whether this replica has a partner to exchange the fragment with at this agreed step. What has come of
+  /// an earlier exchange of the fragment is dropped.
+  [[nodiscard]] virtual bool begin_exchange(FragmentId /*fragment*/, std::uint64_t /*step*/) { return false; }
+  /// Hands in one encoded chunk for the partner, as `contribute` does.
+  virtual void exchange(ChunkId /*chunk*/, std::uint64_t /*step*/, protocol::SharedBytes /*bytes*/,
+                        std::uint64_t /*weight*/) {}
+  /// Returns the partner's part, once; nothing while some of it is missing.
+  [[nodiscard]] virtual std::optional<protocol::Exchanged> take_exchanged(FragmentId /*fragment*/,
+                                                                          std::uint64_t /*step*/) {
+    return {};
+  }
 
   /// Digest of a fragment's global parameters and momentum after a checked round (protocol/state_digests.h).
   virtual void checked(const protocol::StateDigest& /*digest*/) {}

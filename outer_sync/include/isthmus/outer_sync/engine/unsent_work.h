@@ -27,6 +27,7 @@ class UnsentWork {
     tokens_.at(p) += tokens;
     samples_.at(p).add(samples);
   }
+  [[nodiscard]] std::uint64_t tokens(FragmentId p) const { return tokens_.at(p); }
   [[nodiscard]] std::uint64_t take_tokens(FragmentId p) { return std::exchange(tokens_.at(p), 0); }
   /// Takes as many ranges as a contribution may have. The rest goes with the next one: late, but exact.
   [[nodiscard]] SampleSet take_samples(FragmentId p) {

@@ -31,6 +31,10 @@ struct Prediction {
   double steps_per_second = 0;  ///< agreed steps
   double bytes_per_step = 0;    ///< sent by the replica that sends most, headers included
   double mean_bytes_per_second = 0, peak_bytes_per_second = 0;  ///< likewise; peak over one step's time
+  /// With outer.gossip_every, which counts as a constant load: exchanges of a fragment between two of its
+  /// syncs, and seconds that the slowest pair needs to exchange every fragment once.
+  std::uint64_t exchanges = 0;
+  double exchange_seconds = 0;
   double bits_per_parameter = 0;  ///< of an encoded outer gradient (data_parallel: of a gradient)
 };
 

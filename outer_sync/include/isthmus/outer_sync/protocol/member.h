@@ -36,6 +36,7 @@ struct CodecPlan {
   bool sender_feedback = false;  ///< at the sender too; not used with merge: carry, which keeps the residual
   float feedback_decay = 1;      ///< factor on the owner's residual; 1 in the warm-up
   std::uint64_t seed = 0;  ///< of the results' stochastic rounding; contributions use their sender's seed
+  bool exchanges = false;  ///< members also exchange fragments in pairs (exchanges.h), encoded by `codec`
   [[nodiscard]] const quant::CodecSpec& of(Round round) const {
     return round <= warmup_rounds ? warmup_codec : codec;
   }

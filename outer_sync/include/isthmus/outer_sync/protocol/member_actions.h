@@ -15,8 +15,8 @@ namespace isthmus::outer_sync::protocol {
 
 /// Passes every pending action to `carry_out`, which needs an overload for each kind. Returns whether there
 /// was any.
-template <class CarryOut>
-bool carry_out_actions(Member& member, CarryOut&& carry_out) {
+template <class Machine, class CarryOut>
+bool carry_out_actions(Machine& member, CarryOut&& carry_out) {
   auto actions = member.take_actions();
   for (auto& action : actions) std::visit(carry_out, action);
   return !actions.empty();

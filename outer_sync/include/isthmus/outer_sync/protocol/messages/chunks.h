@@ -19,7 +19,8 @@ namespace isthmus::outer_sync::protocol {
 
 using SharedBytes = std::shared_ptr<const Bytes>;
 
-enum class ChunkKind : std::uint8_t { contribution = 1, result = 2 };
+/// `exchange`: between two members of a pair (exchanges.h); its `ChunkKey::round` is an agreed step.
+enum class ChunkKind : std::uint8_t { contribution = 1, result = 2, exchange = 3 };
 
 struct ChunkKey {
   Round round = 0;
@@ -61,7 +62,7 @@ struct ChunkMessage {
   ViewNumber view = 0;
   ChunkKey key;
   SharedBytes bytes;
-  std::uint64_t weight = 0;               ///< of a contribution: its tokens
+  std::uint64_t weight = 0;               ///< of a contribution or an exchange: its tokens
   std::vector<ReplicaId> contributors{};  ///< of a result; empty: all trainers of the view
   /// Result, if outer.reject is on: norms of all contributions that its owner received, in member order.
   std::vector<SquaredNorm> norms{};

@@ -6,7 +6,7 @@
 namespace isthmus::outer_sync::protocol {
 
 /// Raise it whenever a message changes its form or meaning.
-inline constexpr std::uint32_t protocol_version = 13;
+inline constexpr std::uint32_t protocol_version = 14;
 /// The oldest protocol that this build still speaks. Two builds work together if the protocol of each is no
 /// older than the other's oldest; others are refused by version and build.
 inline constexpr std::uint32_t oldest_protocol = 12;
