@@ -119,7 +119,7 @@ else
 fi
 
 member=$(echo outer_sync/protocol/member*.cpp) coordinator=$(echo outer_sync/protocol/coordinator/{,*/}*.cpp)
-change=outer_sync/protocol/view_change.cpp messages=outer_sync/protocol/messages.cpp relays=outer_sync/protocol/coordinator/paths/relays.cpp
+exchanges=outer_sync/protocol/exchanges.cpp change=outer_sync/protocol/view_change.cpp messages=outer_sync/protocol/messages.cpp relays=outer_sync/protocol/coordinator/paths/relays.cpp
 
 # Views.
 mutate "a sealed member accepts nothing" "$member" 's/if \(!in_view\(\) \|\| (message\.view != view_\.number\) return std::nullopt;)/if ($1/; s/if \(!in_view\(\) \|\| (view != view_\.number\) return;  \/\/ sealed)/if ($1/'
@@ -131,6 +131,13 @@ mutate "an evicted member brings no results" $change 's/if \(!settled\) continue
 mutate "all members of a view have sealed it" "$coordinator" 's/if \(roster_\.unanswered\(\) == 0 && leases_are_out\)/if (leases_are_out)/'
 mutate "peers learn that a view has begun" "$member" 's/if \(peer != self_\) actions_\.push_back\(SendBegun\{peer, view_\.number\}\);//'
 mutate "a restarted replica has another id" $messages 's/\.update\(member\.incarnation\)//'
+
+# Exchanges in pairs.
+mutate "a new view forgets exchanges" $exchanges 's/received_\.clear\(\);//'
+mutate "no exchange of an older view is taken" $exchanges 's/if \(view_\.number == 0 \|\| message\.view != view_\.number\) return std::nullopt;//'
+mutate "an exchange waits until it has begun here" $exchanges 's/if \(begun_\[place\.first\] != place\.second\) return;//'
+mutate "an exchange is complete with all its chunks" $exchanges 's/kept->second\.missing > 0 \|\| //'
+mutate "all draw the same partners" $exchanges 's/random_bits\(any_seed, fragment, step\)/random_bits(any_seed, fragment, step + self)/'
 
 # Decided and undecided results.
 mutate "results of a view left behind are dropped" "$member" 's/if \(!of_reference\) discard_unapplied\(\);//'

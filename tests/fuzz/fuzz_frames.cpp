@@ -4,6 +4,7 @@
 // Input: a byte (lowest two bits: the receiver, which is a peer, a donor, a fetcher of a fragment, or a
 // fetcher of a round; bit 7: checksums are repaired), then the received bytes.
 
+#include "isthmus/outer_sync/protocol/exchanges.h"
 #include "net/rate/arrivals.h"
 #include "network_support.h"
 
@@ -48,8 +49,29 @@ void handle_arrived(const Arrived& said) {
           "impossible queue time");
 }
 
+/// Member 0 of two, which is in the middle of an exchange.
+protocol::Exchanges exchanges_with_a_peer() {
+  auto codecs = fuzz_codecs();
+  codecs.exchanges = true;
+  protocol::Exchanges exchanges(fuzz_layout(), codecs);
+  exchanges.begin_view({.number = 1, .members = {{"a", 1, "", 0}, {"b", 1, "", 1}}, .owners = {}}, 0);
+  const auto size = quant::encoded_size(codecs.codec, fuzz_layout().chunk(0).size);
+  exchanges.send(0, 5, std::make_shared<const Bytes>(size), 1);
+  static_cast<void>(exchanges.take_actions());
+  return exchanges;
+}
+
+void exchange(protocol::Exchanges& exchanges, const protocol::ChunkMessage& message) {
+  const auto refused = exchanges.receive(1, message);
+  const auto actions = exchanges.take_actions();
+  require(!refused || actions.empty(), "an answer to a chunk that was refused");
+  require(exchanges.chunks_held() <= (2 + protocol::Exchanges::max_kept) * fuzz_layout().chunk_count(),
+          "too many exchanged chunks are kept");
+}
+
 void peer(std::span<const std::byte> bytes) {
   bool known = false;
+  auto exchanges = exchanges_with_a_peer();
   const auto limit = largest_chunk_frame(longest_chunk());
   handle(bytes, limit, [&](ReceivedFrame frame) {
     if (!std::exchange(known, true)) {
@@ -74,6 +96,7 @@ void peer(std::span<const std::byte> bytes) {
               "too many replicas");
       require(bytes_of(header_of(message, static_cast<quant::Lossless>(head.packing))) == bytes_of(head),
               "a chunk header with two encodings");
+      exchange(exchanges, message);
     }
     return true;
   });

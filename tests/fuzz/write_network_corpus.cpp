@@ -171,6 +171,7 @@ void write_all_frames(const fs::path& folder) {
   const transport::PeerHello hello{digest_of(5), 11, 12, 0, transport::PeerRole::member};
   const protocol::ChunkKey contribution{1, 0, 0, protocol::ChunkKind::contribution};
   const protocol::ChunkKey result{1, 0, 0, protocol::ChunkKind::result};
+  const protocol::ChunkKey exchange{5, 0, 1, protocol::ChunkKind::exchange};
   transport::ReceivedFrame ack{
       FrameType::ack, transport::header_of(1, contribution), {}, std::make_shared<const Bytes>(), {}};
   transport::Arrived arrived;
@@ -180,7 +181,7 @@ void write_all_frames(const fs::path& folder) {
                {archived(FrameType::peer_hello, hello), archived(FrameType::begun, protocol::ViewNumber{1}),
                 archived(FrameType::arrived, arrived),
                 chunk({1, contribution, encoded(0), 100, {}, {}, {{11, {0, 4, 9}}}}), ack,
-                chunk({1, result, encoded(0)}),
+                chunk({1, result, encoded(0)}), chunk({1, exchange, encoded(0)}),
                 chunk({1,
                        result,
                        encoded(0),

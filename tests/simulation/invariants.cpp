@@ -339,6 +339,8 @@ void World::check(const Process& process) {
   if (process.member->chunks_held() > most)
     fail("member " + std::to_string(process.id) + " holds " + std::to_string(process.member->chunks_held()) +
          " chunks; at most " + std::to_string(most) + " are needed (I6)");
+  if (process.exchanges && process.exchanges->chunks_held() > chunks * (2 + Exchanges::max_kept * members_))
+    fail("too many exchanged chunks are kept (I6)");
   const auto max_sent = chunks * members_ * (Member::max_kept + Member::window + 1);
   if (process.member->unacknowledged() > max_sent) fail("too many messages are kept (I6)");
 }

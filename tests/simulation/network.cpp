@@ -104,7 +104,9 @@ void World::dial_peer(NodeId a, NodeId b, std::size_t lane_index) {
       process.down_since.erase(other);
       const auto peer = index_of(process, other);
       if (!peer) continue;
-      process.member->repeat_to(*peer, [&](const ChunkKey& key) { return key.chunk % lanes_ == lane_index; });
+      const auto of_lane = [&](const ChunkKey& key) { return key.chunk % lanes_ == lane_index; };
+      process.member->repeat_to(*peer, of_lane);
+      if (process.exchanges) process.exchanges->repeat_to(*peer, of_lane);
       act(own);
     }
     // If one of its two hops has lost messages, the relayed way has lost them too.
@@ -192,7 +194,9 @@ void World::repeat_by_relays() {
     for (const auto& [own, other] : {std::pair{a, b}, std::pair{b, a}}) {
       const auto peer = index_of(processes_[own], other);
       if (!peer) continue;
-      processes_[own].member->repeat_to(*peer, [](const ChunkKey&) { return true; });
+      const auto all = [](const ChunkKey&) { return true; };
+      processes_[own].member->repeat_to(*peer, all);
+      if (processes_[own].exchanges) processes_[own].exchanges->repeat_to(*peer, all);
       act(own);
     }
   }

@@ -49,6 +49,8 @@ constexpr std::array required{
     Required{"evicted", "the member copies the state from others"},
     Required{"evicted by its own chain", "the member has applied more rounds since it sealed"},
     Required{"evicted for its lag", "with a quorum the others do not wait"},
+    Required{"exchange complete", "the partner's chunks arrived, once and in their place"},
+    Required{"exchange without a partner", "the number of trainers is odd"},
     Required{"fragment taken from a donor", "newcomers start from it"},
     Required{"had another history", "a member applied rounds that the others have made again"},
     Required{"joined", "a newcomer enters a view"},

@@ -50,6 +50,7 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
   }
   // From a separate random stream, so that worlds without it stay the same.
   if (random_bits(seed_, 4, 0) % 4 == 0) closing_.reject = 4;
+  codecs_.exchanges = random_bits(seed_, 9, 0) % 3 == 0;
   if (closing_.reject > 0) sick_ = random_bits(seed_, 4, 1) % members_;
   if (reducer_) options_.reducers = random_bits(seed_, 5, 5) % 2;
   doomed_ = random_bits(seed_, 5, 0) % 32 == 0;
@@ -107,6 +108,7 @@ std::string World::describe() const {
          std::to_string(layout_.fragment_count()) + " fragments in " + std::to_string(layout_.chunk_count()) +
          " chunks, " + std::to_string(lanes_) + " lanes, " +
          (sick_ ? "member " + std::to_string(*sick_) + " sick, " : std::string()) +
+         (codecs_.exchanges ? "exchanges in pairs, " : "") +
          (initial_.ledger.empty() ? "" : "resumed from a checkpoint, ") + std::to_string(in_flight_) +
          " rounds in flight, messages take up to " + std::to_string(latency_ / 1ms) +
          " ms, results wait up to " + std::to_string(apply_delay_ / 1ms) + " ms, pace " +

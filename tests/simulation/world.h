@@ -17,6 +17,7 @@
 
 #include "isthmus/base/random.h"
 #include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
+#include "isthmus/outer_sync/protocol/exchanges.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/member_actions.h"
 #include "isthmus/outer_sync/protocol/work_order.h"
@@ -113,6 +114,8 @@ class World {
     bool used = false;  ///< its parameters are no longer a run's initial ones
     std::vector<std::function<void()>> backlog;  ///< events while it stood still
     std::unique_ptr<Member> member;
+    std::unique_ptr<Exchanges> exchanges;   ///< from its first view on, in worlds that have them
+    std::vector<std::uint64_t> exchanging;  ///< by fragment: step of the last exchange begun in this view
     ReplicaId replica = 0;
     LinkPtr control;
     ConnectionId connection = 0;
@@ -150,6 +153,11 @@ class World {
     std::uint64_t life = 0;  ///< changes whenever its scheduled events become void
     std::map<NodeId, Time> down_since;
     Relays relays;  ///< the newest announcement it got
+
+    void forget_member() {
+      member.reset();
+      exchanges.reset();
+    }
   };
 
   // chance and time
@@ -219,6 +227,9 @@ class World {
   void carry_out(NodeId m, const Reduce& job);
   void carry_out(NodeId m, const ForgetResidual& forgotten);
   void carry_out(NodeId m, Deliver& round);
+  void exchange(NodeId m, FragmentId p);
+  void carry_out(NodeId m, const Exchanged& exchanged);
+  void carry_out(NodeId m, const DropUnsent& dropped);
   void forget_samples(Process& process);
   [[nodiscard]] SampleSet draw_samples(Process& process, FragmentId p, Round round);
   void settle_samples(Process& process, const Deliver& round);
@@ -315,6 +326,13 @@ class World {
   struct Made {
     int settled = 0;
   };
+  struct ExchangedChunk {
+    ReplicaId from = 0, to = 0;
+    ViewNumber view = 0;
+    FragmentId fragment = 0;
+    std::uint64_t step = 0;
+    ChunkId chunk = 0;
+  };
 
   std::uint64_t seed_, counter_ = 0, order_ = 0;
   bool telling_;
@@ -353,6 +371,8 @@ class World {
 
   std::map<std::tuple<ReplicaId, Round, ChunkId>, Made> made_;
   std::map<const Bytes*, ReplicaId> maker_;
+  std::map<const Bytes*, ExchangedChunk> exchanged_;
+  std::set<std::tuple<ReplicaId, ViewNumber, FragmentId, std::uint64_t>> completed_;  ///< exchanges
   std::map<ReplicaId, NodeId> node_of_;
   std::map<NodeId, Answer> answers_;
   std::set<ReplicaId> dead_;    ///< crashed while in the run

@@ -52,7 +52,7 @@ void World::crash(NodeId m) {
     const auto link = weak.lock();
     if (link && (link->a == m || link->b == m)) break_link(link);
   }
-  process.member.reset();
+  process.forget_member();
 }
 
 void World::start_again(Process& process) {
@@ -84,7 +84,7 @@ void World::say_hello(Process& process) {
   }
   if (!process.in_run) {  // the state learned so far came from the donors of the old admission
     process.learning = false;
-    process.member.reset();
+    process.forget_member();
     process.said_ready = false;
     process.learned.clear();
   }
@@ -251,6 +251,11 @@ void World::view_begun(Process& process, const NewView& message, MemberIndex sel
   tell("member " + std::to_string(process.id) + " begins view " + std::to_string(message.view.number) +
        " in slot " + std::to_string(message.view.members[self].slot) + " with " +
        std::to_string(message.view.members.size()) + " members");
+  if (codecs_.exchanges) {
+    if (!process.exchanges) process.exchanges = std::make_unique<Exchanges>(layout_, codecs_);
+    process.exchanges->begin_view(process.member->view(), self);
+    process.exchanging.assign(layout_.fragment_count(), 0);
+  }
   if (process.member->view().number <= before) fail("a view number fell (I8)");
   if (process.member->view().number < process.member->sealed())
     fail("a view begins after a higher one was sealed (I8)");
@@ -300,7 +305,7 @@ void World::on_evicted(Process& process) {
   tell("member " + std::to_string(process.id) + " is evicted");
   count("evicted");
   ambush(Moment::evicted, process.id);
-  process.member.reset();
+  process.forget_member();
   process.in_run = false;
   process.first.clear();
   process.learning = false;

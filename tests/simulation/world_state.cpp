@@ -14,7 +14,7 @@ void World::learn(Process& process, const Admitted& admitted) {
   tell("member " + std::to_string(process.id) + " is admitted");
   process.learning = process.used = true;
   process.said_ready = false;
-  process.member.reset();
+  process.forget_member();
   process.learned.assign(layout_.fragment_count(), std::nullopt);
   process.learned_ledger.assign(layout_.fragment_count(), {});
   process.donors.clear();

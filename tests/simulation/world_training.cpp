@@ -101,7 +101,10 @@ void World::apply(Process& process, FragmentId p, Round r) {
   act(process.id);
   try_view(process);
   if (!process.member) return;
-  in(process, think(process), [this, m = process.id, p] { train(m, p); });
+  const auto trains_on = think(process);
+  if (codecs_.exchanges && chance(2) == 0)
+    in(process, trains_on / 2, [this, m = process.id, p] { exchange(m, p); });
+  in(process, trains_on, [this, m = process.id, p] { train(m, p); });
   in(process, some(60ms) / pace_, [this, m = process.id, p] { look_for_results(m, p); });
   ambush(Moment::applied, process.id);
 }
@@ -203,7 +206,9 @@ void World::settle_samples(Process& process, const Deliver& round) {
 
 void World::act(NodeId m) {
   auto& process = processes_[m];
-  if (process.member) carry_out_actions(*process.member, [&](auto& action) { carry_out(m, action); });
+  const auto each = [&](auto& action) { carry_out(m, action); };
+  if (process.member) carry_out_actions(*process.member, each);
+  if (process.exchanges) carry_out_actions(*process.exchanges, each);
 }
 
 void World::carry_out(NodeId m, const SendChunk& send) {
@@ -211,8 +216,11 @@ void World::carry_out(NodeId m, const SendChunk& send) {
   send_bulk(m, to, send.message.key.chunk, [this, m, to, message = send.message] {
     const auto from = index_of(processes_[to], m);
     if (!from) return;
-    if (const auto refused = processes_[to].member->receive(*from, message))
-      fail("refused: " + *refused + " (I11)");
+    auto& receiver = processes_[to];
+    const bool in_pair = message.key.kind == ChunkKind::exchange;
+    const auto refused =
+        in_pair ? receiver.exchanges->receive(*from, message) : receiver.member->receive(*from, message);
+    if (refused) fail("refused: " + *refused + " (I11)");
     act(to);
   });
 }
@@ -220,7 +228,11 @@ void World::carry_out(NodeId m, const SendChunk& send) {
 void World::carry_out(NodeId m, const SendAck& ack) {
   const auto to = node_of(processes_[m].member->view().members.at(ack.peer));
   send_bulk(m, to, ack.key.chunk, [this, m, to, ack] {
-    if (const auto from = index_of(processes_[to], m))
+    const auto from = index_of(processes_[to], m);
+    if (!from) return;
+    if (ack.key.kind == ChunkKind::exchange)
+      processes_[to].exchanges->acknowledged(*from, ack.view, ack.key);
+    else
       processes_[to].member->acknowledged(*from, ack.view, ack.key);
   });
 }
@@ -232,6 +244,7 @@ void World::carry_out(NodeId m, const SendBegun& begun) {
       const auto from = index_of(processes_[to], m);
       if (!from) return;
       processes_[to].member->peer_begun(*from, view);
+      if (processes_[to].exchanges) processes_[to].exchanges->peer_begun(*from, view);
       act(to);
     });
   }
