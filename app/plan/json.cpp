@@ -289,6 +289,7 @@ ordered_json input_links_json(const PlanInput& input) {
 
 std::vector<Choice> find_choices(double utilization, const PlanInput& input) {
   auto base = input.experiment.outer;
+  base.gossip_every = 0;  // the search does not choose exchanges
   if (base.method != outer_sync::Method::streaming_diloco) {
     base.method = outer_sync::Method::streaming_diloco;
     if (base.codec == "topk") base.codec = "4bit";
@@ -348,6 +349,10 @@ ordered_json plan_json(const PlanRequest& request, const PlanInput& input) {
                                       {"all", memory.audit_most <= limit}};
   }
   if (input.experiment.object_store.gets_copies()) json["object_store"] = object_store_json(input, memory);
+  if (prediction.exchanges > 0)
+    json["exchanges"] = {{"between_syncs", prediction.exchanges},
+                         {"seconds", prediction.exchange_seconds},
+                         {"room_seconds", static_cast<double>(outer.gossip_every) * input.step_seconds}};
   if (auto averages = rank_averages_json(input, memory); !averages.is_null())
     json["rank_averages"] = std::move(averages);
   json["recommended"] = recommendation_json(request, input);

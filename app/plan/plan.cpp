@@ -137,6 +137,17 @@ std::string traffic(const ordered_json& j) {
             gathered["all"].get<bool>() ? "" : "; later ones are not gathered: raise run.gather_limit"),
         2);
   }
+  if (j.contains("exchanges")) {
+    const auto& exchanges = j["exchanges"];
+    const auto times = exchanges["between_syncs"].get<std::int64_t>();
+    const double seconds = figure_at(exchanges, "seconds"), room = figure_at(exchanges, "room_seconds");
+    text += in_lines(fmt::format("  included: {} exchange{} in pairs between two syncs of a fragment; the "
+                                 "slowest pair needs {:.3g} s "
+                                 "for all fragments, of the {:.3g} s until the next{}",
+                                 times, times == 1 ? "" : "s", seconds, room,
+                                 seconds > room ? ", so exchanges are missed: raise outer.gossip_every" : ""),
+                     2);
+  }
   if (j.contains("rank_averages")) {
     const auto& averages = j["rank_averages"];
     const auto every = averages["every"].get<std::int64_t>();

@@ -27,6 +27,7 @@ Result = TypeVar("Result")
 _DONE, _FETCH, _STORE, _GIVE, _TAKE, _STEPS, _WAITING, _FAILED = range(8)
 _FLAGS = ("running", "stopped", "synchronous", "frozen", "wants_evaluation", "wants_checkpoint")
 _STATS: tuple[str, ...] = ("rounds", "warmup_rounds", "left_out", "rejected", "uncommitted_steps", "states_taken")
+_STATS += ("exchanges_averaged", "exchanges_missed", "exchanges_refused")
 _STATS += ("stall_seconds", "warmup_wait_seconds", "payload_bytes", "total_bytes")
 _LENGTH = len(_FLAGS) + 3 + len(_STATS)
 _MOST_TEXT = 4096  # bytes of a reason

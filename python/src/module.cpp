@@ -277,6 +277,9 @@ nb::dict stats_of(const Replica& replica) {
   out["warmup_rounds"] = stats.warmup_rounds;
   out["left_out"] = stats.left_out;
   out["rejected"] = stats.rejected;
+  out["exchanges_averaged"] = replica.gossip().averaged;
+  out["exchanges_missed"] = replica.gossip().missed;
+  out["exchanges_refused"] = replica.gossip().refused;
   out["uncommitted_steps"] = stats.uncommitted_steps;
   out["stall_seconds"] = stats.stall_seconds;
   out["warmup_wait_seconds"] = stats.warmup_wait_seconds;

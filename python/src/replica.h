@@ -116,6 +116,7 @@ class Replica final : private app::TrainingHooks {
   [[nodiscard]] std::uint64_t states_taken() const { return participant_.states_taken(); }
   [[nodiscard]] outer_sync::Rank rank() const { return node_.status().rank(); }
   [[nodiscard]] const outer_sync::OuterLoop::Stats& stats() const { return participant_.outer().stats(); }
+  [[nodiscard]] const outer_sync::Gossip::Stats& gossip() const { return participant_.outer().gossip(); }
   [[nodiscard]] outer_sync::NodeStatus status() const { return participant_.status(); }
   /// Whether the run wants an evaluation, or a checkpoint, of this step.
   [[nodiscard]] bool wants_evaluation() const;

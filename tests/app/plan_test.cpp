@@ -44,6 +44,29 @@ TEST_F(Plan, SaysWhatRateTheRanksOfAReplicaNeed) {
   EXPECT_FALSE(plan({"--params", "2M", "--step-time", "1s"}).contains("rank_averages"));
 }
 
+TEST_F(Plan, CountsExchangesInPairs) {
+  const auto of = [&](const char* every) {
+    return plan({"--params", "20M", "--step-time", "500ms", "--set", "replicas=4", "--set",
+                 "outer.sync_every=100", "--set", "network.emulate.rate=20Mbps", "--set", every});
+  };
+  const auto without = of("outer.gossip_every=0"), with = of("outer.gossip_every=20");
+  EXPECT_FALSE(without.contains("exchanges"));
+  const auto exchanges = with["exchanges"];
+  EXPECT_EQ(exchanges["between_syncs"], 4);
+  EXPECT_EQ(exchanges["room_seconds"], 10.0);
+  EXPECT_GT(exchanges["seconds"].get<double>(), 20e6 * 4 / 60e6) << "the model in 4 bits, over three paths";
+  // A round sends 2 * 3/4 of each fragment, an exchange the whole of it: four of them 4 / 1.5 times as much.
+  const double before = without["configured"]["bytes_per_replica"],
+               now = with["configured"]["bytes_per_replica"];
+  EXPECT_NEAR(now / before, 1 + 4 / 1.5, 0.15);
+  const auto text = site.isthmus({"plan", "--params", "20M", "--step-time", "500ms", "--set", "replicas=4",
+                                  "--set", "outer.sync_every=100", "--set", "outer.gossip_every=20", "--set",
+                                  "network.emulate.rate=1Mbps"})
+                        .output;
+  EXPECT_THAT(text, HasSubstr("4 exchanges in pairs between two syncs"));
+  EXPECT_THAT(text, HasSubstr("are missed")) << "they do not fit into this link";
+}
+
 TEST_F(Plan, SaysWhatHoldsARunBackAndWhatMendsIt) {
   const Words common = {"--params", "20M", "--step-time", "500ms", "--set", "network.emulate.rate=10Mbps"};
   auto words = common;

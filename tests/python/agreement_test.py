@@ -51,6 +51,19 @@ def test_global_parameters_are_those_of_plain_pytorch_over_twenty_rounds(run, al
     assert run.report("eu")["rounds"] >= 20
 
 
+def test_replicas_average_in_pairs_and_their_rounds_stay_agreed(run):
+    run.write_config(run={"steps": 200}, outer={"sync_every": 64, "sync_delay": 1, "gossip_every": 30})
+    run.start_coordinator()
+    for name in NAMES:
+        run.start_worker(name, "train.py", "--record", f"{name}.pt")
+    run.finish()
+    ours, others = (torch.load(run.folder / f"{name}.pt", weights_only=True) for name in NAMES)
+    assert len(ours) == len(others) == 200
+    for mine, theirs in zip(ours, others):
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    assert sum(run.report(name)["exchanges_averaged"] for name in NAMES) > 0
+
+
 def write_job(run, steps):
     """Writes a job for each replica: the placement of its parameters, and a table of inner steps."""
     shapes = {"inlet.weight": (40, 30), "inlet.bias": (40,)}

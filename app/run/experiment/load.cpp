@@ -89,6 +89,11 @@ void check_audit(const Experiment& experiment) {
     config_error(
         "run.audit is true and worker.command is set; expected false: only steps of `isthmus worker` can be "
         "run again");
+  if (experiment.outer.gossip_every > 0)
+    config_error(
+        fmt::format("run.audit is true and outer.gossip_every is {}; expected 0: a member's steps also "
+                    "depend on what its partners have sent, which is not kept",
+                    experiment.outer.gossip_every));
   if (experiment.data.is_stream())
     config_error(
         "run.audit is true and data.path is a stream; expected files: a stream cannot be read "
@@ -143,6 +148,11 @@ void resolve(Experiment& experiment, bool needs_data) {
   if (experiment.outer.data_parallel()) check_data_parallel(experiment);
   if (experiment.inner.is_muon()) check_muon(experiment);
   if (experiment.run.audit) check_audit(experiment);
+  if (experiment.automatic.utilization > 0 && experiment.outer.gossip_every > 0)
+    config_error(fmt::format(
+        "outer.auto.utilization is set and outer.gossip_every is {}; expected gossip_every 0: outer.auto "
+        "chooses sync_every and sync_delay without regard to exchanges in pairs",
+        experiment.outer.gossip_every));
   // The data-parallel baseline averages gradients at every step, as other methods do in the warm-up.
   if (experiment.outer.data_parallel()) experiment.outer.warmup_steps = experiment.run.steps;
 }

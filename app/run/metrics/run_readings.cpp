@@ -138,6 +138,11 @@ Readings readings_of(const outer_sync::OuterLoop& outer, const outer_sync::Membe
   };
   out.insert(out.end(), of_steps.begin(), of_steps.end());
   out.insert(out.end(), of_rounds.begin(), of_rounds.end());
+  if (const auto& gossip = outer.gossip(); gossip.ended() > 0) {
+    out.push_back({Metric::exchanges_averaged_total, number(gossip.averaged)});
+    out.push_back({Metric::exchanges_missed_total, number(gossip.missed)});
+    out.push_back({Metric::exchanges_refused_total, number(gossip.refused)});
+  }
   if (figures.drift) out.push_back({Metric::drift_ratio, *figures.drift});
   for (std::size_t p = 0; p < outer.fragments().size(); ++p) {
     const auto add = [&](Metric metric, double value) {

@@ -114,6 +114,15 @@ ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   json["data_parallel_bf16_bits_per_parameter_per_step"] = baseline;
   json["rounds_committed"] = longest.rounds;
   json["warmup_rounds"] = longest.warmup_rounds;
+  if (experiment.outer.gossip_every > 0) {
+    const auto sum = [&](auto field) {
+      std::uint64_t all = 0;
+      for (const auto& member : members) all += member.*field;
+      return all;
+    };
+    json["exchanges"] = {{"ended", sum(&MemberReport::exchanges)},
+                         {"averaged", sum(&MemberReport::exchanges_averaged)}};
+  }
   if (longest.outer_steps > 0)
     json["outer_steps"] = {{"gain", longest.outer_gain}, {"correlation", longest.outer_correlation}};
   for (const auto& [name, gradient] : report.gradients) {
@@ -187,6 +196,12 @@ std::string summary_table(const ordered_json& s, const std::string& sample) {
         fmt::format("gain {:.2f}, correlation {:.2f} (means)", s["outer_steps"]["gain"].get<double>(),
                     s["outer_steps"]["correlation"].get<double>()));
   if (s.contains("outer_gradients")) row("replicas", gradients_row(s["outer_gradients"]));
+  if (s.contains("exchanges")) {
+    row("gossip", fmt::format("{} of {} parts of partners were averaged; another run may end with another "
+                              "hash, because that depends on the network",
+                              s["exchanges"]["averaged"].get<std::uint64_t>(),
+                              s["exchanges"]["ended"].get<std::uint64_t>()));
+  }
   const auto hash = s["global_hash"].begin()->get<std::string>();
   const auto rounds = s["rounds_committed"].get<std::uint64_t>() - warmup_rounds;
   row("rounds", warmup_rounds == 0

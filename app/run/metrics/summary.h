@@ -29,6 +29,7 @@ struct MemberReport {
   std::uint64_t payload_bytes = 0, total_bytes = 0;  ///< sent
   std::uint64_t rounds = 0, warmup_rounds = 0;
   std::uint64_t rejected = 0;  ///< rounds that left out some of its chunks because of their norm
+  std::uint64_t exchanges = 0, exchanges_averaged = 0;  ///< with outer.gossip_every: ended, and averaged
   /// Outer steps with momentum that were measured (outer_sync/engine/step_figures.h), and means over them.
   std::uint64_t outer_steps = 0;
   double outer_gain = 0, outer_correlation = 0;
@@ -56,6 +57,8 @@ struct MemberReport {
     visit("rounds", r.rounds);
     visit("warmup_rounds", r.warmup_rounds);
     visit("rejected", r.rejected);
+    visit("exchanges", r.exchanges);
+    visit("exchanges_averaged", r.exchanges_averaged);
     visit("outer_steps", r.outer_steps);
     visit("outer_gain", r.outer_gain);
     visit("outer_correlation", r.outer_correlation);
