@@ -86,9 +86,9 @@ TEST(ChunkFrames, WhatNoneCanSayBreaksTheProtocol) {
     head.norms = 2;
     head.contributors = 1;
   });
-  add("a weight in a frame that is not a contribution", FrameType::chunk, result, 16,
+  add("a weight in an acknowledgement or a result", FrameType::chunk, result, 16,
       [](ChunkHeader& head) { head.weight = 1; });
-  add("a weight in a frame that is not a contribution", FrameType::ack, contribution, 0,
+  add("a weight in an acknowledgement or a result", FrameType::ack, contribution, 0,
       [](ChunkHeader& head) { head.weight = 1; });
   const auto ranges = [](std::uint32_t count) {
     return [count](ChunkHeader& head) { head.trained_on = count; };

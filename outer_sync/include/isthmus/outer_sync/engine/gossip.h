@@ -21,7 +21,8 @@ namespace isthmus::outer_sync {
 
 /// The agreed state is not involved: the loop's rounds stay what they are, and only local parameters change.
 /// An exchange ends before the fragment's next round is sent, because that round will replace what the
-/// exchange would average. What has not arrived by then is missed, here and possibly not at the partner.
+/// exchange would average. A part that has not arrived by then is missed, here and possibly not at the
+/// partner.
 class Gossip {
  public:
   struct Rule {

@@ -67,8 +67,8 @@ class RoundExchange {
                        std::vector<SampleRange> samples) = 0;
 
   // Exchanges in pairs (engine/gossip.h). A replica has one of a fragment under way at a time.
-  /// Whether this replica has a partner to exchange the fragment with at this agreed step. What has come of
-  /// an earlier exchange of the fragment is dropped.
+  /// Whether this replica has a partner to exchange the fragment with at this agreed step. Drops what
+  /// has arrived of the fragment's earlier exchanges.
   [[nodiscard]] virtual bool begin_exchange(FragmentId /*fragment*/, std::uint64_t /*step*/) { return false; }
   /// Hands in one encoded chunk for the partner, as `contribute` does.
   virtual void exchange(ChunkId /*chunk*/, std::uint64_t /*step*/, protocol::SharedBytes /*bytes*/,

@@ -1,9 +1,9 @@
 #pragma once
-// Pairwise exchanges of fragments (outer.gossip_every) as a pure state machine beside Member: calls go in,
+// Pairwise exchanges of fragments (outer.gossip_every) as a pure state machine next to Member: calls go in,
 // actions come out. In an exchange the trainers of the view form pairs, and the two of a pair send each other
-// their encoded chunks. An exchange has no owner, no result and no chain, and nothing that all members agree
-// on depends on it: a lost one is not made up for. Rules: docs/protocol.md, "Exchanges in pairs". Called on
-// the io thread, as Member is.
+// their encoded chunks. An exchange has no owner, result or chain, and nothing that all members agree on
+// depends on it: a lost one is not repeated. Rules: docs/protocol.md, "Exchanges in pairs". Called on the io
+// thread, as Member is.
 
 #include <cstdint>
 #include <map>
