@@ -23,7 +23,7 @@ compiler=(g++)
 
 core=(outer_sync/protocol/*.cpp outer_sync/protocol/coordinator/{,*/}*.cpp outer_sync/core/{address,layout}.cpp)
 simulator=("${core[@]}" tests/simulation/*.cpp)
-units=(tests/outer_sync/protocol/member_test.cpp tests/outer_sync/coordinator/{coordinator,ending,giving_up,going_back,join,newcomers,records,restart,resume,sealing,survivors,view_plan}_test.cpp)
+units=(tests/outer_sync/protocol/{member,exchanges}_test.cpp tests/outer_sync/coordinator/{coordinator,ending,giving_up,going_back,join,newcomers,records,restart,resume,sealing,survivors,view_plan}_test.cpp)
 tests=("${core[@]}" tests/outer_sync/protocol/cluster.cpp "${units[@]}")
 
 # build FOLDER PROGRAM SOURCE...: compiles the changed sources in FOLDER, and reuses the other objects.
@@ -135,8 +135,12 @@ mutate "a restarted replica has another id" $messages 's/\.update\(member\.incar
 # Exchanges in pairs.
 mutate "a new view forgets exchanges" $exchanges 's/received_\.clear\(\);//'
 mutate "no exchange of an older view is taken" $exchanges 's/if \(view_\.number == 0 \|\| message\.view != view_\.number\) return std::nullopt;//'
-mutate "an exchange waits until it has begun here" $exchanges 's/if \(begun_\[place\.first\] != place\.second\) return;//'
+mutate "an exchange waits until it has begun here" $exchanges 's/if \(!current_\[place\.first\]\.begun \|\| current_\[place\.first\]\.step != place\.second\) return;//'
 mutate "an exchange is complete with all its chunks" $exchanges 's/kept->second\.missing > 0 \|\| //'
+mutate "a partner crowds out only itself" $exchanges 's/if \(at->second\.from == from\) later/later/'
+mutate "what is not sent of an old exchange is dropped" $exchanges 's/actions_\.push_back\(DropUnsent\{fragment, step \+ 1\}\);//'
+mutate "an exchange is repeated only while it lasts" $exchanges 's/std::erase_if\(unacknowledged_,.*?\}\);//s'
+mutate "a stranger takes no part in an exchange" $exchanges 's/if \(partner_of\(view_, self_, layout_\.fragment_of\(chunk\), step\) != from\)/if (false)/'
 mutate "all draw the same partners" $exchanges 's/random_bits\(any_seed, fragment, step\)/random_bits(any_seed, fragment, step + self)/'
 
 # Decided and undecided results.

@@ -54,9 +54,12 @@ class MeasuredExchange final : public outer_sync::RoundExchange {
   [[nodiscard]] bool begin_exchange(FragmentId fragment, std::uint64_t step) override {
     return exchange_.begin_exchange(fragment, step);
   }
-  void exchange(ChunkId chunk, std::uint64_t step, outer_sync::protocol::SharedBytes bytes,
+  void exchange(ChunkId chunk, std::uint64_t step, const outer_sync::protocol::SharedBytes& bytes,
                 std::uint64_t weight) override {
-    exchange_.exchange(chunk, step, std::move(bytes), weight);
+    exchange_.exchange(chunk, step, bytes, weight);
+  }
+  void end_exchange(FragmentId fragment, std::uint64_t step) override {
+    exchange_.end_exchange(fragment, step);
   }
   [[nodiscard]] std::optional<outer_sync::protocol::Exchanged> take_exchanged(FragmentId fragment,
                                                                               std::uint64_t step) override {

@@ -369,7 +369,7 @@ bool Participant::is_due() const {
   const auto& schedule = outer_.schedule();
   const auto next = outer_.step() + 1;
   if (outer_.frozen() || next <= schedule.warmup_steps() || config_.outer.paced_by_time()) return true;
-  if (config_.outer.gossip_every > 0) return true;  // an exchange is applied when it arrives
+  if (outer_.may_exchange_at(next)) return true;
   for (outer_sync::FragmentId p = 0; p < layout_.fragment_count(); ++p) {
     if (schedule.sends(p, next)) return true;
     if (outer_.fragments()[p].round < schedule.rounds_due(p, next)) return true;

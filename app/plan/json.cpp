@@ -136,17 +136,21 @@ std::vector<std::string> limits_of(const PlanInput& input, const Prediction& p, 
   std::size_t fullest = 0;
   const auto full = [&](std::size_t m) {
     const auto& times = p.timetable.replicas[m];
-    return std::max(times.sent / replicas[m].up, times.received / replicas[m].down) / times.seconds;
+    const double exchanged = p.exchange_bytes_per_second * times.seconds;
+    return std::max((times.sent + exchanged) / replicas[m].up,
+                    (times.received + exchanged) / replicas[m].down) /
+           times.seconds;
   };
   for (std::size_t m = 1; m < replicas.size(); ++m) fullest = full(m) > full(fullest) ? m : fullest;
   const auto& times = p.timetable.replicas[fullest];
   constexpr double busy = 0.9;
   if (full(fullest) > busy) {
     const bool outwards = times.sent / replicas[fullest].up >= times.received / replicas[fullest].down;
-    out.push_back(fmt::format(
-        "link: the link of {} ({}) is full {:.0f} % of the time: use a longer sync_every or a "
-        "codec with fewer bits",
-        site_of_replica(input.links, fullest), outwards ? "outbound" : "inbound", 100 * full(fullest)));
+    out.push_back(
+        fmt::format("link: the link of {} ({}) is full {:.0f} % of the time: use a longer sync_every{} or a "
+                    "codec with fewer bits",
+                    site_of_replica(input.links, fullest), outwards ? "outbound" : "inbound",
+                    100 * full(fullest), p.exchanges > 0 ? " or gossip_every," : ""));
   }
   double late = 0, seconds = 0;
   for (const auto& round : p.timetable.rounds) {
@@ -202,26 +206,28 @@ trainer::ReplicaConfig replica_at(const Site& site, trainer::ReplicaConfig repli
 
 /// The averages over the ranks of a replica, and the rate at which they take a twentieth of the time; null if
 /// it has one rank.
-ordered_json rank_averages(const PlanInput& input, const PlanMemory& memory,
+ordered_json rank_averages(const PlanInput& input, const PlanMemory& memory, std::uint64_t exchanges,
                            const trainer::ReplicaConfig& replica) {
   if (replica.ranks == 1) return nullptr;
   const auto ranks = static_cast<double>(replica.ranks);
   const double bytes = 2 * (ranks - 1) / ranks * static_cast<double>(memory.global_parameters);  // a ring
-  // Each fragment is also averaged before it is sent, and before its result is applied.
+  // Each fragment is also averaged before it is sent, before its result is applied, and likewise in
+  // exchanges.
+  const auto moves = 2 + 2 * static_cast<double>(exchanges);
   const double syncs = static_cast<double>(outer_sync::plan::last_sync_every(input.experiment.outer));
   const double per_step =
-      1 / static_cast<double>(replica.average_every) + (replica.average_every == 1 ? 0 : 2 / syncs);
+      1 / static_cast<double>(replica.average_every) + (replica.average_every == 1 ? 0 : moves / syncs);
   const double rate = input.step_seconds > 0 ? 8 * bytes * per_step / input.step_seconds : 0;
   return {{"bytes", bytes}, {"every", replica.average_every}, {"bits_per_second", 20 * rate}};
 }
 
 /// The averages at the site that needs the highest rate for them; null if all replicas have one rank.
-ordered_json rank_averages_json(const PlanInput& input, const PlanMemory& memory) {
+ordered_json rank_averages_json(const PlanInput& input, const PlanMemory& memory, std::uint64_t exchanges) {
   const auto& experiment = input.experiment;
-  if (experiment.sites.empty()) return rank_averages(input, memory, experiment.replica);
+  if (experiment.sites.empty()) return rank_averages(input, memory, exchanges, experiment.replica);
   ordered_json most;
   for (const auto& site : experiment.sites) {
-    auto here = rank_averages(input, memory, replica_at(site, experiment.replica));
+    auto here = rank_averages(input, memory, exchanges, replica_at(site, experiment.replica));
     if (here.is_null() || (!most.is_null() && most["bits_per_second"] >= here["bits_per_second"])) continue;
     most = std::move(here);
     most["site"] = site.name;
@@ -353,7 +359,7 @@ ordered_json plan_json(const PlanRequest& request, const PlanInput& input) {
     json["exchanges"] = {{"between_syncs", prediction.exchanges},
                          {"seconds", prediction.exchange_seconds},
                          {"room_seconds", static_cast<double>(outer.gossip_every) * input.step_seconds}};
-  if (auto averages = rank_averages_json(input, memory); !averages.is_null())
+  if (auto averages = rank_averages_json(input, memory, prediction.exchanges); !averages.is_null())
     json["rank_averages"] = std::move(averages);
   json["recommended"] = recommendation_json(request, input);
   auto limits = limits_of(input, prediction, request.utilization);

@@ -49,6 +49,14 @@ void Gossip::make_step(const Schedule& schedule, std::uint64_t step, RoundsInFli
   }
 }
 
+bool Gossip::may_act(const Schedule& schedule, std::uint64_t step) const {
+  if (rule_.every == 0) return false;
+  for (FragmentId p = 0; p < pending_.size(); ++p) {
+    if (pending_[p] || is_due(p, schedule, step)) return true;
+  }
+  return false;
+}
+
 /// Exchanges are `every` steps apart, and the last one is `every` steps before the next round is sent. At the
 /// step at which a round is applied there is nothing to exchange yet.
 bool Gossip::is_due(FragmentId p, const Schedule& schedule, std::uint64_t step) const {
@@ -63,12 +71,12 @@ void Gossip::begin(FragmentId p, std::uint64_t step, std::uint64_t due, std::uin
   if (!exchange_.begin_exchange(p, step)) return;
   const Trace::Scope scope(trace_, Trace::Row::outer, "encode exchange", exchange_args(p, step));
   auto& pending = pending_[p].emplace(Pending{.step = step, .due = due, .weight = weight});
-  const auto hand_in = [this, &pending](EncodedChunk encoded) {
+  const auto hand_in = [this, &pending](const EncodedChunk& encoded) {
     if (encoded.bad_element) throw bad_element(layout_, encoded, "an outer gradient", pending.step);
     if (rule_.reject > 0)
       pending.squares += exchange_.reducer().squares(encoded.chunk, pending.step, *encoded.bytes);
     pending.own.push_back(encoded.bytes);
-    exchange_.exchange(encoded.chunk, pending.step, std::move(encoded.bytes), pending.weight);
+    exchange_.exchange(encoded.chunk, pending.step, encoded.bytes, pending.weight);
   };
   pending.hand_over = state_.encode(p,
                                     {.codec = rule_.codec,
@@ -104,12 +112,17 @@ bool Gossip::is_acceptable(FragmentId p, const Pending& pending, const protocol:
     if (!quant::valid(rule_.codec, bytes, layout_.chunk(k).size)) return false;
     if (rule_.reject > 0) squares += exchange_.reducer().squares(k, pending.step, bytes);
   }
-  return rule_.reject == 0 || squares <= rule_.reject * rule_.reject * pending.squares;
+  if (rule_.reject == 0 || pending.weight == 0) return true;
+  // A partner that was trained on more has moved further.
+  const double more = std::max(1.0, static_cast<double>(theirs.weight) / static_cast<double>(pending.weight));
+  const double factor = rule_.reject * more;
+  return squares <= factor * factor * pending.squares;
 }
 
 void Gossip::forget(FragmentId p) {
   if (!pending_[p]) return;
   ++stats_.missed;
+  exchange_.end_exchange(p, pending_[p]->step);
   pending_[p].reset();
 }
 

@@ -129,7 +129,8 @@ Exchanges exchanges_of(const OuterConfig& outer, const FragmentLayout& layout, s
   for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
     out.bytes += exchanged_bytes(layout, p, outer.codec_spec());
   }
-  const auto all = static_cast<double>(replicas), paired = static_cast<double>(replicas / 2 * 2);
+  const std::size_t in_pairs = replicas / 2 * 2;
+  const auto all = static_cast<double>(replicas), paired = static_cast<double>(in_pairs);
   out.bytes_per_step = out.bytes * count / static_cast<double>(last_sync_every(outer)) * paired / all;
   return out;
 }
@@ -215,6 +216,10 @@ Prediction predict(const OuterConfig& outer, const Cut& cut, const Setting& sett
   if (exchanges.bytes > 0) {
     out.exchanges = exchanges_between_syncs(outer);
     out.exchange_seconds = slowest_exchange(setting.network, exchanges.bytes);
+    for (const auto& times : out.timetable.replicas)
+      out.exchange_bytes_per_second =
+          std::max(out.exchange_bytes_per_second,
+                   exchanges.bytes_per_step * static_cast<double>(run.steps - run.filling) / times.seconds);
   }
   const auto steps = static_cast<double>(run.steps - run.filling);
   for (const auto& times : out.timetable.replicas) {

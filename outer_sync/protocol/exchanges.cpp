@@ -31,14 +31,14 @@ std::optional<MemberIndex> partner_of(const View& view, MemberIndex self, Fragme
 }
 
 Exchanges::Exchanges(const FragmentLayout& layout, const CodecPlan& codecs)
-    : layout_(layout), codecs_(codecs), begun_(layout.fragment_count(), 0) {}
+    : layout_(layout), codecs_(codecs), current_(layout.fragment_count()) {}
 
 void Exchanges::begin_view(const View& view, MemberIndex self) {
   view_ = view;
   self_ = self;
   received_.clear();
   unacknowledged_.clear();
-  begun_.assign(layout_.fragment_count(), 0);
+  current_.assign(layout_.fragment_count(), {});
 }
 
 // ---- sending ----
@@ -48,7 +48,9 @@ void Exchanges::send(ChunkId chunk, std::uint64_t step, const SharedBytes& bytes
   const auto fragment = layout_.fragment_of(chunk);
   const auto partner = partner_of(view_, self_, fragment, step);
   if (!partner) return;
-  if (begun_[fragment] < step) begin({fragment, step});
+  const auto& current = current_[fragment];
+  if (step < current.step) return;
+  if (step > current.step || !current.begun) begin({fragment, step});
   const ChunkMessage message{.view = view_.number,
                              .key = {step, chunk, self_, ChunkKind::exchange},
                              .bytes = bytes,
@@ -58,13 +60,18 @@ void Exchanges::send(ChunkId chunk, std::uint64_t step, const SharedBytes& bytes
 }
 
 void Exchanges::begin(const Place& place) {
-  const auto [fragment, step] = place;
-  begun_[fragment] = step;
-  std::erase_if(unacknowledged_,
-                [&, p = fragment](const auto& entry) { return layout_.fragment_of(entry.first.chunk) == p; });
-  actions_.push_back(DropUnsent{fragment, step});
-  received_.erase(received_.lower_bound({fragment, 0}), received_.lower_bound(place));
+  end(place.first, place.second - 1);
+  current_[place.first].begun = true;
   complete(place);
+}
+
+void Exchanges::end(FragmentId fragment, std::uint64_t step) {
+  if (current_[fragment].step > step) return;
+  current_[fragment] = {step + 1, false};
+  std::erase_if(unacknowledged_,
+                [&](const auto& entry) { return layout_.fragment_of(entry.first.chunk) == fragment; });
+  received_.erase(received_.lower_bound({fragment, 0}), received_.lower_bound({fragment, step + 1}));
+  actions_.push_back(DropUnsent{fragment, step + 1});
 }
 
 void Exchanges::acknowledged(MemberIndex from, ViewNumber view, const ChunkKey& key) {
@@ -85,7 +92,7 @@ std::optional<std::string> Exchanges::receive(MemberIndex from, const ChunkMessa
   actions_.push_back(SendAck{from, message.view, message.key});
   const auto chunk = message.key.chunk;
   const Place place{layout_.fragment_of(chunk), message.key.round};
-  if (place.second < begun_[place.first]) return std::nullopt;  // too late
+  if (place.second < current_[place.first].step) return std::nullopt;  // too late
   auto* const kept = room_for(place, from);
   if (kept == nullptr || kept->missing == 0) return std::nullopt;  // no room, or a repeat
   const auto first = layout_.chunks_of(place.first).first;
@@ -103,9 +110,10 @@ std::optional<std::string> Exchanges::receive(MemberIndex from, const ChunkMessa
 Exchanges::Received* Exchanges::room_for(const Place& place, MemberIndex from) {
   const auto [fragment, step] = place;
   if (const auto kept = received_.find(place); kept != received_.end()) return &kept->second;
-  if (step > begun_[fragment]) {
+  const auto first_later = current_[fragment].step + (current_[fragment].begun ? 1 : 0);
+  if (step >= first_later) {
     std::vector<std::uint64_t> later;
-    for (auto at = received_.lower_bound({fragment, begun_[fragment] + 1});
+    for (auto at = received_.lower_bound({fragment, first_later});
          at != received_.end() && at->first.first == fragment; ++at) {
       if (at->second.from == from) later.push_back(at->first.second);
     }
@@ -122,7 +130,7 @@ Exchanges::Received* Exchanges::room_for(const Place& place, MemberIndex from) {
 void Exchanges::complete(const Place& place) {
   const auto kept = received_.find(place);
   if (kept == received_.end() || kept->second.missing > 0 || kept->second.chunks.empty()) return;
-  if (begun_[place.first] != place.second) return;
+  if (!current_[place.first].begun || current_[place.first].step != place.second) return;
   actions_.push_back(
       Exchanged{place.first, place.second, std::exchange(kept->second.chunks, {}), kept->second.weight});
 }

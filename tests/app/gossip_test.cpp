@@ -18,8 +18,9 @@ TEST(Gossip, PairsAverageAndTheRoundsStayAgreed) {
   EXPECT_LT(summary["final_eval_loss"].get<double>(), summary["initial_eval_loss"].get<double>() - 0.3);
   const auto exchanges = summary["exchanges"];
   EXPECT_GT(exchanges["averaged"].get<std::uint64_t>(), 0U);
-  EXPECT_GE(exchanges["ended"], exchanges["averaged"]);
-  EXPECT_THAT(result.output, HasSubstr("parts of partners were averaged"));
+  // Two of three are in a pair, in 3 fragments, with at most 3 exchanges in each of 3 intervals.
+  EXPECT_LE(exchanges["ended"].get<std::uint64_t>(), 2U * 3 * 3 * 3);
+  EXPECT_THAT(result.output, HasSubstr("exchanges in pairs; a repeated run may"));
 }
 
 TEST(Gossip, WithoutSyncsTheLastOneMakesOneModel) {

@@ -115,7 +115,7 @@ class World {
     std::vector<std::function<void()>> backlog;  ///< events while it stood still
     std::unique_ptr<Member> member;
     std::unique_ptr<Exchanges> exchanges;   ///< from its first view on, in worlds that have them
-    std::vector<std::uint64_t> exchanging;  ///< by fragment: step of the last exchange begun in this view
+    std::vector<std::uint64_t> exchanging;  ///< by fragment: step of its exchange in this view; 0: none
     ReplicaId replica = 0;
     LinkPtr control;
     ConnectionId connection = 0;
@@ -228,6 +228,7 @@ class World {
   void carry_out(NodeId m, const ForgetResidual& forgotten);
   void carry_out(NodeId m, Deliver& round);
   void exchange(NodeId m, FragmentId p);
+  static void end_exchange(Process& process, FragmentId p);
   void carry_out(NodeId m, const Exchanged& exchanged);
   void carry_out(NodeId m, const DropUnsent& dropped);
   void forget_samples(Process& process);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "world.h"
 
@@ -35,6 +36,12 @@ void World::exchange(NodeId m, FragmentId p) {
   }
   count("exchange begun");
   act(m);
+}
+
+/// A round of the fragment is sent.
+void World::end_exchange(Process& process, FragmentId p) {
+  if (process.exchanges && process.exchanging[p] > 0)
+    process.exchanges->end(p, std::exchange(process.exchanging[p], 0));
 }
 
 void World::carry_out(NodeId m, const Exchanged& exchanged) {

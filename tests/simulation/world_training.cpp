@@ -33,6 +33,7 @@ void World::train(NodeId m, FragmentId p) {
     return in(process, 100ms, [this, m, p] { train(m, p); });
   }
   process.contributed[p] = round;
+  end_exchange(process, p);
   process.sent_under[{p, round}] = settings_at(process, round);
   const auto chunks = layout_.chunks_of(p);
   const auto weight = 1 + chance(3);

@@ -194,9 +194,11 @@ void print_training(const TraceSummary& trace) {
   double sum = 0;
   for (auto part : parts) {
     if (part.what == parts[2].what) {
-      const auto apply = total_of(trace, "outer", "apply");
-      part.total = {part.total.count + apply.count, part.total.seconds + apply.seconds,
-                    std::max(part.total.longest, apply.longest)};
+      for (const auto* name : {"apply", "encode exchange", "average pair"}) {
+        const auto more = total_of(trace, "outer", name);
+        part.total = {part.total.count + more.count, part.total.seconds + more.seconds,
+                      std::max(part.total.longest, more.longest)};
+      }
     }
     sum += part.total.seconds;
     if (part.total.count > 0) print_total(part.what, part.total, trace.seconds);

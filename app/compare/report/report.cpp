@@ -303,8 +303,8 @@ class Reporter {
                     "good as the baseline, one will seem better or worse.",
                     100 * confidence));
     notes.push_back(
-        "Losses by tokens and bytes are reproducible; times depend on the machine and on what else "
-        "it did.");
+        "Losses by tokens and bytes are reproducible, except with outer.gossip_every or outer.pace: "
+        "time; times depend on the machine and on what else it did.");
     return notes;
   }
 

@@ -197,8 +197,8 @@ std::string summary_table(const ordered_json& s, const std::string& sample) {
                     s["outer_steps"]["correlation"].get<double>()));
   if (s.contains("outer_gradients")) row("replicas", gradients_row(s["outer_gradients"]));
   if (s.contains("exchanges")) {
-    row("gossip", fmt::format("{} of {} parts of partners were averaged; another run may end with another "
-                              "hash, because that depends on the network",
+    row("gossip", fmt::format("averaged {} of {} exchanges in pairs; a repeated run may end with a different "
+                              "hash, because the network decides which arrive in time",
                               s["exchanges"]["averaged"].get<std::uint64_t>(),
                               s["exchanges"]["ended"].get<std::uint64_t>()));
   }

@@ -258,9 +258,13 @@ bool MemberNode::begin_exchange(FragmentId fragment, std::uint64_t step) {
   now->both.exchanged.erase(fragment);
   return partner_of(*now->run.view, now->run.self, fragment, step).has_value();
 }
-void MemberNode::exchange(ChunkId chunk, std::uint64_t step, SharedBytes bytes, std::uint64_t weight) {
+void MemberNode::exchange(ChunkId chunk, std::uint64_t step, const SharedBytes& bytes, std::uint64_t weight) {
   auto packed = impl_->driver.codec_context().contribution_packer.pack(chunk, step, *bytes);
-  impl_->driver.exchange(chunk, step, std::move(bytes), weight, std::move(packed));
+  impl_->driver.exchange(chunk, step, bytes, weight, std::move(packed));
+}
+void MemberNode::end_exchange(FragmentId fragment, std::uint64_t step) {
+  impl_->lock()->both.exchanged.erase(fragment);
+  impl_->driver.end_exchange(fragment, step);
 }
 std::optional<Exchanged> MemberNode::take_exchanged(FragmentId fragment, std::uint64_t step) {
   auto now = impl_->lock();

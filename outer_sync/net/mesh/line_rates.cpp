@@ -34,7 +34,7 @@ void LineRates::tick(const Peers& peers, Time now) {
 /// Reads the progress of the peer's lanes since the last tick.
 void LineRates::look_at(Peer& peer, Connection::Clock::duration since) {
   const auto delivered_before = peer.last_tick.delivered;
-  peer.last_tick.line_is_full = !peer.outbox.empty();
+  peer.last_tick.line_is_full = peer.path_is_full();
   double weighted = 0;
   peer.last_tick.shortest = {};
   for (std::size_t i = 0; i < peer.lanes.size(); ++i) {
@@ -99,8 +99,8 @@ void LineRates::share_out(const Peers& peers, Time now) {
   for (const auto& [id, peer] : peers) {
     const bool full = peer->last_tick.line_is_full;
     if (most_ == 0 && peer->far)
-      peer->follower.sample({all.now, peer->arrivals.bytes(), peer->arrivals.at(), full,
-                             !peer->outbox.empty(), peer->queue(), peer->last_tick.shortest});
+      peer->follower.sample({all.now, peer->arrivals.bytes(), peer->arrivals.at(), full, peer->path_is_full(),
+                             peer->queue(), peer->last_tick.shortest});
     if (most_ == 0 && !peer->far) continue;
     if (!full && peer->outbox.under_way() == 0) {
       idle.push_back(peer);
@@ -108,7 +108,7 @@ void LineRates::share_out(const Peers& peers, Time now) {
     }
     busy.push_back(peer);
     all.busy = all.busy || full;
-    all.full = all.full || !peer->outbox.empty();
+    all.full = all.full || peer->path_is_full();
     all.queue = std::max(all.queue, peer->queue());  // the longest of all peers
     all.shortest = std::min(all.shortest, peer->last_tick.shortest);
   }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -14,9 +15,9 @@
 namespace isthmus::outer_sync::transport {
 
 /// The first free lane takes the frame that is due first. The frame stays in flight until it is acknowledged,
-/// and is queued again if its lane is lost. `order` numbers rounds by their beginning. All rounds may take
-/// the same number of steps, so the round that began first is due first, and its frames leave first. Frames
-/// of equal order leave in the order of `put`.
+/// and is queued again if its lane is lost. `order` numbers rounds by their beginning; exchanges in pairs have
+/// the last one. All rounds may take the same number of steps, so the round that began first is due first,
+/// and its frames leave first. Frames of equal order leave in the order of `put`.
 class Outbox {
  public:
   using Time = std::chrono::steady_clock::duration;
@@ -53,7 +54,14 @@ class Outbox {
   void forget_relayed(protocol::ReplicaId beyond);
   void clear();
 
+  /// The order of exchanges in pairs: they come after all rounds, because nothing waits for them.
+  static constexpr auto after_all_rounds = std::numeric_limits<std::uint64_t>::max();
+
   [[nodiscard]] bool empty() const { return queue_.empty(); }
+  /// Whether frames of a lower order are queued.
+  [[nodiscard]] bool has_rounds() const {
+    return !queue_.empty() && queue_.begin()->first.first < after_all_rounds;
+  }
   /// Bytes queued and in flight, headers included.
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
   /// The part of them with this `beyond` in the receipt.

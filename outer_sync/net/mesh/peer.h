@@ -58,6 +58,7 @@ struct Peer {
   std::vector<Lane> lanes;
   AwakeClock::Clock::duration last_up;
   Outbox outbox;
+  bool held = false;  ///< only exchanges are queued, and wait for rounds to other peers
   Arrivals arrivals;
   ArrivalReports reports{};
   EmulatedLink link;
@@ -72,6 +73,8 @@ struct Peer {
   std::size_t breaches = 0;  ///< breaches of the protocol
   bool gone = false;         ///< no longer a peer
 
+  /// Whether queued frames wait for the path, and for nothing else.
+  [[nodiscard]] bool path_is_full() const { return !outbox.empty() && !held; }
   [[nodiscard]] bool up() const;
   /// Current queueing delay of data sent to this peer; includes that of acknowledgements while the two cannot
   /// be separated.

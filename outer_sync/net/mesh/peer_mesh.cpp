@@ -65,7 +65,7 @@ bool PeerMesh::up(ReplicaId peer) const {
 
 bool PeerMesh::backed_up() const {
   if (closed_) return false;  // the calendar holds the frames, not the path
-  return std::ranges::any_of(peers_, [](const auto& entry) { return !entry.second->outbox.empty(); });
+  return std::ranges::any_of(peers_, [](const auto& entry) { return entry.second->outbox.has_rounds(); });
 }
 
 void PeerMesh::set_peers(const std::vector<PeerInfo>& peers) {
@@ -172,19 +172,36 @@ std::size_t PeerMesh::max_queued(const Peer& peer) const {
 
 /// The first free lane takes the frame that is due first. If one lane is fast enough, it carries everything
 /// and stays warm; spread over all lanes, each chunk would be as late as the slowest lane.
+/// All peers share the uplink, so exchanges wait until no chunk of a round is queued for any of them.
 void PeerMesh::feed(const PeerPtr& peer) {
+  const bool had_rounds = peer->outbox.has_rounds();
+  send_queued(peer);
+  if (had_rounds && !peer->outbox.has_rounds()) feed_held();
+}
+
+void PeerMesh::feed_held() {
+  for (const auto& [id, peer] : peers_) {
+    if (peer->held) send_queued(peer);
+  }
+}
+
+void PeerMesh::send_queued(const PeerPtr& peer) {
   if (closed_) return;
   const auto is_ready = [&](std::size_t lane) {
     const auto& connection = peer->lanes[lane].connection;
     return connection != nullptr && connection->ready();
   };
+  const auto has_rounds = [](const auto& entry) { return entry.second->outbox.has_rounds(); };
   for (std::size_t lane = 0; !peer->outbox.empty();) {
+    peer->held = !peer->outbox.has_rounds() && std::ranges::any_of(peers_, has_rounds);
+    if (peer->held) return;
     const auto now = Connection::Clock::now();
     if (must_wait(peer, now)) return;
     while (lane < lanes_ && !is_ready(lane)) ++lane;
     if (lane == lanes_) return;
     send_on_lane(*peer, lane, *peer->outbox.take(lane, clock_.now()), now);
   }
+  peer->held = false;
 }
 
 void PeerMesh::send_on_lane(Peer& peer, std::size_t lane, Frame frame, Connection::Clock::time_point now) {
@@ -231,6 +248,7 @@ void PeerMesh::tick() {
     cut_stalled(*peer);
     take_over_overdue(peer);
   }
+  feed_held();  // a peer with rounds may be gone
   rates_.tick(peers_, now);
   for (const auto& [id, peer] : peers_) peer->say_arrived(now);
   hail_all();

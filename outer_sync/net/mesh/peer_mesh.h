@@ -138,6 +138,8 @@ class PeerMesh {
   void dispatch(protocol::ReplicaId peer, std::uint64_t order, Frame frame, Outbox::Receipt receipt);
   void put(const PeerPtr& peer, std::uint64_t order, Frame frame, const Outbox::Receipt& receipt);
   void feed(const PeerPtr& peer);
+  void feed_held();
+  void send_queued(const PeerPtr& peer);
   void send_on_lane(Peer& peer, std::size_t lane, Frame frame, Connection::Clock::time_point now);
   [[nodiscard]] bool must_wait(const PeerPtr& peer, Connection::Clock::time_point now);
   [[nodiscard]] std::uint64_t number_of(const Peer& peer, const Lane& lane) const;

@@ -135,6 +135,39 @@ TEST_F(Pair, WithoutTokensItTakesThePartnersPart) {
   EXPECT_THAT(b->local.values, Each(-12.0F - 3));
 }
 
+// Before its first step it has nothing to compare a norm with.
+TEST_F(Pair, WithoutTokensItRefusesNothing) {
+  auto config = gossiping(12, 1, 4);
+  config.reject = 2;
+  begin(config);
+  for (int i = 0; i < 5; ++i) {
+    a->step(0, 0);
+    b->step(-3, 1);
+    deliver();
+  }
+  EXPECT_EQ(a->loop->gossip().refused, 0U);
+  EXPECT_THAT(a->local.values, Each(-12.0F));
+}
+
+// Fragment 2 is sent at step 8 and due at step 10, where fragment 1 has an exchange. Its result is late: the
+// exchange begins when the step is completed, once.
+TEST(GossipSchedule, AStepThatIsCompletedLaterHasItsExchanges) {
+  LoneReplica replica(gossiping(12, 2, 6, 3), layout_of(3));
+  begin_at_zero(replica);
+  bool commits = true;
+  replica.exchange.commits = [&](FragmentId, protocol::Round) { return commits; };
+  replica.exchange.has_partner = [](FragmentId, std::uint64_t) { return true; };
+  for (int i = 0; i < 9; ++i) replica.step(0.5F);
+  commits = false;
+  for (int i = 0; i < 3; ++i) replica.step(0.5F);
+  EXPECT_EQ(replica.loop->step(), 10U);
+  EXPECT_FALSE(replica.exchange.exchanged.contains({1, 10}));
+  commits = true;
+  replica.step(0.5F);
+  ASSERT_TRUE(replica.exchange.exchanged.contains({1, 10}));
+  EXPECT_EQ(replica.exchange.exchanged.at({1, 10}).chunks.size(), replica.layout.chunks_of(1).size());
+}
+
 // If one side misses it and the other does not, their sum changes, and nothing else.
 TEST_F(Pair, OneSideMayMissIt) {
   begin(gossiping(12, 1, 4));

@@ -110,12 +110,12 @@ class ScriptedExchange final : public RoundExchange {
   }
 
   bool begin_exchange(FragmentId p, std::uint64_t step) override { return has_partner(p, step); }
-  void exchange(ChunkId chunk, std::uint64_t step, protocol::SharedBytes bytes,
+  void exchange(ChunkId chunk, std::uint64_t step, const protocol::SharedBytes& bytes,
                 std::uint64_t weight) override {
     const std::lock_guard lock(mutex_);
     const auto p = layout_.fragment_of(chunk);
     auto& part = exchanged.try_emplace({p, step}, protocol::Exchanged{p, step, {}, weight}).first->second;
-    part.chunks.push_back(std::move(bytes));
+    part.chunks.push_back(bytes);
   }
   std::optional<protocol::Exchanged> take_exchanged(FragmentId p, std::uint64_t step) override {
     auto found = of_partner.extract({p, step});

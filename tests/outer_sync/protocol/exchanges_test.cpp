@@ -173,6 +173,23 @@ TEST_F(Exchange, WhatComesAfterTheNextHasBegunIsDropped) {
   EXPECT_EQ(take().complete.size(), 1U);
 }
 
+TEST_F(Exchange, AfterItsEndNothingOfItIsTakenOrRepeated) {
+  send(1, 10);
+  static_cast<void>(take());
+  exchanges.end(1, 10);
+  const auto ended = take();
+  ASSERT_EQ(ended.dropped.size(), 1U);
+  EXPECT_EQ(ended.dropped[0].before, 11U);
+  exchanges.repeat_to(1, [](const ChunkKey&) { return true; });
+  EXPECT_TRUE(take().chunks.empty());
+  feed(theirs(2, 10));
+  EXPECT_TRUE(take().complete.empty());
+  feed(theirs(2, 11));
+  EXPECT_TRUE(take().complete.empty()) << "it has not begun here";
+  send(1, 11);
+  EXPECT_EQ(take().complete.size(), 1U);
+}
+
 // A partner that runs far ahead, or invents steps, costs bounded memory.
 TEST_F(Exchange, MemoryIsBounded) {
   for (std::uint64_t step = 1000; step > 100; --step) feed(theirs(2, step));

@@ -225,11 +225,15 @@ void MemberDriver::contribute(ChunkId chunk, Round round, SharedBytes bytes, Sha
                    samples] { rounds_.contribute(chunk, round, bytes, packed, weight, squares, samples); });
 }
 
-void MemberDriver::exchange(ChunkId chunk, std::uint64_t step, SharedBytes bytes, std::uint64_t weight,
+void MemberDriver::exchange(ChunkId chunk, std::uint64_t step, const SharedBytes& bytes, std::uint64_t weight,
                             SharedBytes packed) {
-  asio::post(io_, [this, chunk, step, weight, bytes = std::move(bytes), packed = std::move(packed)] {
+  asio::post(io_, [this, chunk, step, weight, bytes, packed = std::move(packed)] {
     rounds_.exchange(chunk, step, bytes, weight, packed);
   });
+}
+
+void MemberDriver::end_exchange(FragmentId fragment, std::uint64_t step) {
+  asio::post(io_, [this, fragment, step] { rounds_.end_exchange(fragment, step); });
 }
 
 void MemberDriver::applied(FragmentId fragment, const FragmentState& state, std::vector<SampleRange> samples,

@@ -73,11 +73,12 @@ class MemberDriver final : public ControlLink::Handler {
   // ---- rounds ----
 
   /// `packed` is null if packing would not make the chunk smaller.
-  void exchange(ChunkId chunk, std::uint64_t step, protocol::SharedBytes bytes, std::uint64_t weight,
-                protocol::SharedBytes packed);
   void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes,
                   protocol::SharedBytes packed, std::uint64_t weight, double squares,
                   const SampleSet& samples);
+  void exchange(ChunkId chunk, std::uint64_t step, const protocol::SharedBytes& bytes, std::uint64_t weight,
+                protocol::SharedBytes packed);
+  void end_exchange(FragmentId fragment, std::uint64_t step);
   /// From a reducer, with the `life` in which it took the round: ignored if that has changed.
   void applied(FragmentId fragment, const protocol::FragmentState& state, std::vector<SampleRange> samples,
                std::optional<std::uint64_t> life = std::nullopt);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <asio/post.hpp>
-#include <limits>
 #include <utility>
 
 #include "net/member/io/state_server.h"
@@ -10,10 +9,6 @@
 namespace isthmus::outer_sync::transport {
 
 using namespace protocol;
-
-namespace {
-constexpr auto after_all_rounds = std::numeric_limits<std::uint64_t>::max();  ///< in the order of sending
-}
 
 void Rounds::begin(const InitialState& state) {
   member_.emplace(codecs_->layout, codecs_->codecs, codecs_.rules.closing, state.fragments, state.ledger,
@@ -98,6 +93,12 @@ void Rounds::exchange(ChunkId chunk, std::uint64_t step, const SharedBytes& byte
                       const SharedBytes& packed) {
   if (!exchanges_) return;
   exchanges_->send(chunk, step, bytes, weight, packed);
+  act();
+}
+
+void Rounds::end_exchange(FragmentId fragment, std::uint64_t step) {
+  if (!exchanges_) return;
+  exchanges_->end(fragment, step);
   act();
 }
 
@@ -222,7 +223,7 @@ void Rounds::carry_out(const DropUnsent& action) {
 /// Rounds are due in the order in which they begin. A chunk that is resent later keeps its place. Exchanges
 /// come after all rounds: nothing waits for them.
 std::uint64_t Rounds::order_of_own(const ChunkKey& key) {
-  if (key.kind == ChunkKind::exchange) return after_all_rounds;
+  if (key.kind == ChunkKind::exchange) return Outbox::after_all_rounds;
   const Place place{codecs_->layout.fragment_of(key.chunk), key.round};
   std::erase_if(orders_, [&](const auto& entry) {
     return entry.first.first == place.first && entry.first.second + Member::max_held < place.second;
@@ -232,7 +233,7 @@ std::uint64_t Rounds::order_of_own(const ChunkKey& key) {
 
 /// For chunks relayed for others. A round that has not begun here is due after all that have.
 std::uint64_t Rounds::order_of(const ChunkKey& key) const {
-  if (key.kind == ChunkKind::exchange) return after_all_rounds;
+  if (key.kind == ChunkKind::exchange) return Outbox::after_all_rounds;
   if (!codecs_.known() || key.chunk >= codecs_->layout.chunk_count()) return orders_begun_ + 1;
   const auto place = orders_.find({codecs_->layout.fragment_of(key.chunk), key.round});
   return place == orders_.end() ? orders_begun_ + 1 : place->second;

@@ -66,6 +66,7 @@ class Rounds final : public PeerMesh::Handler {
                   const SampleSet& samples);
   void exchange(ChunkId chunk, std::uint64_t step, const protocol::SharedBytes& bytes, std::uint64_t weight,
                 const protocol::SharedBytes& packed);
+  void end_exchange(FragmentId fragment, std::uint64_t step);
   /// Requires `stands()`.
   void applied(FragmentId fragment, const protocol::FragmentState& state, std::vector<SampleRange> samples);
 

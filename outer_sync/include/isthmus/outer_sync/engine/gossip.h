@@ -1,8 +1,8 @@
 #pragma once
 // Averages of local parameters in pairs, between two syncs of a fragment (outer.gossip_every): a replica and
 // a partner send each other their encoded outer gradients x = global - local, and each replaces its own by
-// the pair's mean, weighted by tokens as in a round. So the weighted sum over all replicas, which the next
-// round takes, stays the same. Formulas: docs/numerics.md. The idea is gossip (NoLoCo, arXiv 2506.10911;
+// the pair's mean, weighted by tokens as in a round, so that the sum weighted by the tokens so far stays the
+// same. Formulas: docs/numerics.md. The idea is gossip (NoLoCo, arXiv 2506.10911;
 // DADAO, arXiv 2208.00779) between periodic averages of all (Gossip-PGA, arXiv 2105.09080). Called by the
 // trainer's thread.
 
@@ -28,7 +28,7 @@ class Gossip {
   struct Rule {
     std::uint64_t every = 0;  ///< outer.gossip_every; 0: no exchanges
     quant::CodecSpec codec;
-    double reject = 0;             ///< outer.reject: of the partner's norm to this replica's; 0: any
+    double reject = 0;  ///< outer.reject: largest ratio of the partner's norm to this replica's; 0: any
     std::uint64_t noise_seed = 0;  ///< this replica's
   };
   struct Stats {
@@ -49,6 +49,8 @@ class Gossip {
   /// applied and sent.
   void make_step(const Schedule& schedule, std::uint64_t step, RoundsInFlight& in_flight,
                  const UnsentWork& work);
+  /// Whether `make_step` may begin or average something at this step.
+  [[nodiscard]] bool may_act(const Schedule& schedule, std::uint64_t step) const;
   /// A round of the fragment is sent, or its state is replaced: its exchange ends.
   void forget(FragmentId p);
   void forget_all();

@@ -182,6 +182,8 @@ class OuterLoop {
   };
   [[nodiscard]] const Stats& stats() const { return stats_; }
   [[nodiscard]] const Gossip::Stats& gossip() const { return gossip_.stats(); }
+  /// Whether an exchange in pairs may begin or end at this agreed step.
+  [[nodiscard]] bool may_exchange_at(std::uint64_t step) const { return gossip_.may_act(schedule(), step); }
 
   /// Call before `save`: waits for the results of all rounds in flight. False if rounds do not commit at
   /// present.

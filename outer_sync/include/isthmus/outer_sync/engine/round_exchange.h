@@ -71,13 +71,15 @@ class RoundExchange {
   /// has arrived of the fragment's earlier exchanges.
   [[nodiscard]] virtual bool begin_exchange(FragmentId /*fragment*/, std::uint64_t /*step*/) { return false; }
   /// Hands in one encoded chunk for the partner, as `contribute` does.
-  virtual void exchange(ChunkId /*chunk*/, std::uint64_t /*step*/, protocol::SharedBytes /*bytes*/,
+  virtual void exchange(ChunkId /*chunk*/, std::uint64_t /*step*/, const protocol::SharedBytes& /*bytes*/,
                         std::uint64_t /*weight*/) {}
   /// Returns the partner's part, once; nothing while some of it is missing.
   [[nodiscard]] virtual std::optional<protocol::Exchanged> take_exchanged(FragmentId /*fragment*/,
                                                                           std::uint64_t /*step*/) {
     return {};
   }
+  /// The exchange is over here, without the partner's part.
+  virtual void end_exchange(FragmentId /*fragment*/, std::uint64_t /*step*/) {}
 
   /// Digest of a fragment's global parameters and momentum after a checked round (protocol/state_digests.h).
   virtual void checked(const protocol::StateDigest& /*digest*/) {}

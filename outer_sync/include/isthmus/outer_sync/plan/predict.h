@@ -35,7 +35,8 @@ struct Prediction {
   /// syncs, and seconds that the slowest pair needs to exchange every fragment once.
   std::uint64_t exchanges = 0;
   double exchange_seconds = 0;
-  double bits_per_parameter = 0;  ///< of an encoded outer gradient (data_parallel: of a gradient)
+  double exchange_bytes_per_second = 0;  ///< that each replica sends and receives in them, on average
+  double bits_per_parameter = 0;         ///< of an encoded outer gradient (data_parallel: of a gradient)
 };
 
 /// A model's fragments and chunks, and their owners as the coordinator of a run would assign them.

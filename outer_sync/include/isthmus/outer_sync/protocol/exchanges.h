@@ -52,10 +52,13 @@ class Exchanges {
   /// Forgets the exchanges of the last view.
   void begin_view(const View& view, MemberIndex self);
   /// Enters this member's encoded chunk. The first one of a later step begins that exchange, and ends the
-  /// fragment's earlier ones here. Chunks without a partner, or between views, are dropped.
+  /// fragment's earlier ones here. Chunks without a partner, or before the first view, are dropped.
   /// `weight`: tokens behind the fragment since it was last sent in a round.
   void send(ChunkId chunk, std::uint64_t step, const SharedBytes& bytes, std::uint64_t weight,
             const SharedBytes& packed = nullptr);
+
+  /// The fragment's exchange of this step is over here, as if a later one had begun.
+  void end(FragmentId fragment, std::uint64_t step);
 
   /// The next four are like Member's.
   [[nodiscard]] std::optional<std::string> receive(MemberIndex from, const ChunkMessage& message);
@@ -80,6 +83,11 @@ class Exchanges {
     std::uint64_t weight = 0;
     std::size_t missing = 0;
   };
+  /// The exchange of `step` if it has begun here; otherwise parts before `step` are too late.
+  struct Current {
+    std::uint64_t step = 0;
+    bool begun = false;
+  };
   struct Sent {
     MemberIndex peer;
     ChunkMessage message;
@@ -94,8 +102,8 @@ class Exchanges {
   CodecPlan codecs_;
   View view_;
   MemberIndex self_ = 0;
-  std::vector<std::uint64_t> begun_;    ///< by fragment: step of the last exchange begun here; 0: none
-  std::map<Place, Received> received_;  ///< of that exchange and later ones
+  std::vector<Current> current_;        ///< by fragment
+  std::map<Place, Received> received_;  ///< of the current exchange and later ones
   std::map<ChunkKey, Sent> unacknowledged_;
   std::vector<ExchangeAction> actions_;
 };

@@ -149,8 +149,9 @@ class MemberNode final : public RoundExchange {
   [[nodiscard]] std::shared_ptr<const protocol::Settings> settings() const override;
   [[noreturn]] void give_up(const std::string& reason) override;
   [[nodiscard]] bool begin_exchange(FragmentId fragment, std::uint64_t step) override;
-  void exchange(ChunkId chunk, std::uint64_t step, protocol::SharedBytes bytes,
+  void exchange(ChunkId chunk, std::uint64_t step, const protocol::SharedBytes& bytes,
                 std::uint64_t weight) override;
+  void end_exchange(FragmentId fragment, std::uint64_t step) override;
   [[nodiscard]] std::optional<protocol::Exchanged> take_exchanged(FragmentId fragment,
                                                                   std::uint64_t step) override;
   [[nodiscard]] Reducer& reducer() override;
