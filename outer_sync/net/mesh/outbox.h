@@ -15,9 +15,9 @@
 namespace isthmus::outer_sync::transport {
 
 /// The first free lane takes the frame that is due first. The frame stays in flight until it is acknowledged,
-/// and is queued again if its lane is lost. `order` numbers rounds by their beginning; exchanges in pairs have
-/// the last one. All rounds may take the same number of steps, so the round that began first is due first,
-/// and its frames leave first. Frames of equal order leave in the order of `put`.
+/// and is queued again if its lane is lost. `order` numbers rounds by their beginning; exchanges in pairs
+/// have the last one. All rounds may take the same number of steps, so the round that began first is due
+/// first, and its frames leave first. Frames of equal order leave in the order of `put`.
 class Outbox {
  public:
   using Time = std::chrono::steady_clock::duration;
