@@ -18,9 +18,15 @@ def pytest_addoption(parser):
     parser.addoption("--build", required=True, help="build folder with isthmus-coordinator")
     parser.addoption("--cpp", required=True, help="folder with table_worker")
     parser.addoption("--shard", default="1/1", help="I/N: the I-th of N equal parts")
+    parser.addoption("--long", action="store_true", help="only the tests that others cover in a shorter form")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: runs only with --long; another test covers the same in a shorter form")
 
 
 def pytest_collection_modifyitems(config, items):
+    items[:] = [item for item in items if bool(item.get_closest_marker("long")) == config.getoption("--long")]
     # Consecutive tests, so that most modules are imported in one part only: imports take seconds.
     part, parts = map(int, config.getoption("--shard").split("/"))
     items[:] = items[len(items) * (part - 1) // parts : len(items) * part // parts]

@@ -44,11 +44,14 @@ def test_the_gpt_example_learns_and_is_resumed_and_saves(run, few_steps):
     assert all(torch.equal(before[name], resumed[name]) for name in before)
 
 
+MOE_SHAPES = {f"layers.1.mlp.experts.{n}.2.weight": [64, 128] for n in range(4)} | {"layers.1.mlp.balance": [4]}
+
+
 @pytest.mark.parametrize(
     ("example", "shapes"),
     [
         ("fsdp2", {"layers.3.mlp.2.weight": [128, 512], "norm.bias": [128]}),
-        ("moe", {**{f"layers.1.mlp.experts.{n}.2.weight": [64, 128] for n in range(4)}, "layers.1.mlp.balance": [4]}),
+        pytest.param("moe", MOE_SHAPES, marks=pytest.mark.long),
     ],
 )
 def test_an_example_of_several_ranks_learns_and_saves_the_whole_model(run, few_steps, example, shapes):
@@ -77,6 +80,7 @@ def test_the_trainer_example_stays_in_step(run):
     assert len(hashes) == 2 and len(set(hashes)) == 1
 
 
+@pytest.mark.long
 def test_the_trainer_example_resumed_ends_as_one_that_never_stopped(run):
     log = run.folder / "runs/whole/replica-0/worker.log"
     train_by_trainer(run, "whole", "--set", "replicas=1", "--set", "run.checkpoint_every=20")
@@ -87,6 +91,7 @@ def test_the_trainer_example_resumed_ends_as_one_that_never_stopped(run):
     assert "from step 20" in resumed and hashes_in(resumed) == hashes_in(whole), resumed
 
 
+@pytest.mark.long
 def test_the_trainer_example_learns_on_two_ranks_and_saves_the_global_parameters(run):
     output = run.folder / "out"
     command = [*TORCHRUN, "examples/python/trainer.py", "--output", str(output)]
@@ -130,7 +135,7 @@ def nanogpt(run):
     return [str(folder / "train.py"), f"--text_file={folder}/text"]
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_ten_lines_in_nanogpts_train_py_learn_and_resume(run, nanogpt, ranks):
     added = [line for line in (ROOT / "examples/python/nanogpt_train.diff").read_text().splitlines() if line[0] == "+"]
     assert len(added) - 1 <= 10  # the first is the name of the file
