@@ -20,6 +20,7 @@
 
 #include "doctor/corpus_size.h"
 #include "doctor/object_store_check.h"
+#include "doctor/ranks_check.h"
 #include "isthmus/data/corpus.h"
 #include "isthmus/data/tokenizer.h"
 #include "isthmus/outer_sync/core/address.h"
@@ -321,7 +322,7 @@ struct Check {
   const char* todo;
 };
 
-constexpr std::array<Check, 10> checks = {{
+constexpr std::array<Check, 11> checks = {{
     {"names", check_names, 20s, true, "check the name server (/etc/resolv.conf)"},
     {"ports", check_ports, 10s, true, "stop the process that uses the port, or choose another port"},
     {"certificates", check_certificates, 10s, true,
@@ -332,6 +333,8 @@ constexpr std::array<Check, 10> checks = {{
      "correct data.path for this site (under sites:, or with --set data.path=...)"},
     {"memory", check_memory, 20s, false, ""},
     {"device", check_device, 60s, false, "set device: cpu, repair the driver, or use another build"},
+    {"ranks", check_ranks_of, 40s, false,
+     "give the address of this machine on the network of its ranks first in replica.machines"},
     {"open files", check_files, 5s, true, ""},
     {"congestion", check_congestion, 5s, true, ""},
 }};

@@ -30,7 +30,7 @@ struct InnerStep {
   double waited_seconds = 0;                      ///< for other members, elsewhere than in the outer loop
   std::optional<double> busy_seconds = {};        ///< seconds of the step without waits; default: as measured
   // So far:
-  double data_wait_seconds = 0, all_reduce_seconds = 0;
+  double data_wait_seconds = 0, all_reduce_seconds = 0, rank_average_seconds = 0;
   std::uint64_t all_reduce_bytes = 0;  ///< sent, in addition to the node's
 };
 

@@ -84,6 +84,7 @@ void TrainingRecords::write(const Participant& participant) {
     figures_.utilization = newest_->utilization;
     figures_.data_wait_seconds = inner.data_wait_seconds;
     figures_.all_reduce_seconds = inner.all_reduce_seconds;
+    figures_.rank_average_seconds = inner.rank_average_seconds;
     figures_.all_reduce_bytes = inner.all_reduce_bytes;
     readings_.put(readings_of(participant.outer(), *node_, figures_));
     newest_.reset();

@@ -217,6 +217,7 @@ class Worker final : public TrainingHooks {
     report.sample = evaluations_.sample();
     report.warmup_wait_seconds += training_.all_reduce_seconds();
     report.data_wait_seconds = training_.data_wait_seconds();
+    report.rank_average_seconds = replica_->rank_average_seconds();
     report.payload_bytes += training_.all_reduce_bytes();
     report.total_bytes += training_.all_reduce_bytes();
     report.precision = to_string(setup_.hardware.precision);

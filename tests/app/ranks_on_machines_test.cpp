@@ -53,6 +53,27 @@ TEST(RanksOnMachines, AreReachedBySsh) {
   EXPECT_EQ(two.summary()["global_hash"], one.summary()["global_hash"]);
 }
 
+TEST(RanksOnMachines, DoctorTriesToReachThem) {
+  Site site;
+  const auto doctor = [&](const Words& more = {}) {
+    return site.isthmus(with_settings({"doctor", site.config().string()}, on_two_machines(more)));
+  };
+  const auto good = doctor();
+  EXPECT_EQ(good.status, 0) << good.report();
+  EXPECT_THAT(good.output, HasSubstr("ranks"));
+  const auto other = site.write("other", "#!/bin/sh\necho isthmus 0.1.0\necho 'commit     0123456789ab'\n");
+  std::filesystem::permissions(other, std::filesystem::perms::owner_all);
+  const auto unlike = doctor({"replica.reach=env MACHINE={machine} " + other.string()});
+  EXPECT_EQ(unlike.status, 4) << unlike.report();
+  EXPECT_THAT(unlike.output, HasSubstr("127.0.0.2 has isthmus of commit 0123456789ab"));
+  const auto failing = doctor({"replica.reach=/bin/false {machine}"});
+  EXPECT_EQ(failing.status, 4) << failing.report();
+  EXPECT_THAT(failing.output, HasSubstr("127.0.0.2: `/bin/false 127.0.0.2 --version` ended with"));
+  const auto elsewhere = doctor({"replica.machines=\"192.0.2.1, 127.0.0.2\""});
+  EXPECT_EQ(elsewhere.status, 4) << elsewhere.report();
+  EXPECT_THAT(elsewhere.output, HasSubstr("192.0.2.1"));
+}
+
 /// Two replicas of one rank each, and one of two ranks on two machines.
 class LostRankElsewhere : public ::testing::Test {
  protected:

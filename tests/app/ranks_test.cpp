@@ -89,6 +89,8 @@ TEST(Ranks, ThatAverageTheirParametersLearnAndGoOnFromACheckpoint) {
   ASSERT_EQ(end.status, 0) << end.report() << halves.logs();
   EXPECT_EQ(halves.hash(), whole.hash());
   EXPECT_NE(whole.hash(), reference().hash);
+  for (const auto& member : whole.summary()["members"])
+    EXPECT_GT(member["rank_average_seconds"].get<double>(), 0.0) << member;
   EXPECT_NEAR(whole.summary()["final_eval_loss"].get<double>(),
               reference().evaluations.back()["loss"].get<double>(), 0.1);
 }

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <array>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -196,6 +197,10 @@ void ReplicaConfig::serialize(config::Archive& ar) {
       "updates that share; results are bit-identical"});
 }
 
+namespace {
+constexpr auto machine_word = "{machine}";
+}
+
 std::vector<std::string> ReplicaConfig::machine_list() const {
   std::vector<std::string> list;
   if (machines.empty()) return list;
@@ -211,6 +216,22 @@ std::vector<std::string> ReplicaConfig::machine_list() const {
   return list;
 }
 
+std::vector<std::string> ReplicaConfig::command_on(const std::string& machine) const {
+  // Options of the user before them override these.
+  constexpr std::array ssh_options = {"-oBatchMode=yes", "-oConnectTimeout=10", "-oServerAliveInterval=10"};
+  constexpr std::string_view stand_in = machine_word;
+  std::vector<std::string> words;
+  std::istringstream in(reach);
+  for (std::string word; in >> word;) {
+    if (word.find(stand_in) != std::string::npos && !words.empty() && words.front() == "ssh")
+      words.insert(words.end(), ssh_options.begin(), ssh_options.end());
+    for (auto at = word.find(stand_in); at != std::string::npos; at = word.find(stand_in))
+      word.replace(at, stand_in.size(), machine);
+    words.push_back(std::move(word));
+  }
+  return words;
+}
+
 std::int64_t ReplicaConfig::ranks_per_machine() const {
   return ranks / std::max<std::int64_t>(1, static_cast<std::int64_t>(machine_list().size()));
 }
@@ -218,7 +239,6 @@ std::int64_t ReplicaConfig::ranks_per_machine() const {
 namespace {
 
 constexpr auto together_key = "replica.ranks_per_sequence";
-constexpr auto machine_word = "{machine}";
 
 void check_machines(const ReplicaConfig& replica) {
   const auto list = replica.machine_list();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <chrono>
 #include <utility>
 
 #include "device/batch.h"
@@ -188,11 +189,13 @@ void SiteReplica::average(Range range) {
     return done.begin <= range.begin && range.end() <= done.end();
   };
   if (equal_parameters_ || std::ranges::any_of(averaged_, contains)) return;
+  const auto begin = std::chrono::steady_clock::now();
   watched([&] {
     order({.what = What::average, .range = range});
     average_parameters(*this, *group_, range);
     group_->settle();
   });
+  average_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   averaged_.push_back(range);
   equal_parameters_ = range.size == table().buffer_size();
 }

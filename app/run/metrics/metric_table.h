@@ -31,6 +31,7 @@ enum class Metric : std::uint8_t {
   outer_wait_seconds_total,
   warmup_wait_seconds_total,
   data_wait_seconds_total,
+  rank_average_seconds_total,
   rounds_applied_total,
   round_applied,
   outer_gradient_norm,

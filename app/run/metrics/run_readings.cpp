@@ -124,6 +124,7 @@ Readings readings_of(const outer_sync::OuterLoop& outer, const outer_sync::Membe
       {Metric::gradient_norm, figures.gradient_norm},
       {Metric::utilization_ratio, figures.utilization},
       {Metric::data_wait_seconds_total, figures.data_wait_seconds},
+      {Metric::rank_average_seconds_total, figures.rank_average_seconds},
   };
   const Readings of_rounds = {
       {Metric::outer_wait_seconds_total, stats.stall_seconds},
@@ -131,6 +132,9 @@ Readings readings_of(const outer_sync::OuterLoop& outer, const outer_sync::Membe
       {Metric::rounds_applied_total, number(stats.rounds)},
       {Metric::rounds_left_out_total, number(stats.left_out)},
       {Metric::rounds_rejected_total, number(stats.rejected)},
+      {Metric::exchanges_averaged_total, number(outer.gossip().averaged)},
+      {Metric::exchanges_missed_total, number(outer.gossip().missed)},
+      {Metric::exchanges_refused_total, number(outer.gossip().refused)},
       {Metric::uncommitted_steps_total, number(stats.uncommitted_steps)},
       {Metric::committing, outer.frozen() ? 0.0 : 1.0},
       {Metric::contributed_replicas, number(now.participation.contributed)},
@@ -138,11 +142,6 @@ Readings readings_of(const outer_sync::OuterLoop& outer, const outer_sync::Membe
   };
   out.insert(out.end(), of_steps.begin(), of_steps.end());
   out.insert(out.end(), of_rounds.begin(), of_rounds.end());
-  if (const auto& gossip = outer.gossip(); gossip.ended() > 0) {
-    out.push_back({Metric::exchanges_averaged_total, number(gossip.averaged)});
-    out.push_back({Metric::exchanges_missed_total, number(gossip.missed)});
-    out.push_back({Metric::exchanges_refused_total, number(gossip.refused)});
-  }
   if (figures.drift) out.push_back({Metric::drift_ratio, *figures.drift});
   for (std::size_t p = 0; p < outer.fragments().size(); ++p) {
     const auto add = [&](Metric metric, double value) {

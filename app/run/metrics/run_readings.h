@@ -29,7 +29,7 @@ struct ReplicaFigures {
   Durations step_durations;
   double loss = 0, learning_rate = 0, gradient_norm = 0, tokens_per_second = 0;  ///< of the last step
   double utilization = 0;
-  double data_wait_seconds = 0, all_reduce_seconds = 0;
+  double data_wait_seconds = 0, all_reduce_seconds = 0, rank_average_seconds = 0;
   std::uint64_t all_reduce_bytes = 0;  ///< sent, in addition to the node's
   std::optional<double> drift;         ///< at the last evaluation
 };

@@ -20,12 +20,13 @@ struct MemberReport {
   std::uint64_t first_step = 0, last_step = 0;  ///< trained (first_step, last_step]
   std::uint64_t inner_steps = 0;                ///< in its last sync interval
   std::uint64_t tokens = 0;
-  double train_seconds = 0;        ///< wall time of the training loop without evaluations and checkpoints
-  double compute_seconds = 0;      ///< of that, in inner steps
-  double stall_seconds = 0;        ///< waited for a late outer result
-  double warmup_wait_seconds = 0;  ///< waited for averaged gradients in synchronous steps
-  double finish_seconds = 0;       ///< waited for the last rounds after the last step
-  double data_wait_seconds = 0;    ///< waited for a batch
+  double train_seconds = 0;         ///< wall time of the training loop without evaluations and checkpoints
+  double compute_seconds = 0;       ///< of that, in inner steps
+  double stall_seconds = 0;         ///< waited for a late outer result
+  double warmup_wait_seconds = 0;   ///< waited for averaged gradients in synchronous steps
+  double finish_seconds = 0;        ///< waited for the last rounds after the last step
+  double data_wait_seconds = 0;     ///< waited for a batch
+  double rank_average_seconds = 0;  ///< in averages over the ranks, with replica.average_every
   std::uint64_t payload_bytes = 0, total_bytes = 0;  ///< sent
   std::uint64_t rounds = 0, warmup_rounds = 0;
   std::uint64_t rejected = 0;  ///< rounds that left out some of its chunks because of their norm
@@ -52,6 +53,7 @@ struct MemberReport {
     visit("warmup_wait_seconds", r.warmup_wait_seconds);
     visit("finish_seconds", r.finish_seconds);
     visit("data_wait_seconds", r.data_wait_seconds);
+    visit("rank_average_seconds", r.rank_average_seconds);
     visit("payload_bytes", r.payload_bytes);
     visit("total_bytes", r.total_bytes);
     visit("rounds", r.rounds);

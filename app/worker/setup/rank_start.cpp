@@ -7,13 +7,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <sstream>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -55,25 +52,11 @@ RankListener::~RankListener() {
 
 namespace {
 
-/// Options of ssh before the machine; options of the user before them override these.
-constexpr std::array ssh_options = {"-oBatchMode=yes", "-oConnectTimeout=10", "-oServerAliveInterval=10"};
-
 /// The command that starts a rank; on another machine without its last words.
 std::vector<std::string> command_of(const RankSetup& setup, std::size_t machine) {
   if (machine == 0) return setup.program;
   const auto& replica = setup.experiment.replica;
-  const auto address = replica.machine_list().at(machine);
-  std::vector<std::string> words;
-  std::istringstream in(replica.reach);
-  for (std::string word; in >> word;) {
-    constexpr std::string_view stand_in = "{machine}";
-    if (word.find(stand_in) != std::string::npos && !words.empty() && words.front() == "ssh")
-      words.insert(words.end(), ssh_options.begin(), ssh_options.end());
-    for (auto at = word.find(stand_in); at != std::string::npos; at = word.find(stand_in))
-      word.replace(at, stand_in.size(), address);
-    words.push_back(std::move(word));
-  }
-  return words;
+  return replica.command_on(replica.machine_list().at(machine));
 }
 
 }  // namespace

@@ -94,6 +94,7 @@ InnerStep Training::step() {
   made.waited_seconds = gloo_seconds_ - averaged_before;
   made.data_wait_seconds = data_wait_seconds();
   made.all_reduce_seconds = gloo_seconds_;
+  made.rank_average_seconds = parts_.replica.rank_average_seconds();
   made.all_reduce_bytes = all_reduce_bytes();
   return made;
 }

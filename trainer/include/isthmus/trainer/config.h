@@ -84,6 +84,8 @@ struct ReplicaConfig {
   /// The addresses in `machines`; empty if all ranks are on one machine.
   [[nodiscard]] std::vector<std::string> machine_list() const;
   [[nodiscard]] std::int64_t ranks_per_machine() const;
+  /// `reach` for a machine of the list, in words, with the options that keep ssh from asking and waiting.
+  [[nodiscard]] std::vector<std::string> command_on(const std::string& machine) const;
   /// Throws Error(config) naming `key`, the number of replicas, if several would start their ranks on the
   /// same machines.
   void check_own_machines(const std::string& key, std::int64_t replicas) const;

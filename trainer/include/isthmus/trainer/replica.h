@@ -107,6 +107,9 @@ class Replica : public outer_sync::DeviceParameters, public outer_sync::InnerMom
   /// Resets the inner optimizer: zero moments, zero steps.
   virtual void forget_moments();
 
+  /// Seconds spent so far in averages over the ranks of this replica, if they train on their own.
+  [[nodiscard]] virtual double rank_average_seconds() const { return 0; }
+
   [[nodiscard]] const ParameterTable& table() const;
   [[nodiscard]] Device device() const;
 

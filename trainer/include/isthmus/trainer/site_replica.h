@@ -89,6 +89,7 @@ class SiteReplica final : public Replica {
   void copy_state(ReplicaState& state) override;
   void restore(const ReplicaState& state) override;
   void forget_moments() override;
+  [[nodiscard]] double rank_average_seconds() const override { return average_seconds_; }
 
   /// Call when a rank is lost, to end operations that wait for it. Safe from any thread.
   void abort() noexcept {
@@ -122,8 +123,9 @@ class SiteReplica final : public Replica {
   std::vector<const std::byte*> rows_;  ///< of the present batch, in the order in which ranks get them
   bool gave_out_gradient_ = false;
   bool equal_parameters_ = true, equal_moments_ = true;  ///< on all ranks; always, with average_every 1
-  std::vector<outer_sync::Range> averaged_;              ///< since the last step
-  Moments gathered_;                                     ///< the moments that were returned last
+  double average_seconds_ = 0;
+  std::vector<outer_sync::Range> averaged_;  ///< since the last step
+  Moments gathered_;                         ///< the moments that were returned last
 };
 
 /// Runs a rank other than rank 0, until rank 0 ends it. `memory` is on the replica's device. Throws
