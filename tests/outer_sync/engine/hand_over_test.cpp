@@ -38,33 +38,77 @@ OuterConfig four_bits() {
   return config;
 }
 
-TEST(HandOver, GivesTheBitsOfOneThread) {
-  // First the other thread encodes a whole fragment; then the training thread encodes most of it, since only
-  // two batches fit.
-  for (const Staging& staging :
-       {Staging(), Staging{.batch_elements = 4 * 64 + 32, .outgoing = 1, .incoming = 1}}) {
-    const auto config = four_bits();
-    std::unique_ptr<EmulatedParameters> parameters;
-    LoneReplica device(config, layout, [&](LoneReplica& replica) {
-      parameters = std::make_unique<EmulatedParameters>(replica.local);
-      return std::make_unique<OuterState>(replica.layout, codec_plan(replica.config), *parameters,
-                                          std::make_unique<ImmediateDevice>(), staging);
-    });
-    LoneReplica host(config, layout);
+/// First the other thread encodes a whole fragment; then the training thread encodes most of it, since only
+/// two batches fit.
+const Staging stagings[] = {Staging(), Staging{.batch_elements = 4 * 64 + 32, .outgoing = 1, .incoming = 1}};
+
+/// The same replica on a device and on the host.
+class DeviceAndHost {
+ public:
+  DeviceAndHost(const OuterConfig& config, const Staging& staging)
+      : device(config, layout,
+               [&](LoneReplica& replica) {
+                 parameters_ = std::make_unique<EmulatedParameters>(replica.local);
+                 return std::make_unique<OuterState>(replica.layout, codec_plan(replica.config), *parameters_,
+                                                     std::make_unique<ImmediateDevice>(), staging);
+               }),
+        host(config, layout) {
     for (auto* replica : {&device, &host})
       replica->exchange.includes = [](ChunkId k, protocol::Round round) { return (k + round) % 7 != 0; };
-    for (int step = 1; step <= 40; ++step) {
-      const auto move = [step](std::uint64_t i) {
-        return 0.1F * (random_unit(5, static_cast<std::uint64_t>(step), i) - 0.5F);
-      };
-      device.step(move);
-      host.step(move);
-    }
+  }
+  static float move(std::uint64_t stream, int step, std::uint64_t i) {
+    return 0.1F * (random_unit(stream, static_cast<std::uint64_t>(step), i) - 0.5F);
+  }
+  void step(int number) {
+    for (auto* replica : {&device, &host})
+      replica->step([number](std::uint64_t i) { return move(5, number, i); });
+  }
+  void expect_equal_ends() {
     device.loop->finish();
     host.loop->finish();
     EXPECT_EQ(device.loop->global_hash().hex(), host.loop->global_hash().hex());
     EXPECT_EQ(device.local.values, host.local.values);
     EXPECT_EQ(device.exchange.contributions.size(), host.exchange.contributions.size());
+  }
+
+ private:
+  std::unique_ptr<EmulatedParameters> parameters_;
+
+ public:
+  LoneReplica device, host;
+};
+
+TEST(HandOver, GivesTheBitsOfOneThread) {
+  for (const auto& staging : stagings) {
+    DeviceAndHost both(four_bits(), staging);
+    for (int step = 1; step <= 40; ++step) both.step(step);
+    both.expect_equal_ends();
+  }
+}
+
+// Some exchanges get the partner's part, and others end while their chunks may still be handed over.
+TEST(HandOver, GivesTheBitsOfOneThreadInExchangesToo) {
+  auto config = four_bits();
+  config.sync_every = 12;
+  config.gossip_every = 3;
+  config.reject = 6;
+  for (const auto& staging : stagings) {
+    DeviceAndHost both(config, staging);
+    LoneReplica partner(config, layout);
+    for (auto* replica : {&both.device, &both.host, &partner})
+      replica->exchange.has_partner = [](FragmentId, std::uint64_t) { return true; };
+    for (int step = 1; step <= 80; ++step) {
+      both.step(step);
+      partner.step([step](std::uint64_t i) { return DeviceAndHost::move(6, step, i); });
+      if (step % 24 < 12)
+        both.device.exchange.of_partner = both.host.exchange.of_partner = partner.exchange.exchanged;
+    }
+    both.expect_equal_ends();
+    const auto& stats = both.device.loop->gossip();
+    EXPECT_GT(stats.averaged, 5U);
+    EXPECT_GT(stats.missed, 5U);
+    EXPECT_EQ(stats.averaged, both.host.loop->gossip().averaged);
+    EXPECT_EQ(stats.refused, 0U);
   }
 }
 
