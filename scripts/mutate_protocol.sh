@@ -21,7 +21,7 @@ options=(-std=c++20 -Iouter_sync/include -Iouter_sync -Ibase/include -Iquant/inc
 compiler=(g++)
 ! command -v ccache >/dev/null || compiler=(ccache g++)
 
-core=(outer_sync/protocol/*.cpp outer_sync/protocol/coordinator/{,*/}*.cpp outer_sync/core/{address,layout}.cpp)
+core=(outer_sync/protocol/*.cpp outer_sync/protocol/coordinator/{,*/}*.cpp outer_sync/core/{address,calendar,layout}.cpp)
 simulator=("${core[@]}" tests/simulation/*.cpp)
 units=(tests/outer_sync/protocol/{member,exchanges}_test.cpp tests/outer_sync/coordinator/{coordinator,ending,giving_up,going_back,join,newcomers,records,restart,resume,sealing,survivors,view_plan}_test.cpp)
 tests=("${core[@]}" tests/outer_sync/protocol/cluster.cpp "${units[@]}")
