@@ -15,6 +15,8 @@ void World::learn(Process& process, const Admitted& admitted) {
   process.learning = process.used = true;
   process.said_ready = false;
   process.forget_member();
+  process.restored.clear();  // of its checkpoint: it follows the others' state from now on
+  process.contributed.assign(layout_.fragment_count(), 0);
   process.learned.assign(layout_.fragment_count(), std::nullopt);
   process.learned_ledger.assign(layout_.fragment_count(), {});
   process.donors.clear();
