@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "isthmus/outer_sync/core/address.h"
 #include "isthmus/outer_sync/net/coordinator/preflight.h"
 #include "run/output/version.h"
 #include "run/process/process.h"
@@ -63,9 +64,7 @@ void check_ranks_of(const DoctorPlace& place, MachineReport& report) {
   const auto& replica = place.experiment.replica;
   auto machines = replica.machine_list();
   if (machines.empty()) return;
-  const bool six = machines.front().find(':') != std::string::npos;
-  outer_sync::check_listen_address(six ? "[" + machines.front() + "]:0" : machines.front() + ":0",
-                                   "replica.machines");
+  outer_sync::check_listen_address(outer_sync::Address{machines.front(), 0}.to_string(), "replica.machines");
   machines.erase(machines.begin());
 
   const ScratchFolder folder("doctor");
