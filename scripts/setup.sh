@@ -43,7 +43,6 @@ step() {
   fi
   say "FAILED ($((SECONDS - start)) s)"
   tail -n 30 <<<"$end" | cut -c 1-300 >&2
-  rm -rf "$downloads"
   say "error: this step failed: $what"
   reason "$end" >&2
   say "$hint" "(The complete log: $log)"
@@ -235,33 +234,36 @@ install_python() {
   rm "$venv/isthmus-unfinished"
 }
 
-# Prints a line for each set of packages this run needs in .venv: install_python's NAME, DISK and ARGUMENTs, separated
-# by |.
-wanted_python() {
-  # The binding's tests import torch, which loads only with all of CUDA's libraries, even without a GPU.
-  if [ -n "$nvcc" ] || [ $tests = yes ] || [ -e "$venv/isthmus-torch" ]; then
+# Prints a line for each set of packages that the build needs in .venv: install_python's NAME, DISK and ARGUMENTs,
+# separated by |.
+wanted_to_build() {
+  if [ -n "$nvcc" ] || [ -e "$venv/isthmus-torch" ]; then
     echo "torch|12 GB|$torch"
   else
     echo "torch_cpu|3 GB|--no-deps ${torch_cpu[*]}"
   fi
-  if [ $tests = yes ]; then
-    echo "tests|2 GB|${test_python[*]}"
-    echo "binding|500 MB|--no-deps ${binding[*]}"
-    echo "site|100 MB|--no-deps ${site[*]}"
-    echo "object_store|100 MB|--no-deps ${object_store[*]}"
-  fi
+  [ $tests = no ] || echo "binding|500 MB|--no-deps ${binding[*]}"
   [ $package = no ] || echo "packaging|100 MB|--no-deps ${packaging[*]}"
+}
+
+# The same for packages that only running the tests needs. torch is one: the binding's tests import it, which loads only
+# with all of CUDA's libraries, even without a GPU.
+wanted_to_test() {
+  [ $tests = yes ] || return 0
+  echo "torch|12 GB|$torch"
+  echo "tests|2 GB|${test_python[*]}"
+  echo "site|100 MB|--no-deps ${site[*]}"
+  echo "object_store|100 MB|--no-deps ${object_store[*]}"
 }
 
 prepare_headers() {
   local include=("$venv"/lib/python3*/site-packages/torch/include)
   ln -sfn "${include[0]#"$venv"/}" "$venv/corpus" # C++ text to train on in the quickstart
   # g++ skips a #pragma once header if one with the same contents, size and second of modification was already read. So
-  # pip's dates would change the preprocessed text that ccache compares. Give all headers one date, which changes with
-  # each install, since ninja compares it too. The headers of another user's .venv stay unchanged.
-  local mark=$venv/isthmus-torch
-  [ -e "$mark" ] || mark=$venv/isthmus-torch_cpu
-  find "${include[0]}" -name "*.h" -exec touch -r "$mark" {} + 2>/dev/null || true
+  # pip's dates would change the preprocessed text that ccache compares. Give all headers the date at which this torch
+  # was installed, since ninja compares it too. The headers of another user's .venv stay unchanged.
+  local installed=("$venv"/lib/python3*/site-packages/torch-*.dist-info/RECORD)
+  find "${include[0]}" -name "*.h" -exec touch -r "${installed[0]}" {} + 2>/dev/null || true
 }
 
 # Whether everything is installed.
@@ -270,26 +272,55 @@ all_is_there() {
   ! command -v dpkg-query >/dev/null || [ -z "$(missing_packages "${packages[@]}")" ] || return 1
   [ $static = no ] || return 0
   venv_is_whole && [ -e "$venv/corpus" ] || return 1
-  mapfile -t wanted < <(wanted_python)
+  mapfile -t wanted < <(wanted_to_build && wanted_to_test)
   for arguments in "${wanted[@]}"; do
     IFS='|' read -r name _ arguments <<<"$arguments"
     is_installed "$name" "$arguments" || return 1
   done
 }
 
-install() {
-  local wanted name disk arguments
-  install_packages "${packages[@]}"
-  check_tools
-  [ $static = no ] || return 0
-  make_venv
-  mapfile -t wanted < <(wanted_python)
-  for arguments in "${wanted[@]}"; do
-    IFS='|' read -r name disk arguments <<<"$arguments"
+# install_sets LINE...: installs the sets of these lines of wanted_to_build and wanted_to_test.
+install_sets() {
+  local line name disk arguments
+  for line in "$@"; do
+    IFS='|' read -r name disk arguments <<<"$line"
     # shellcheck disable=SC2086 # words
     install_python "$name" "$disk" $arguments
   done
+}
+
+# Installs everything that is missing; packages that only the tests need, in the background if a build follows.
+install() {
+  local wanted
+  install_packages "${packages[@]}"
+  check_tools
+  [ $static = no ] || return 0
+  trap end_install EXIT
+  make_venv
+  mapfile -t wanted < <(wanted_to_build)
+  install_sets "${wanted[@]}"
   prepare_headers
+  mapfile -t wanted < <(wanted_to_test)
+  if [ $build = yes ] && [ ${#wanted[@]} -gt 0 ]; then
+    exec 7< <(trap - EXIT && install_sets "${wanted[@]}" 2>&1) # a pipe, since the disk may be full
+    background=$!
+  else
+    install_sets "${wanted[@]}"
+  fi
+}
+
+# end_install: waits for the install in the background and prints its output. Returns 1 if it failed. The end of the
+# script calls it, too: an install is finished even if the build has failed.
+end_install() {
+  local status=0 process=$background
+  background=
+  if [ -n "$process" ]; then
+    ! kill -0 "$process" 2>/dev/null || say "waiting until the packages for the tests are installed"
+    cat <&7 >&2
+    wait "$process" || status=1
+  fi
+  rm -rf "$downloads"
+  return $status
 }
 
 # parallel_jobs PRESET: prints the number of build jobs. A translation unit with libtorch takes about 2 GB, so memory
@@ -317,7 +348,7 @@ found_by_cmake() {
   if cache=$(ccache --get-config cache_dir 2>/dev/null); then
     echo "ccache: $cache$(mkdir -p "$cache/tmp" 2>/dev/null && [ -w "$cache/tmp" ] || echo ", cannot be written")"
   fi
-  printf '%s\n' "$venv"/lib/python3*/site-packages/*.dist-info
+  printf '%s\n' "$venv"/lib/python3*/site-packages/{torch,nanobind}-*.dist-info
   dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\n' "${packages[@]}" "${test_packages[@]}" 2>/dev/null | sort -u || true
 }
 
@@ -350,7 +381,7 @@ cpu_only_box() {
 BOX
 }
 
-tests=no package=no static=no build=yes presets=()
+tests=no package=no static=no build=yes presets=() background=""
 for argument in "$@"; do
   case $argument in
     --tests) tests=yes ;;
@@ -380,12 +411,13 @@ if all_is_there; then
 else
   lock --exclusive 9 "$real_venv.lock"
   install
-  lock --shared 9 "$real_venv.lock"
+  [ -n "$background" ] || lock --shared 9 "$real_venv.lock"
 fi
 [ $static = no ] && [ $build = yes ] || exit 0
 lock --exclusive 8 "$root/build/setup.lock"
 for preset in "${presets[@]}"; do
   build "$preset"
 done
+end_install
 # The sanitizer builds never use CUDA.
 [ -n "$nvcc" ] || [[ ! ${presets[*]} =~ release|debug ]] || cpu_only_box

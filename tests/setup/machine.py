@@ -24,7 +24,7 @@ pythons=({pythons})
 cuda_major=0 # of which there is no nvcc
 torch_cpu=("$torch" tiny==1.0)
 test_python=(tests-need==1.0)
-binding=(binding-needs==1.0)
+binding=(nanobind==1.0)
 site=(site-needs==1.0)
 object_store=(store-needs==1.0)
 packaging=()
@@ -133,7 +133,7 @@ class Machine:
         shutil.copytree(environment(), self.venv, symlinks=True)
         self.pin()
         self.torch = self.index.add_wheel("torch", "2.11.0", {"torch/include/torch.h": b"// C++\n"})
-        for name in ("tiny", "tests-need", "binding-needs", "site-needs", "store-needs"):
+        for name in ("tiny", "tests-need", "nanobind", "site-needs", "store-needs"):
             self.index.add_wheel(name, "1.0", {f"{name.replace('-', '_')}/__init__.py": b""})
         self.environment = {
             "PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8", "PIP_CONFIG_FILE": os.devnull,
@@ -152,7 +152,7 @@ class Machine:
 
     def stand_ins(self):
         """Puts fake cmake, g++ and ninja before the real programs. Returns a function for the calls of cmake since its
-        last call: "configure PRESET" or "build PRESET TARGET"."""
+        last call: "configure PRESET" or "build PRESET TARGET". A build fails while stand-ins/broken exists."""
         folder, log = self.folder / "stand-ins", self.folder / "asked"
         folder.mkdir()
         (self.checkout / "CMakePresets.json").write_text("{}\n")
@@ -162,7 +162,7 @@ for word; do [ "$last" != --target ] || target=$word; last=$word; done
 case $1 in
   --version) echo "cmake version 3.25.1" ;;
   --preset) mkdir -p build/$2 && touch build/$2/build.ninja && echo "configure $2" >>{log} ;;
-  --build) echo "build ${{2##*/}}${{target:+ $target}}" >>{log} ;;
+  --build) echo "build ${{2##*/}}${{target:+ $target}}" >>{log}; [ ! -e {folder}/broken ] || exit 1 ;;
 esac
 """
         for name, text in (("cmake", cmake), ("g++", "#!/bin/sh\necho 12.2.0\n"), ("ninja", "#!/bin/sh\n")):

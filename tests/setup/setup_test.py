@@ -279,6 +279,27 @@ class Builds(Setup):
         self.builds("release")
         self.assertEqual(asked(), ["build release app/all"])
 
+    def test_what_only_tests_need_is_installed_during_the_build(self):
+        asked = self.machine.stand_ins()
+        self.machine.index.broken.add("files/tests_need-1.0-py3-none-any.whl")
+        status, output = self.machine.run("--tests", "release", builds=True)
+        self.assertEqual(status, 1, output)
+        self.assertEqual(asked(), ["configure release", "build release"])
+        self.assertIn("error: this step failed: downloading tests-need==1.0", output)
+        self.machine.index.broken.clear()
+        broken = self.machine.folder / "stand-ins/broken"
+        broken.touch()
+        status, output = self.machine.run("--tests", "release", builds=True)
+        self.assertEqual(status, 1, output)
+        self.assertIn("error: this step failed: building release", output)
+        self.assertTrue(self.machine.installed("store_needs"), "a failed build must not interrupt the install")
+        self.assertFalse((self.machine.checkout / "build/downloads").exists(), output)
+        broken.unlink()
+        asked()
+        self.machine.index.close()
+        self.builds("--tests", "release")
+        self.assertEqual(asked(), ["build release"])
+
     def test_another_place_of_ccache_is_looked_at_again(self):
         if shutil.which("ccache") is None:
             self.skipTest("there is no ccache: scripts/setup.sh installs it")
