@@ -48,10 +48,12 @@ function(isthmus_test folder)
   target_compile_options(test_${folder} PRIVATE $<$<CONFIG:Release>:-Og>)
   list(JOIN T_WITHOUT ":" without)
   string(JOIN ":" short "-Long*" ${without})
-  # Ten cases of a property suffice to exercise the threads. The usual 100 test its values, which other builds do.
+  # The release build tests a property with the usual 100 cases. The sanitizers need fewer to exercise its code.
   set(environment)
   if(ISTHMUS_SANITIZE MATCHES thread)
     set(environment RC_PARAMS=max_success=10)
+  elseif(ISTHMUS_SANITIZE)
+    set(environment RC_PARAMS=max_success=30)
   endif()
   # Few ctest entries per binary, because starting a process costs more than most of these tests.
   if(T_SHARDS)

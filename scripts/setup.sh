@@ -252,8 +252,7 @@ wanted_to_test() {
   [ $tests = yes ] || return 0
   echo "torch|12 GB|$torch"
   echo "tests|2 GB|${test_python[*]}"
-  echo "site|100 MB|--no-deps ${site[*]}"
-  echo "object_store|100 MB|--no-deps ${object_store[*]}"
+  echo "site|200 MB|--no-deps ${site[*]} ${object_store[*]}"
 }
 
 prepare_headers() {

@@ -300,7 +300,7 @@ TEST_F(AuditOf, ARunWithoutRecordsSaysHowToKeepThem) {
 }
 
 /// A killed replica, a setting changed in the run, and a replica that was away: what can be audited is right.
-TEST(AuditOfATroubledRun, AccusesNobody) {
+TEST(LongAuditOfATroubledRun, AccusesNobody) {
   const TemporaryFolder logs;
   ElasticRun run({"run.steps=100000", "run.audit=true", "run.checkpoint_every=20", "run.keep_checkpoints=0",
                   "run.eval_every=30", "replicas=3", "network.detect_timeout=2s", "network.heartbeat=0.5s",

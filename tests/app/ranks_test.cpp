@@ -175,22 +175,24 @@ TEST(Ranks, ARankThatDiesWhileItsReplicaWaitsIsNoticedAtOnce) {
   EXPECT_THAT(end.output, HasSubstr("rank 1 of eu-1 was killed by signal 9"));
 }
 
-TEST(Ranks, OfANewcomerTakeTheStateOfTheRun) {
-  for (const auto* moments : {"donor", "fresh"}) {
-    ElasticRun run({std::string("join.inner_state=") + moments, "run.steps=1000000",
-                    "inner.schedule=constant", "network.heartbeat=50ms", "run.checkpoint_every=10"});
-    // The donors have distributed their moments over ranks too.
-    run.start({});
-    for (const auto* worker : {"eu-1", "us-1"})
-      run.add(worker, {"--set", "replica.ranks=2", "--set", "replica.zero=true"});
-    ASSERT_TRUE(run.reaches("eu-1", 30)) << run.logs();
-    run.add("zz-1", {"--set", "replica.ranks=4", "--set", "replica.zero=true"});
-    const auto begin = run.joined_at("zz-1");
-    ASSERT_TRUE(begin) << run.logs();
-    ASSERT_TRUE(run.reaches("zz-1", *begin + 25)) << run.logs();  // by then it has compared checkpoints
-    run.stop();
-    EXPECT_EQ(run.hash().size(), 64U);
-  }
+class RanksOfANewcomer : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Moments, RanksOfANewcomer, ::testing::Values("donor"));
+INSTANTIATE_TEST_SUITE_P(LongMoments, RanksOfANewcomer, ::testing::Values("fresh"));
+
+TEST_P(RanksOfANewcomer, TakeTheStateOfTheRun) {
+  ElasticRun run({"join.inner_state=" + GetParam(), "run.steps=1000000", "inner.schedule=constant",
+                  "network.heartbeat=50ms", "run.checkpoint_every=10"});
+  // The donors have distributed their moments over ranks too.
+  run.start({});
+  for (const auto* worker : {"eu-1", "us-1"})
+    run.add(worker, {"--set", "replica.ranks=2", "--set", "replica.zero=true"});
+  ASSERT_TRUE(run.reaches("eu-1", 30)) << run.logs();
+  run.add("zz-1", {"--set", "replica.ranks=4", "--set", "replica.zero=true"});
+  const auto begin = run.joined_at("zz-1");
+  ASSERT_TRUE(begin) << run.logs();
+  ASSERT_TRUE(run.reaches("zz-1", *begin + 25)) << run.logs();  // by then it has compared checkpoints
+  run.stop();
+  EXPECT_EQ(run.hash().size(), 64U);
 }
 
 TEST(Selftest, FindsThisMachineSound) {

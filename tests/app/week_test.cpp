@@ -60,8 +60,9 @@ class Events {
 class CheckpointsByTime : public ::testing::TestWithParam<Words> {};
 INSTANTIATE_TEST_SUITE_P(Week, CheckpointsByTime,
                          ::testing::Values(Words{"network.emulate.rtt=20ms", "run.steps=300",
-                                                 "outer.warmup_steps=50", "outer.error_feedback=true"},
-                                           Words{"run.steps=500", "outer.method=data_parallel"}));
+                                                 "outer.warmup_steps=50", "outer.error_feedback=true"}));
+INSTANTIATE_TEST_SUITE_P(LongWeek, CheckpointsByTime,
+                         ::testing::Values(Words{"run.steps=500", "outer.method=data_parallel"}));
 
 TEST_P(CheckpointsByTime, AreCommonAndChangeNoBit) {
   Words settings = {"network.heartbeat=100ms", "run.eval_every=0", "run.keep_checkpoints=0",

@@ -9,6 +9,7 @@
 
 #include "data_support.h"
 #include "queues/ordered_stage.h"
+#include "repetitions.h"
 #include "store/store_reader.h"
 
 namespace isthmus::data {
@@ -179,7 +180,7 @@ TEST(Tokenize, EndsWithTheSameBytesHoweverOftenItIsInterrupted) {
   write_corpus(folder);
   folder.write("d/d.jsonl", "{\"text\":\"good\"}\nbad\n{}\n");
   std::mt19937 random(3);
-  for (const std::uint32_t block : {7'000U, 100'000U, 400'000U}) {
+  for (const std::uint32_t block : {repetitions(7'000, 50'000), 100'000U, 400'000U}) {
     auto options = options_of(folder / "d", folder / "whole");
     options.block_tokens = block;
     options.skip_bad = true;

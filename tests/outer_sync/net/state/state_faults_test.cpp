@@ -12,6 +12,7 @@
 #include "forwarder.h"
 #include "isthmus/base/random.h"
 #include "raw_peer.h"
+#include "repetitions.h"
 #include "state_donors.h"
 
 namespace isthmus::outer_sync::transport {
@@ -168,11 +169,11 @@ void live_through_disorder(std::uint64_t seed) {
 }
 
 /// Ten at a time, since they mostly wait.
-TEST(StateFetcher, HundredRandomInterleavingsEndWhereTheMembersAre) {
+TEST(StateFetcher, RandomInterleavingsEndWhereTheMembersAre) {
   std::vector<std::thread> threads;
   for (std::uint64_t first = 0; first < 10; ++first) {
     threads.emplace_back([first] {
-      for (std::uint64_t seed = first; seed < 100; seed += 10) live_through_disorder(seed);
+      for (std::uint64_t seed = first; seed < repetitions(100, 30); seed += 10) live_through_disorder(seed);
     });
   }
   for (auto& thread : threads) thread.join();
