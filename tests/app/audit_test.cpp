@@ -92,7 +92,8 @@ TEST_F(AuditOf, OtherPacesCodecsAndOwnersIsExactToo) {
 }
 
 /// Ranks average their state for every checkpoint, also if its file is gone.
-TEST_F(AuditOf, RanksThatAverageTheirParametersIsExactToo) {
+using LongAuditOf = AuditOf;
+TEST_F(LongAuditOf, RanksThatAverageTheirParametersIsExactToo) {
   run({"replica.ranks=3", "replica.average_every=4", "inner.batch=6", "outer.pace=time"});
   const auto found = audit(site);
   ASSERT_EQ(found.result.status, 0) << found.result.report();

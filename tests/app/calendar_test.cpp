@@ -80,7 +80,8 @@ TEST_F(Calendar, TheClockOpensALink) {
   EXPECT_THAT(site.processes(), SizeIs(0));
 }
 
-TEST_F(Calendar, TheIntervalFollowsTheCalendarWithoutBeingConfirmed) {
+using LongCalendar = Calendar;
+TEST_F(LongCalendar, TheIntervalFollowsTheCalendarWithoutBeingConfirmed) {
   // Without a calendar, a change would have to be confirmed for 150 s.
   begin({"network.rate=200Mbps", "outer.auto.utilization=0.9", "outer.auto.at_start=false",
          "outer.auto.min_interval=600s"});

@@ -19,7 +19,7 @@
 namespace isthmus {
 namespace {
 
-constexpr auto ask_every = 5ms;
+constexpr auto ask_every = 10ms;
 
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
@@ -67,7 +67,7 @@ Command::Command(std::vector<std::string> words, std::filesystem::path log)
   std::vector<char*> arguments;
   for (auto& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
-  pid_ = fork();
+  pid_ = vfork();  // `fork` would copy the page tables of libtorch, which takes milliseconds
   if (pid_ == 0) become(arguments, file);
   close(file);
   if (pid_ < 0) throw std::runtime_error("cannot start " + words_);

@@ -86,7 +86,7 @@ TEST(FlippedBit, OfThreeTheOddOneTakesTheStateAnew) {
   EXPECT_EQ(run.hash().size(), 64U) << "the hash must be equal on all" << run.logs();
 }
 
-TEST(FlippedBit, OfTwoNobodyCanTellAndTheRunEnds) {
+TEST(LongFlippedBit, OfTwoNobodyCanTellAndTheRunEnds) {
   ElasticRun run(with({"replicas=2"}));
   run.start({"eu-1", "us-1"});
   ASSERT_TRUE(run.reaches("us-1", 130)) << run.logs();

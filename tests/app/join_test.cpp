@@ -46,11 +46,13 @@ TEST_P(Join, ANewcomersLossIsWithinABandOfTheOthers) {
   const double others = (mean_loss(run, "eu-1", from, to) + mean_loss(run, "us-1", from, to)) / 2;
   EXPECT_NEAR(mean_loss(run, "zz-1", from, to), others, band) << run.logs();
 }
-INSTANTIATE_TEST_SUITE_P(InnerState, Join, ::testing::Values("donor", "fresh"),
+INSTANTIATE_TEST_SUITE_P(InnerState, Join, ::testing::Values("donor"),
+                         [](const auto& setting) { return std::string(setting.param); });
+INSTANTIATE_TEST_SUITE_P(LongInnerState, Join, ::testing::Values("fresh"),
                          [](const auto& setting) { return std::string(setting.param); });
 
 // There are no rounds after the warm-up, so the members send only the state and heartbeats.
-TEST(JoinTransfer, CostsTheStateAndFivePercentAtMost) {
+TEST(LongJoinTransfer, CostsTheStateAndFivePercentAtMost) {
   for (const auto& [setting, vectors] :
        {std::pair("join.inner_state=donor", 4.0), {"join.inner_state=fresh", 2.0}}) {
     ElasticRun run(

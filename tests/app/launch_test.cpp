@@ -36,6 +36,16 @@ void expect_summary(const nlohmann::json& s) {
   }
 }
 
+TEST(Launch, ReportsWhyAWorkerFailedBeforeTheOthersStop) {
+  Site site;
+  const auto result = site.launch({R"(worker.command=[sh, -c, "echo out of luck; exit 2"])"});
+  EXPECT_EQ(result.status, 2) << result.report();
+  const auto cause = result.output.find("failed with exit status 2; the end of ");
+  ASSERT_NE(cause, std::string::npos) << result.report();
+  EXPECT_THAT(result.output, HasSubstr("out of luck"));
+  EXPECT_LT(cause, result.output.find("stopping: ")) << result.report();
+}
+
 TEST(Launch, TrainsAndLeavesAWholeRunFolder) {
   Site site;
   const auto result = site.launch();

@@ -57,7 +57,7 @@ TEST(Ranks, ZeroChangesNoBitOfARun) {
   EXPECT_EQ(sharded.hash(), plain.hash());
 }
 
-TEST(Ranks, GoOnFromACheckpointWithAsManyAndWithOthers) {
+TEST(LongRanks, GoOnFromACheckpointWithAsManyAndWithOthers) {
   Site whole, same, other;
   ASSERT_EQ(whole.launch(two_ranks_with_zero).status, 0) << whole.logs();
   auto stopping = two_ranks_with_zero;

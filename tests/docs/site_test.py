@@ -119,10 +119,17 @@ class Site(unittest.TestCase):
     def test_front_page_on_a_phone(self):
         self.check_page("isthmus.html", 500, "What Isthmus is", "pictures/far-sites.svg")
 
-    def test_everyone_can_use_the_pages(self):
+    def test_everyone_can_use_a_page_and_the_index(self):
+        self.check_use("how-it-works.html", "index.html")
+
+    @case_results.long
+    def test_everyone_can_use_the_longest_page(self):
+        self.check_use("config.html")
+
+    def check_use(self, *pages):
         browser = page_check.Browser(self.temporary.name)
         self.addCleanup(browser.close)
-        for page in ("how-it-works.html", "config.html", "index.html"):
+        for page in pages:
             with self.subTest(page=page):
                 self.assertEqual(page_check.check_page(browser, (self.site / page).as_uri(), within="article"), [])
                 tree = browser.ask("Accessibility.getFullAXTree")["nodes"]

@@ -25,8 +25,8 @@ def grow(run, outer, us=(), eu=(), **config):
     "outer",
     [
         {},
-        {"merge": "alpha", "sync_delay": 0, "merge_alpha": 0},
-        {"num_fragments": 1, "method": "diloco"},
+        pytest.param({"merge": "alpha", "sync_delay": 0, "merge_alpha": 0}, marks=pytest.mark.long),
+        pytest.param({"num_fragments": 1, "method": "diloco"}, marks=pytest.mark.long),
         {"warmup_steps": 5, "warmup_codec": "fp32"},
     ],
     ids=str,
@@ -50,7 +50,7 @@ def test_its_rounds_are_logged_and_replayed(run, pytestconfig):
     assert run.report("eu")["global_hash"] in done.stdout, done.stdout
 
 
-@pytest.mark.parametrize("ranks", ["ddp", "fsdp"])
+@pytest.mark.parametrize("ranks", [pytest.param("ddp", marks=pytest.mark.long), "fsdp"])
 def test_a_site_of_two_ranks_has_the_buffers_of_its_first_one(run, ranks):
     site = ("--ranks", ranks, "--store", run.folder / "store")
     values, steps = grow(run, {"warmup_steps": 4, "warmup_codec": "fp32"}, us=site)

@@ -51,9 +51,10 @@ MOE_SHAPES = {f"layers.1.mlp.experts.{n}.2.weight": [64, 128] for n in range(4)}
     ("example", "shapes"),
     [
         ("fsdp2", {"layers.3.mlp.2.weight": [128, 512], "norm.bias": [128]}),
-        pytest.param("moe", MOE_SHAPES, marks=pytest.mark.long),
+        ("moe", MOE_SHAPES),
     ],
 )
+@pytest.mark.long
 def test_an_example_of_several_ranks_learns_and_saves_the_whole_model(run, few_steps, example, shapes):
     command = [*TORCHRUN, f"examples/python/{example}.py", "--output", str(run.folder / "out")]
     settings = [f"worker.command={json.dumps(command)}", f"run.out={run.folder / 'runs'}"]
@@ -74,6 +75,7 @@ def train_by_trainer(run, name, *settings):
     return launch(run, config, script, *settings, options=options, gpus=False)
 
 
+@pytest.mark.long
 def test_the_trainer_example_stays_in_step(run):
     _, logs = train_by_trainer(run, "whole")
     hashes = [line.split()[-1] for line in logs.splitlines() if line.startswith("global hash")]

@@ -51,7 +51,7 @@ def check(began, donor):
             assert 1 < rank[name] < len(donor), name
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd", "own"])
+@pytest.mark.parametrize("optimizer", ["adamw", *(pytest.param(name, marks=pytest.mark.long) for name in ("muon", "sgd")), "own"])
 def test_of_each_kind_of_optimizer(run, optimizer):
     check(*join_late(run, ("--optimizer", optimizer), ("--optimizer", optimizer)))
 
@@ -60,8 +60,15 @@ def test_if_fragments_cut_tensors(run):
     check(*join_late(run, num_fragments=7))
 
 
-@pytest.mark.parametrize("ranks", ["ddp", "fsdp"])
-@pytest.mark.parametrize("way", ["joins", "gives"])
+@pytest.mark.parametrize(
+    ("ranks", "way"),
+    [
+        ("fsdp", "joins"),
+        ("ddp", "gives"),
+        pytest.param("ddp", "joins", marks=pytest.mark.long),
+        pytest.param("fsdp", "gives", marks=pytest.mark.long),
+    ],
+)
 def test_of_a_site_of_two_ranks(run, ranks, way):
     name = {"joins": "us", "gives": "eu"}[way]
     check(*join_late(run, **{way: ("--ranks", ranks, "--store", run.folder / f"{name}.store")}))

@@ -58,9 +58,9 @@ def hash_of_all(run):
 @pytest.mark.parametrize(
     ("outer", "arguments"),
     [
-        ({"warmup_steps": 3, "warmup_codec": "fp32"}, []),
+        pytest.param({"warmup_steps": 3, "warmup_codec": "fp32"}, [], marks=pytest.mark.long),
         ({"num_fragments": 9}, ["--root-alone"]),  # tensors in two fragments
-        ({"codec": "4bit", "error_feedback": True}, []),
+        pytest.param({"codec": "4bit", "error_feedback": True}, [], marks=pytest.mark.long),
     ],
 )
 def test_a_site_of_shards_is_as_one_process(run, outer, arguments):
@@ -103,6 +103,7 @@ def test_all_ranks_of_a_site_of_shards_say_why_the_first_has_failed(run):
     run.finish("us", "coordinator")
 
 
+@pytest.mark.long
 def test_a_site_waits_longer_than_its_group_would(run):
     run.write_config(run={"steps": 24})
     run.start_coordinator()
@@ -145,7 +146,9 @@ def train_experts(run, *arguments, **outer):
     return torch.load(run.folder / "eu", weights_only=True)
 
 
-@pytest.mark.parametrize("outer", [{"warmup_steps": 3, "warmup_codec": "fp32"}, {"num_fragments": 9}])
+@pytest.mark.parametrize(
+    "outer", [pytest.param({"warmup_steps": 3, "warmup_codec": "fp32"}, marks=pytest.mark.long), {"num_fragments": 9}]
+)
 def test_a_site_with_an_expert_on_each_rank_is_as_one_process(run, outer):
     parallel, plain = train_experts(run, **outer), train_experts(run, "--plain", **outer)
     assert parallel.keys() == plain.keys() and sum(name.startswith("experts.") for name in plain) == 12

@@ -175,7 +175,7 @@ def test_a_replica_with_an_older_state_dict_copies_the_state_and_says_so(run):
     assert "is not used" not in run.log("eu") + run.log("us")
 
 
-@pytest.mark.parametrize("options", [[], ["--bf16"]])
+@pytest.mark.parametrize("options", [[], pytest.param(["--bf16"], marks=pytest.mark.long)])
 def test_a_run_with_a_synchronous_warm_up_ends_in_agreement(run, options):
     run.write_config(outer={"warmup_steps": 4, "warmup_codec": "fp32", "codec": "4bit"})
     run.start_coordinator()

@@ -98,6 +98,7 @@ class CutOff(Setup):
         self.assertEqual(len(list((site / "tiny").glob("*.py"))), len(files))
 
 
+    @case_results.long
     def test_a_removal_that_was_cut_off_is_gone_on_with(self):
         """The interpreter is removed first, so that an incomplete environment is recognised."""
         self.succeeds()

@@ -51,9 +51,11 @@ class Server:
                        check=True, capture_output=True)
         return ["-s", "-c", str(self.ca), "-k", str(key)]
 
-    def client(self, service, key=None):
+    def client(self, service, key=None, port=None):
+        """A client of Amazon's library; with the `port` of a proxy, through that."""
         key = key or getattr(self, "key", ("none", "none"))
-        return boto3.client(service, endpoint_url=self.url, region_name="us-east-1", aws_access_key_id=key[0],
+        url = f"http://127.0.0.1:{port}" if port else self.url
+        return boto3.client(service, endpoint_url=url, region_name="us-east-1", aws_access_key_id=key[0],
                             aws_secret_access_key=key[1], verify=str(self.ca) if self.ca else None)
 
     def create_user(self):

@@ -67,6 +67,7 @@ int LocalRun::watch(const std::atomic<int>& interrupts, std::chrono::duration<do
     const bool alone = seen > 0 && !processes_.front()->running();  // the coordinator has ended
     if (!ending && (alone || (seen == 0 && any_failed()))) {
       ending = true;
+      if (!alone) report_causes();
       for (const auto& process : processes_) process->signal(SIGTERM);
       if (!kill_at) kill_at = Clock::now() + time_to_end;
     }
@@ -109,6 +110,15 @@ bool LocalRun::no_trainer_left() {
   else if (!no_trainer_since_)
     no_trainer_since_ = Clock::now();
   return !will && (!well || Clock::now() - *no_trainer_since_ > coordinator_ends_within_);
+}
+
+/// Reports the failures that end the run, before the others say that they stop.
+void LocalRun::report_causes() {
+  std::fflush(stdout);
+  for (auto& process : processes_) {
+    const bool failed = !process->running() && failure_of(*process) > Failure::lost_a_peer;
+    if (failed && !is_reported(*process)) report_end(*process, *process->poll());
+  }
 }
 
 void LocalRun::kill_rest() {

@@ -69,6 +69,7 @@ class LocalRun {
 
   [[nodiscard]] bool any_failed();
   [[nodiscard]] bool no_trainer_left();
+  void report_causes();
   void kill_rest();
   /// In an elastic run, processes that ended before an interrupt do not affect the exit status.
   void excuse_ended();
