@@ -23,7 +23,8 @@ file(MAKE_DIRECTORY ${ISTHMUS_RESULTS})
 # isthmus_test(FOLDER USES layers ... SOURCES files ... [LIBRARIES ...] [TIMEOUT s] [SHARDS n] [COST n] [WITHOUT
 # tests ...] [LONG] [COMPUTES]): one GoogleTest binary per folder, run as n processes, each of which takes every
 # n-th test; entries with a higher COST start first. WITHOUT: tests to leave out, named as in --gtest_filter. LONG:
-# the folder has suites called Long..., which take minutes and run only with `tests/run.sh --long`. COMPUTES: the
+# the folder has suites called Long..., which take long or are variants of other tests, and run only with `tests/run.sh
+# --long`. COMPUTES: the
 # tests mostly compute instead of waiting, and so count as two of the tests that run at once; instrumented code
 # always does.
 function(isthmus_test folder)

@@ -288,7 +288,17 @@ install_sets() {
   done
 }
 
-# Installs everything that is missing; packages that only the tests need, in the background if a build follows.
+# missing_sets: prints those lines of its input whose set is not installed.
+missing_sets() {
+  local line name arguments
+  while IFS= read -r line; do
+    IFS='|' read -r name _ arguments <<<"$line"
+    is_installed "$name" "$arguments" || echo "$line"
+  done
+}
+
+# Installs everything that is missing; packages that only the tests need, in the background if a build follows. Signals
+# do not end that install, so that .venv stays whole; then it lets other checkouts use .venv, too.
 install() {
   local wanted
   install_packages "${packages[@]}"
@@ -299,9 +309,15 @@ install() {
   mapfile -t wanted < <(wanted_to_build)
   install_sets "${wanted[@]}"
   prepare_headers
-  mapfile -t wanted < <(wanted_to_test)
+  mapfile -t wanted < <(wanted_to_test | missing_sets)
   if [ $build = yes ] && [ ${#wanted[@]} -gt 0 ]; then
-    exec 7< <(trap - EXIT && install_sets "${wanted[@]}" 2>&1) # a pipe, since the disk may be full
+    say "installing the packages that only the tests need in the background"
+    # Through a pipe, since the disk may be full.
+    exec 7< <(
+      trap 'rm -rf "$downloads" && flock --shared 9' EXIT
+      trap '' INT QUIT HUP TERM
+      install_sets "${wanted[@]}" 2>&1
+    )
     background=$!
   else
     install_sets "${wanted[@]}"
@@ -309,18 +325,22 @@ install() {
 }
 
 # end_install: waits for the install in the background and prints its output. Returns 1 if it failed. The end of the
-# script calls it, too: an install is finished even if the build has failed.
+# script calls it, too: an install is finished even if the build has failed or was interrupted.
 end_install() {
-  local status=0 process=$background
-  background=
-  if [ -n "$process" ]; then
-    ! kill -0 "$process" 2>/dev/null || say "waiting until the packages for the tests are installed"
+  local status=0
+  if [ -n "$background" ]; then
+    ! kill -0 "$background" 2>/dev/null || say "waiting until the packages for the tests are installed"
     cat <&7 >&2
-    wait "$process" || status=1
+    wait "$background" || status=1
+    background=
+  else
+    rm -rf "$downloads"
   fi
-  rm -rf "$downloads"
   return $status
 }
+
+# Ends the script if the install in the background has failed already.
+check_install() { [ -z "$background" ] || kill -0 "$background" 2>/dev/null || end_install; }
 
 # parallel_jobs PRESET: prints the number of build jobs. A translation unit with libtorch takes about 2 GB, so memory
 # may be the limit. The sanitizer trees get two jobs per processor, since tests/run.sh builds them while tests run.
@@ -362,6 +382,7 @@ build() {
       cmake --preset "$preset" --fresh ${architectures:+"$architectures"}
     echo "$found" >"$dir/configured-with"
   fi
+  check_install
   # The other presets build only tests.
   [ $tests = yes ] || [[ ! $preset =~ release|debug ]] || targets=(--target app/all)
   [ "$preset" != fuzz ] || targets=(--target tests/fuzz/all)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tests/run.sh [--long] [--build-only]: builds the release, AddressSanitizer and ThreadSanitizer trees (the sanitizers
 # without libtorch), runs the tests of each, including the checks of the sources, and clang-tidy on changed sources.
-# --long also runs tests that take minutes, and the fuzzers with libFuzzer. The last line counts the single tests that
+# --long also runs tests that take minutes or are variants of others, and the fuzzers with libFuzzer. The last line counts the single tests that
 # passed, failed and were skipped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -65,7 +65,7 @@ TEST(OwnerAudit, ReceiptsOfManyMembersAreOneMean) {
   EXPECT_EQ(verdict.used.size(), 51U);
 }
 
-TEST(LongOwnerAudit, ResidualsOfEarlierRoundsAreNoLie) {
+TEST(OwnerAudit, ResidualsOfEarlierRoundsAreNoLie) {
   // The owner adds its residual to means that are far smaller, or zero.
   for (const auto kind : {CodecKind::int8, CodecKind::lloyd4, CodecKind::lloyd2, CodecKind::sign}) {
     for (const float later : {0.0F, 1e-3F, 0.3F}) {

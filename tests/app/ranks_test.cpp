@@ -176,8 +176,8 @@ TEST(Ranks, ARankThatDiesWhileItsReplicaWaitsIsNoticedAtOnce) {
 }
 
 class RanksOfANewcomer : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Moments, RanksOfANewcomer, ::testing::Values("donor"));
-INSTANTIATE_TEST_SUITE_P(LongMoments, RanksOfANewcomer, ::testing::Values("fresh"));
+INSTANTIATE_TEST_SUITE_P(Moments, RanksOfANewcomer, ::testing::Values("fresh"));
+INSTANTIATE_TEST_SUITE_P(LongMoments, RanksOfANewcomer, ::testing::Values("donor"));
 
 TEST_P(RanksOfANewcomer, TakeTheStateOfTheRun) {
   ElasticRun run({"join.inner_state=" + GetParam(), "run.steps=1000000", "inner.schedule=constant",

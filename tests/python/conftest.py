@@ -18,11 +18,11 @@ def pytest_addoption(parser):
     parser.addoption("--build", required=True, help="build folder with isthmus-coordinator")
     parser.addoption("--cpp", required=True, help="folder with table_worker")
     parser.addoption("--shard", default="1/1", help="I/N: the I-th of N equal parts")
-    parser.addoption("--long", action="store_true", help="only the tests that others cover in a shorter form")
+    parser.addoption("--long", action="store_true", help="only the tests marked as long")
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "long: runs only with --long; another test covers the same in a shorter form")
+    config.addinivalue_line("markers", "long: runs only with --long; an example of several processes, or a variant of another test")
 
 
 def pytest_collection_modifyitems(config, items):

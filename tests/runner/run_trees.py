@@ -120,7 +120,7 @@ def build_tree(tree, program):
     build has a low priority, so that it does not delay running tests, which mostly wait."""
     if STOPPED.is_set():
         return False
-    command = ["nice", "-n", "10", program, "--tests", tree.name]
+    command = ["nice", "-n", "5", program, "--tests", tree.name]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as build:
         for line in build.stdout:
             print(f"{tree.name}: {line}", end="", flush=True)

@@ -152,7 +152,8 @@ class Machine:
 
     def stand_ins(self):
         """Puts fake cmake, g++ and ninja before the real programs. Returns a function for the calls of cmake since its
-        last call: "configure PRESET" or "build PRESET TARGET". A build fails while stand-ins/broken exists."""
+        last call: "configure PRESET" or "build PRESET TARGET". A build fails while stand-ins/broken exists, and
+        goes on while stand-ins/endless exists."""
         folder, log = self.folder / "stand-ins", self.folder / "asked"
         folder.mkdir()
         (self.checkout / "CMakePresets.json").write_text("{}\n")
@@ -162,7 +163,9 @@ for word; do [ "$last" != --target ] || target=$word; last=$word; done
 case $1 in
   --version) echo "cmake version 3.25.1" ;;
   --preset) mkdir -p build/$2 && touch build/$2/build.ninja && echo "configure $2" >>{log} ;;
-  --build) echo "build ${{2##*/}}${{target:+ $target}}" >>{log}; [ ! -e {folder}/broken ] || exit 1 ;;
+  --build) echo "build ${{2##*/}}${{target:+ $target}}" >>{log}
+    while [ -e {folder}/endless ]; do sleep 0.1; done
+    [ ! -e {folder}/broken ] || exit 1 ;;
 esac
 """
         for name, text in (("cmake", cmake), ("g++", "#!/bin/sh\necho 12.2.0\n"), ("ninja", "#!/bin/sh\n")):
@@ -182,9 +185,10 @@ esac
         return self.checkout / ".venv"
 
     def start(self, *arguments, prefix=(), builds=False):
+        """In a process group of its own, as a shell starts it."""
         command = [*prefix, str(self.checkout / "scripts/setup.sh"), *([] if builds else ["--setup-only"]), *arguments]
         return subprocess.Popen(command, env=self.environment, cwd="/", text=True, stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0)
 
     def run(self, *arguments, prefix=(), builds=False):
         """Runs setup.sh. Returns (exit status, output)."""

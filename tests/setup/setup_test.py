@@ -4,6 +4,7 @@ import fcntl
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -300,6 +301,33 @@ class Builds(Setup):
         self.machine.index.close()
         self.builds("--tests", "release")
         self.assertEqual(asked(), ["build release"])
+
+    def test_ctrl_c_during_the_build_leaves_a_whole_environment(self):
+        asked = self.machine.stand_ins()
+        (self.machine.folder / "stand-ins/endless").touch()
+        process = self.machine.start("--tests", "release", builds=True)
+        asked_for = []
+        wait_for(lambda: asked_for.extend(asked()) or "build release" in asked_for, "the build")
+        os.killpg(process.pid, signal.SIGINT)
+        output = process.communicate(timeout=60)[0]
+        self.assertNotEqual(process.returncode, 0, output)
+        self.assertFalse((self.machine.venv / "isthmus-unfinished").exists(), output)
+        self.assertTrue(self.machine.installed("store_needs"), output)
+        (self.machine.folder / "stand-ins/endless").unlink()
+        self.machine.index.close()
+        self.builds("--tests", "release")
+
+    def test_others_may_use_the_environment_when_the_install_ends(self):
+        self.machine.stand_ins()
+        (self.machine.folder / "stand-ins/endless").touch()
+        process = self.machine.start("--tests", "release", builds=True)
+        wait_for(lambda: (self.machine.venv / "isthmus-site").exists(), "the end of the install")
+        with open(self.machine.checkout / ".venv.lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        self.assertIsNone(process.poll())
+        (self.machine.folder / "stand-ins/endless").unlink()
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 0, output)
 
     def test_another_place_of_ccache_is_looked_at_again(self):
         if shutil.which("ccache") is None:

@@ -112,12 +112,15 @@ bool LocalRun::no_trainer_left() {
   return !will && (!well || Clock::now() - *no_trainer_since_ > coordinator_ends_within_);
 }
 
-/// Reports the failures that end the run, before the others say that they stop.
+/// Reports the failures that end the run, before the others say that they stop. As in `verdict`, only the worst
+/// kind is a cause.
 void LocalRun::report_causes() {
   std::fflush(stdout);
+  auto worst = Failure::died;
+  for (auto& process : processes_) worst = std::max(worst, failure_of(*process));
   for (auto& process : processes_) {
-    const bool failed = !process->running() && failure_of(*process) > Failure::lost_a_peer;
-    if (failed && !is_reported(*process)) report_end(*process, *process->poll());
+    const bool caused = !process->running() && failure_of(*process) == worst;
+    if (caused && !is_reported(*process)) report_end(*process, *process->poll());
   }
 }
 
