@@ -288,7 +288,7 @@ install_sets() {
   done
 }
 
-# missing_sets: prints those lines of its input whose set is not installed.
+# missing_sets: prints the lines of its input with a set that is not installed.
 missing_sets() {
   local line name arguments
   while IFS= read -r line; do

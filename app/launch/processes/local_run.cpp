@@ -112,8 +112,8 @@ bool LocalRun::no_trainer_left() {
   return !will && (!well || Clock::now() - *no_trainer_since_ > coordinator_ends_within_);
 }
 
-/// Reports the failures that end the run, before the others say that they stop. As in `verdict`, only the worst
-/// kind is a cause.
+/// Reports the failures that end the run, before the others say that they stop. As in `verdict`, only the
+/// worst kind is a cause.
 void LocalRun::report_causes() {
   std::fflush(stdout);
   auto worst = Failure::died;
