@@ -52,6 +52,7 @@ class Setup(unittest.TestCase):
 
 
 class Network(Setup):
+    @case_results.long
     def test_a_second_run_needs_none(self):
         self.succeeds("--tests")
         self.machine.index.close()
@@ -66,6 +67,7 @@ class Network(Setup):
         self.machine.environment["PIP_RETRIES"] = "1"
         self.fails("The network or the server failed, or the connection broke: ", "Connection refused")
 
+    @case_results.long
     def test_a_download_that_breaks_off(self):
         index = self.machine.index
         self.succeeds()
@@ -85,6 +87,7 @@ class Network(Setup):
 
 
 class CutOff(Setup):
+    @case_results.long
     def test_an_install_is_made_anew_whatever_pip_takes_for_installed(self):
         prefix = self.namespaces("--pid", "--fork", "--mount-proc", "--kill-child=KILL")
         files = {f"tiny/{number}.py": b"" for number in range(4000)}
@@ -196,6 +199,7 @@ class Python(Setup):
         library.rename(library.with_name("python3.8"))
         self.assertIn("making .venv anew: its Python (now 3.", self.succeeds())
 
+    @case_results.long
     def test_an_environment_whose_python_is_gone(self):
         self.succeeds()
         for link in self.machine.venv.glob("bin/python*"):
@@ -224,6 +228,7 @@ class Rights(Setup):
         self.fails("x is not in the sudoers file.", "error: this step failed: installing 1 Debian packages",
                    "as root, then run this again: apt-get install --no-install-recommends isthmus-missing", prefix=prefix)
 
+    @case_results.long
     def test_a_home_that_cannot_be_written(self):
         self.machine.bare()
         prefix = self.machine.give_to_nobody()
