@@ -22,7 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 from s3_server import BUCKET, Proxy, Server, free_port, wait_for  # noqa: E402
 
 STEP_S = 1
-PAUSE_S = 0.2  # between two looks into the bucket, some seconds after the last news
+PAUSE_S = 0.35  # between two looks into the bucket, five seconds after the last news, as here between two rounds
 CONFIG = """
 run: {name: rounds}
 replicas: 2
