@@ -50,17 +50,18 @@ def wheel(name, version, files):
 
 
 class Server:
-    """Serves files over HTTP on loopback. Downloads named in `broken` break off half-way; `requests` lists all
-    requests."""
+    """Serves files over HTTP on loopback. Downloads named in `broken` break off half-way; a function in `before` is
+    called before its file is sent; `requests` lists all requests."""
 
     def __init__(self):
-        self.files, self.broken, self.requests = {}, set(), []
+        self.files, self.broken, self.before, self.requests = {}, set(), {}, []
         server = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
                 name = posixpath.normpath(self.path).strip("/")
                 server.requests.append(name)
+                server.before.get(name, lambda: None)()
                 content = server.files.get(name)
                 self.send_response(200 if content is not None else 404)
                 self.send_header("Content-Type", "text/html")
@@ -152,8 +153,8 @@ class Machine:
 
     def stand_ins(self):
         """Puts fake cmake, g++ and ninja before the real programs. Returns a function for the calls of cmake since its
-        last call: "configure PRESET" or "build PRESET TARGET". A build fails while stand-ins/broken exists, and
-        goes on while stand-ins/endless exists."""
+        last call: "configure PRESET" or "build PRESET TARGET". A build does not end while stand-ins/endless exists,
+        and fails while stand-ins/broken exists."""
         folder, log = self.folder / "stand-ins", self.folder / "asked"
         folder.mkdir()
         (self.checkout / "CMakePresets.json").write_text("{}\n")

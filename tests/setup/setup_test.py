@@ -286,13 +286,21 @@ class Builds(Setup):
         self.builds("release")
         self.assertEqual(asked(), ["build release app/all"])
 
+    def wait_for_build(self):
+        """Waits until the stand-in of cmake builds. Reads its calls without taking them."""
+        calls = self.machine.folder / "asked"
+        wait_for(lambda: calls.exists() and "build release" in calls.read_text(), "the build")
+
     def test_what_only_tests_need_is_installed_during_the_build(self):
         asked = self.machine.stand_ins()
-        self.machine.index.broken.add("files/tests_need-1.0-py3-none-any.whl")
+        wheel = "files/tests_need-1.0-py3-none-any.whl"
+        self.machine.index.before[wheel] = self.wait_for_build
+        self.machine.index.broken.add(wheel)
         status, output = self.machine.run("--tests", "release", builds=True)
         self.assertEqual(status, 1, output)
         self.assertEqual(asked(), ["configure release", "build release"])
         self.assertIn("error: this step failed: downloading tests-need==1.0", output)
+        self.machine.index.before.clear()
         self.machine.index.broken.clear()
         broken = self.machine.folder / "stand-ins/broken"
         broken.touch()
@@ -308,11 +316,10 @@ class Builds(Setup):
         self.assertEqual(asked(), ["build release"])
 
     def test_ctrl_c_during_the_build_leaves_a_whole_environment(self):
-        asked = self.machine.stand_ins()
+        self.machine.stand_ins()
         (self.machine.folder / "stand-ins/endless").touch()
         process = self.machine.start("--tests", "release", builds=True)
-        asked_for = []
-        wait_for(lambda: asked_for.extend(asked()) or "build release" in asked_for, "the build")
+        self.wait_for_build()
         os.killpg(process.pid, signal.SIGINT)
         output = process.communicate(timeout=60)[0]
         self.assertNotEqual(process.returncode, 0, output)
