@@ -160,22 +160,16 @@ std::vector<Task> with_round(std::vector<Task> tasks, const AuditRequest& reques
   return tasks;
 }
 
-/// Intervals drawn at random, until they have this share of all rounds.
-std::vector<Task> sampled(std::vector<Task> tasks, double share, std::uint64_t seed) {
-  std::uint64_t all = 0;
-  for (const auto& task : tasks) all += task.interval.rounds();
-  std::mt19937_64 random(seed);
-  std::ranges::shuffle(tasks, random);
-  std::uint64_t taken = 0;
-  std::size_t count = 0;
-  while (count < tasks.size() &&
-         (count == 0 || static_cast<double>(taken) < share * static_cast<double>(all)))
-    taken += tasks[count++].interval.rounds();
-  tasks.erase(tasks.begin() + static_cast<std::ptrdiff_t>(count), tasks.end());
-  return tasks;
+std::vector<Task> sampled(const std::vector<Task>& tasks, double share, std::uint64_t seed) {
+  std::vector<std::uint64_t> rounds;
+  rounds.reserve(tasks.size());
+  for (const auto& task : tasks) rounds.push_back(task.interval.rounds());
+  std::vector<Task> out;
+  for (const auto drawn : draw_intervals(rounds, share, seed)) out.push_back(tasks[drawn]);
+  return out;
 }
 
-/// Receipts for the rounds of these intervals, and for the next rounds, which were sent in them.
+/// Receipts and ledgers for the rounds of these intervals, and for the next rounds, which were sent in them.
 Receipts receipts_for(const fs::path& run, const std::vector<Task>& tasks) {
   using Rounds =
       std::map<std::uint32_t, std::pair<std::uint64_t, std::uint64_t>>;  // by fragment: first, last
@@ -189,19 +183,23 @@ Receipts receipts_for(const fs::path& run, const std::vector<Task>& tasks) {
       rounds.try_emplace(applied->fragment, only).first->second.second = applied->round;
     }
   }
-  const auto fits = [](const AuditReceipts& receipt, const Rounds& rounds) {
-    const auto place = rounds.find(receipt.fragment);
-    if (place == rounds.end()) return true;  // its first round may have been sent there
-    const auto [first, last] = place->second;
-    return receipt.round >= first && receipt.round <= last + 1;
+  const auto fits = [&](std::uint32_t fragment, std::uint64_t round) {
+    return std::ranges::any_of(wanted, [&](const Rounds& rounds) {
+      const auto place = rounds.find(fragment);
+      if (place == rounds.end()) return true;  // its first round may have been sent there
+      const auto [first, last] = place->second;
+      return round >= first && round <= last + 1;
+    });
   };
   Receipts receipts;
   for (const auto& folder : folders_in(run)) {
     read_audit_file(folder / audit_file, [&](AuditLine line) {
-      auto* receipt = std::get_if<AuditReceipts>(&line);
-      if (receipt == nullptr) return;
-      if (std::ranges::any_of(wanted, [&](const Rounds& rounds) { return fits(*receipt, rounds); }))
-        receipts.add(folder.filename().string(), std::move(*receipt));
+      const auto member = folder.filename().string();
+      if (auto* receipt = std::get_if<AuditReceipts>(&line)) {
+        if (fits(receipt->fragment, receipt->round)) receipts.add(member, std::move(*receipt));
+      } else if (const auto* applied = std::get_if<AuditApplied>(&line)) {
+        if (fits(applied->fragment, applied->round)) receipts.add(member, *applied);
+      }
     });
   }
   return receipts;
@@ -292,7 +290,7 @@ int run_audit(const AuditRequest& request) {
     tasks = with_round(std::move(tasks), request);
   } else {
     const auto count = tasks.size();
-    tasks = sampled(std::move(tasks), request.sample, seed);
+    tasks = sampled(tasks, request.sample, seed);
     fmt::print("{}", in_lines(fmt::format("{} of {} intervals between checkpoints, drawn with --seed {}",
                                           tasks.size(), count, seed),
                               2));

@@ -27,11 +27,11 @@ LoggedExchange::LoggedExchange(Parts parts)
       owners_(parts_.codecs) {}
 
 void LoggedExchange::contribute(ChunkId chunk, std::uint64_t round, SharedBytes bytes, std::uint64_t weight,
-                                const SampleSet&) {
+                                const SampleSet& samples) {
   auto made = reducer_.received(chunk, round, *bytes);
   made.weight = weight;
   const std::lock_guard lock(mutex_);
-  made_[{round, chunk}] = {std::move(made), step_};
+  made_[{round, chunk}] = {std::move(made), step_, samples};
 }
 
 bool LoggedExchange::read_to(FragmentId fragment, std::uint64_t round) {
@@ -175,15 +175,22 @@ void LoggedExchange::compare(FragmentId fragment, std::uint64_t round) {
   // By owner, the first chunk of each line. Each owner has a distance of its own: the sketches of a false
   // receipt must not hide those of a true one.
   std::map<std::string, std::vector<Own>> lines;
+  SampleSet samples;
+  bool counts = true;  // in all chunks, so that the ledger has its samples
   const std::lock_guard lock(mutex_);
   for (auto k = chunks.first; k < chunks.last; ++k) {
     const auto place = made_.find({round, k});
-    if (place == made_.end()) continue;  // sent before the checkpoint
+    if (place == made_.end()) {  // sent before the checkpoint
+      counts = false;
+      continue;
+    }
     const auto own_made = std::move(place->second);
+    samples.add(own_made.samples);
     made_.erase(place);
     made[k] = own_made.made;
     const auto owners = receipts_of(fragment, k, round, results[k - chunks.first]);
     const auto& own = owners.front();
+    counts = counts && own.received != nullptr && own.received->kept;
     if (own.received == nullptr) continue;  // late for this chunk
     ++out.chunks;
     out.sent_at = own_made.sent_at;
@@ -205,6 +212,7 @@ void LoggedExchange::compare(FragmentId fragment, std::uint64_t round) {
     }
   }
   if (out.chunks == 0) return;
+  if (counts) out.not_in_ledger = parts_.receipts.missing_in_ledgers(parts_.member, fragment, round, samples);
   for (const auto& [owner, own_lines] : lines) {
     out.distance = std::max(out.distance, distance_of(own_lines, made));
     const bool is_false = std::ranges::any_of(own_lines, [&](const Own& own) {

@@ -29,7 +29,11 @@ struct AuditedRound {
   std::vector<std::string> owners = {};           ///< of the chunks that differ, in bytes or weight
   double distance = 0;                            ///< |received - computed| / |computed|, estimated
   std::uint64_t weight = 0, weight_received = 0;  ///< tokens; they differ only if a chunk does
-  [[nodiscard]] bool is_equal() const { return equal == chunks && weight == weight_received; }
+  /// Sequences behind it that the ledgers of others do not have for the round.
+  std::uint64_t not_in_ledger = 0;
+  [[nodiscard]] bool is_equal() const {
+    return equal == chunks && weight == weight_received && not_in_ledger == 0;
+  }
 };
 
 class LoggedExchange final : public outer_sync::RoundExchange {
@@ -82,6 +86,7 @@ class LoggedExchange final : public outer_sync::RoundExchange {
   struct Contribution {
     outer_sync::protocol::Received made;
     std::uint64_t sent_at = 0;
+    SampleSet samples = {};  ///< with the fragment's first chunk
   };
 
   /// An owner's receipt for the member's contribution to a chunk.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <numeric>
+#include <random>
 #include <utility>
 
 #include "isthmus/base/error.h"
@@ -87,6 +89,21 @@ AuditInterval joined(std::span<const AuditInterval> intervals) {
   return out;
 }
 
+std::vector<std::size_t> draw_intervals(const std::vector<std::uint64_t>& rounds, double share,
+                                        std::uint64_t seed) {
+  std::vector<std::size_t> order(rounds.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::mt19937_64 random(seed);
+  std::ranges::shuffle(order, random);
+  const auto all = static_cast<double>(std::accumulate(rounds.begin(), rounds.end(), std::uint64_t{0}));
+  std::uint64_t taken = 0;
+  std::size_t count = 0;
+  while (count < order.size() && (count == 0 || static_cast<double>(taken) < share * all))
+    taken += rounds[order[count++]];
+  order.resize(count);
+  return order;
+}
+
 std::uint64_t read_audit_file(const std::filesystem::path& file, const std::function<void(AuditLine)>& take) {
   std::ifstream in(file);
   if (!in) data_error("cannot read " + file.string() + "; expected the audit records of a member");
@@ -105,6 +122,26 @@ std::uint64_t read_audit_file(const std::filesystem::path& file, const std::func
 void Receipts::add(const std::string& owner, AuditReceipts line) {
   auto& lines = lines_[{line.round, line.fragment}];
   lines.push_back({owner, std::move(line)});
+}
+
+void Receipts::add(const std::string& member, const AuditApplied& line) {
+  ledgers_[{line.round, line.fragment}].emplace(member, SampleSet(line.samples));
+}
+
+std::uint64_t Receipts::missing_in_ledgers(const std::string& member, outer_sync::FragmentId fragment,
+                                           std::uint64_t round, const SampleSet& samples) const {
+  const auto place = ledgers_.find({round, fragment});
+  if (place == ledgers_.end()) return 0;
+  std::map<std::string, std::uint64_t> missing;
+  for (const auto& [other, ledger] : place->second) {
+    if (other == member) continue;
+    const auto lacks = without(samples, ledger).size();
+    const auto [least, is_new] = missing.try_emplace(other, lacks);
+    least->second = std::min(least->second, lacks);
+  }
+  std::uint64_t most = 0;
+  for (const auto& [other, lacks] : missing) most = std::max(most, lacks);
+  return most;
 }
 
 const std::deque<Receipts::Line>& Receipts::lines(outer_sync::FragmentId fragment,

@@ -73,14 +73,24 @@ class Journal {
 /// One interval instead of several that follow each other.
 [[nodiscard]] AuditInterval joined(std::span<const AuditInterval> intervals);
 
+/// Indices of intervals with these numbers of rounds, drawn at random until they have this share of all
+/// rounds; at least one, if there is any.
+[[nodiscard]] std::vector<std::size_t> draw_intervals(const std::vector<std::uint64_t>& rounds, double share,
+                                                      std::uint64_t seed);
+
 /// Passes on the lines of a file. Returns how many were of another form. Throws Error(data) naming the file
 /// if it cannot be read.
 std::uint64_t read_audit_file(const std::filesystem::path& file, const std::function<void(AuditLine)>& take);
 
-/// Receipts of owners.
+/// Receipts of owners, and what the ledger of each member has for a round.
 class Receipts {
  public:
   void add(const std::string& owner, AuditReceipts line);
+  void add(const std::string& member, const AuditApplied& line);
+  /// How many of these samples another member's ledger lacks for the round; 0 if no other member has applied
+  /// it. If the run went back and a member applied the round again, one of its ledgers will do.
+  [[nodiscard]] std::uint64_t missing_in_ledgers(const std::string& member, outer_sync::FragmentId fragment,
+                                                 std::uint64_t round, const SampleSet& samples) const;
 
   /// One chunk in a line of an owner's records. Valid as long as nothing is added.
   struct Found {
@@ -104,6 +114,7 @@ class Receipts {
  private:
   /// By round and fragment. A line takes about as much memory as its text in the file.
   std::map<std::pair<std::uint64_t, outer_sync::FragmentId>, std::deque<Line>> lines_;
+  std::map<std::pair<std::uint64_t, outer_sync::FragmentId>, std::multimap<std::string, SampleSet>> ledgers_;
 };
 
 }  // namespace isthmus::app

@@ -42,15 +42,20 @@ const char* headline(int status) {
 }
 
 std::string line_of(const AuditedRound& round, const std::string& member) {
-  return fmt::format(
-      "fragment {} round {}, sent at step {}: {} of {} chunks are not what {} should have sent; relative "
-      "distance {:.2g}{}; received by {}",
-      round.fragment, round.round, round.sent_at, round.chunks - round.equal, round.chunks, member,
-      round.distance,
-      round.weight == round.weight_received
-          ? ""
-          : fmt::format(", weight {} tokens instead of {}", round.weight_received, round.weight),
-      fmt::join(round.owners, ", "));
+  std::vector<std::string> parts;
+  if (round.not_in_ledger > 0)
+    parts.push_back(
+        fmt::format("the ledgers of others lack {} of the sequences behind it", round.not_in_ledger));
+  if (round.equal < round.chunks || round.weight != round.weight_received)
+    parts.push_back(fmt::format(
+        "{} of {} chunks are not what {} should have sent; relative distance {:.2g}{}; received by {}",
+        round.chunks - round.equal, round.chunks, member, round.distance,
+        round.weight == round.weight_received
+            ? ""
+            : fmt::format(", weight {} tokens instead of {}", round.weight_received, round.weight),
+        fmt::join(round.owners, ", ")));
+  return fmt::format("fragment {} round {}, sent at step {}: {}", round.fragment, round.round, round.sent_at,
+                     fmt::join(parts, "; "));
 }
 
 /// Parts of the last checkpoint that are not as they should be.
@@ -70,7 +75,7 @@ bool AuditVerdict::is_like_machine() const {
 
 bool AuditVerdict::is_wrong(const AuditedRound& round) const {
   if (is_like_machine()) return !round.is_equal();
-  return round.distance > max_distance || round.weight != round.weight_received;
+  return round.distance > max_distance || round.weight != round.weight_received || round.not_in_ledger > 0;
 }
 
 bool AuditVerdict::has(std::uint32_t fragment, std::uint64_t round) const {
@@ -196,6 +201,7 @@ nlohmann::ordered_json json_of(const AuditVerdict& verdict) {
                       {"distance", round.distance},
                       {"weight", round.weight},
                       {"weight_received", round.weight_received},
+                      {"not_in_ledger", round.not_in_ledger},
                       {"wrong", verdict.is_wrong(round)}});
   }
   return {{"member", verdict.member},

@@ -40,6 +40,15 @@ std::uint64_t receipt_bytes(const Experiment& experiment, const outer_sync::Frag
   return per_interval * experiment.run.last_step() / outer_sync::plan::last_sync_every(experiment.outer);
 }
 
+/// Bytes of a trainer's lines about the rounds that it applied.
+std::uint64_t applied_bytes(const Experiment& experiment, const outer_sync::FragmentLayout& layout) {
+  AuditApplied line{.fragment = 10, .round = 1000};
+  for (std::uint64_t track = 0; track < static_cast<std::uint64_t>(experiment.replicas); ++track)
+    line.samples.push_back({track, 100'000, 101'000});
+  return (audit_json(line).dump().size() + 1) * layout.fragment_count() * experiment.run.last_step() /
+         outer_sync::plan::last_sync_every(experiment.outer);
+}
+
 /// Sets the bytes of audit records.
 void plan_audit(const Experiment& experiment, const outer_sync::FragmentLayout& layout, PlanMemory& m) {
   constexpr std::uint64_t step_line = 50;
@@ -47,7 +56,7 @@ void plan_audit(const Experiment& experiment, const outer_sync::FragmentLayout& 
   const auto topology = experiment.outer.topology_setting();
   const bool has_reducers = experiment.reducers > 0;
   const bool in_hub = topology == Topology::hub;
-  m.audit = steps;
+  m.audit = steps + applied_bytes(experiment, layout);
   if (!in_hub || !has_reducers)
     m.audit += receipt_bytes(experiment, layout, in_hub ? 1 : experiment.replicas);
   m.audit_most = m.audit;

@@ -106,9 +106,10 @@ class Worker final : public TrainingHooks {
       outer.keep_log(log_plan(config_, request_.name, logged_tensors(setup_.table), setup_.table.layout(),
                               setup_.table.fingerprint()));
     if (audit_) {
-      outer.observe_applied([this](outer_sync::FragmentId fragment, std::uint64_t round) {
-        audit_->write(AuditApplied{fragment, round, !in_step_});
-      });
+      outer.observe_applied(
+          [this](outer_sync::FragmentId fragment, std::uint64_t round, std::span<const SampleRange> samples) {
+            audit_->write(AuditApplied{fragment, round, !in_step_, {samples.begin(), samples.end()}});
+          });
     }
     if (config_.run.record_outer_gradients > 0) {
       outer.observe_gradients(OuterGradientRecorder(

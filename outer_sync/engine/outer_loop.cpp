@@ -277,7 +277,7 @@ bool OuterLoop::apply(FragmentId p, Waiting why) {
   settle(flight, rule);
   if (checked) figures_[p].spread_at_apply = state_->spread(p);
   record(flight);
-  if (applied_observer_) applied_observer_(p, flight.round);
+  if (applied_observer_) applied_observer_(p, flight.round, flight.result->samples);
   return true;
 }
 

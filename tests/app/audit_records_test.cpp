@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "audit/audit.h"
 #include "audit/records.h"
 #include "isthmus/base/error.h"
 #include "temporary_folder.h"
@@ -116,12 +117,40 @@ TEST(AuditJournal, JoinedIntervalsKeepTheirMachineOnlyIfItIsOne) {
   EXPECT_THAT(joined(intervals).machine, IsEmpty());
 }
 
+TEST(AuditDraw, HasTheShareOfAllRounds) {
+  const std::vector<std::uint64_t> rounds(300, 12);
+  EXPECT_THAT(draw_intervals(rounds, AuditRequest().sample, 7), SizeIs(3)) << "the default is 1 %";
+  EXPECT_THAT(draw_intervals(rounds, 0.5, 7), SizeIs(150));
+  EXPECT_THAT(draw_intervals(rounds, 1, 7), SizeIs(300));
+  EXPECT_THAT(draw_intervals({5, 5}, 0.01, 7), SizeIs(1)) << "at least one";
+  EXPECT_THAT(draw_intervals({}, 1, 7), IsEmpty());
+  EXPECT_EQ(draw_intervals(rounds, 0.01, 7), draw_intervals(rounds, 0.01, 7));
+  EXPECT_NE(draw_intervals(rounds, 0.01, 7), draw_intervals(rounds, 0.01, 8));
+}
+
+TEST(AuditReceipts, KnowTheLedgersOfOthers) {
+  Receipts receipts;
+  const SampleSet samples({{0, 10, 20}});
+  EXPECT_EQ(receipts.missing_in_ledgers("eu", 1, 2, samples), 0U) << "no ledger is known";
+  receipts.add("eu", AuditApplied{.fragment = 1, .round = 2});
+  EXPECT_EQ(receipts.missing_in_ledgers("eu", 1, 2, samples), 0U) << "its own is no evidence";
+  receipts.add("us", AuditApplied{.fragment = 1, .round = 2, .samples = {{0, 10, 18}, {1, 0, 10}}});
+  EXPECT_EQ(receipts.missing_in_ledgers("eu", 1, 2, samples), 2U);
+  EXPECT_EQ(receipts.missing_in_ledgers("eu", 1, 3, samples), 0U);
+  receipts.add("us", AuditApplied{.fragment = 1, .round = 2, .samples = {{0, 0, 20}}});
+  EXPECT_EQ(receipts.missing_in_ledgers("eu", 1, 2, samples), 0U) << "us went back and applied it once more";
+  receipts.add("cn", AuditApplied{.fragment = 1, .round = 2});
+  EXPECT_EQ(receipts.missing_in_ledgers("eu", 1, 2, samples), 10U);
+}
+
 TEST(AuditReceipts, AreFoundByTheResultThatWasMadeOfThem) {
   Digest first, second;
   second.bytes.fill(1);
   Receipts receipts;
-  receipts.add("eu", {.round = 3, .chunks = {1, 2}, .results = {short_digest(first), short_digest(first)}});
-  receipts.add("us", {.round = 3, .chunks = {1}, .results = {short_digest(second)}});
+  receipts.add(
+      "eu",
+      AuditReceipts{.round = 3, .chunks = {1, 2}, .results = {short_digest(first), short_digest(first)}});
+  receipts.add("us", AuditReceipts{.round = 3, .chunks = {1}, .results = {short_digest(second)}});
   ASSERT_THAT(receipts.find(0, 1, 3, second), SizeIs(1)) << "the round was repeated under another owner";
   EXPECT_EQ(*receipts.find(0, 1, 3, second)[0].owner, "us");
   EXPECT_EQ(*receipts.find(0, 2, 3, first)[0].owner, "eu");
@@ -136,7 +165,8 @@ TEST(AuditReceipts, OfManyMembersComeInSeveralLines) {
   const AuditReceived us{.member = "us", .kept = false, .bytes = {20, 21}};
   Receipts receipts;
   for (const auto& received : {eu, us})
-    receipts.add("hub", {.round = 3, .chunks = {1, 4}, .results = {0, 0}, .contributions = {received}});
+    receipts.add("hub",
+                 AuditReceipts{.round = 3, .chunks = {1, 4}, .results = {0, 0}, .contributions = {received}});
   const auto found = receipts.find(0, 4, 3, Digest());
   ASSERT_THAT(found, SizeIs(2));
   EXPECT_EQ(*found[0].from("eu"), eu);

@@ -153,6 +153,21 @@ TEST_F(AuditOf, AFalseWeightNamesItsMemberOnAnyMachine) {
   EXPECT_EQ(found.count("replica-1", 0), 3U) << found.result.report();
 }
 
+TEST_F(AuditOf, AMemberThatTrainedOnOtherSamplesThanItToldTheOthersIsNamed) {
+  run();
+  edit_records(site, "replica-1", [](json& record) {
+    if (record.value("applied", 0) != 3 || record["fragment"] != 1) return;
+    for (auto& range : record["samples"])
+      if (range[0] == 0) range[2] = range[2].get<int>() - 1;  // replica-0 has track 0
+  });
+  const auto found = audit(site);
+  EXPECT_EQ(found.result.status, 5) << found.result.report();
+  EXPECT_EQ(found.count("replica-0", 5), 1U) << found.result.report();
+  EXPECT_EQ(found.count("replica-1", 0), 3U) << found.result.report();
+  EXPECT_THAT(found.result.output,
+              HasSubstr("fragment 1 round 3, sent at step 23: the ledgers of others lack 1"));
+}
+
 TEST_F(AuditOf, AMemberThatTrainedOnOtherSamplesThanItClaimsNamesIt) {
   run();
   edit_records(site, "replica-1", [](json& record) {

@@ -37,7 +37,7 @@ std::vector<AuditLine> audit_lines() {
                      .time = 1700000000123,
                      .machine = {{"build", "x"}}},
           AuditTrained{.step = 20, .samples = {{0, 8, 16}, {3, 0, 4}}, .others = 23},
-          AuditApplied{.fragment = 1, .round = 9, .between_steps = true},
+          AuditApplied{.fragment = 1, .round = 9, .between_steps = true, .samples = {{0, 8, 16}, {1, 8, 16}}},
           AuditSpeeds{.own = 0.1, .reference = 1.0 / 3},
           AuditSnapshot{40},
           AuditCheckpoint{40, {{"agreed", digest_of_byte(2)}, {"parameters", digest_of_byte(3)}}},

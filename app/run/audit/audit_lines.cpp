@@ -89,16 +89,23 @@ Json json_of_line(const AuditStart& line) {
           {"machine", line.machine}};
 }
 
-Json json_of_line(const AuditTrained& line) {
+Json json_of_ranges(const std::vector<SampleRange>& samples) {
   auto ranges = Json::array();
-  for (const auto& range : line.samples) ranges.push_back({range.track, range.begin, range.end});
-  Json json{{"trained", ranges}, {"step", line.step}};
+  for (const auto& range : samples) ranges.push_back({range.track, range.begin, range.end});
+  return ranges;
+}
+
+Json json_of_line(const AuditTrained& line) {
+  Json json{{"trained", json_of_ranges(line.samples)}, {"step", line.step}};
   if (line.others > 0) json["others"] = line.others;
   return json;
 }
 
 Json json_of_line(const AuditApplied& line) {
-  return {{"applied", line.round}, {"fragment", line.fragment}, {"between_steps", line.between_steps}};
+  return {{"applied", line.round},
+          {"fragment", line.fragment},
+          {"between_steps", line.between_steps},
+          {"samples", json_of_ranges(line.samples)}};
 }
 Json json_of_line(const AuditSpeeds& line) { return {{"speeds", {line.own, line.reference}}}; }
 Json json_of_line(const AuditSnapshot& line) { return {{"snapshot", line.step}}; }
@@ -138,13 +145,19 @@ AuditStart start_from(const Json& json) {
           .machine = json.at("machine")};
 }
 
-AuditTrained trained_from(const Json& json) {
-  AuditTrained line{.step = json.at("step"), .others = json.value("others", std::uint64_t{0})};
-  for (const auto& range : json.at("trained")) {
-    line.samples.push_back({range.at(0), range.at(1), range.at(2)});
-    if (!line.samples.back().sound()) refuse_line("not a range of samples");
+std::vector<SampleRange> ranges_from(const Json& json) {
+  std::vector<SampleRange> samples;
+  for (const auto& range : json) {
+    samples.push_back({range.at(0), range.at(1), range.at(2)});
+    if (!samples.back().sound()) refuse_line("not a range of samples");
   }
-  return line;
+  return samples;
+}
+
+AuditTrained trained_from(const Json& json) {
+  return {.step = json.at("step"),
+          .samples = ranges_from(json.at("trained")),
+          .others = json.value("others", std::uint64_t{0})};
 }
 
 AuditSpeeds speeds_from(const Json& json) {
@@ -184,7 +197,8 @@ AuditLine line_from(const Json& json) {
   if (json.contains("applied"))
     return AuditApplied{.fragment = json.at("fragment"),
                         .round = json.at("applied"),
-                        .between_steps = json.at("between_steps")};
+                        .between_steps = json.at("between_steps"),
+                        .samples = ranges_from(json.at("samples"))};
   if (json.contains("speeds")) return speeds_from(json);
   if (json.contains("snapshot")) return AuditSnapshot{json.at("snapshot")};
   if (json.contains("checkpoint")) return checkpoint_from(json);

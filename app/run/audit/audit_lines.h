@@ -18,7 +18,7 @@
 
 namespace isthmus::app {
 
-inline constexpr int audit_version = 2;
+inline constexpr int audit_version = 3;
 inline constexpr const char* audit_file = "audit.jsonl";
 
 /// By name: everything that decides whether two machines compute the same bits.
@@ -46,6 +46,7 @@ struct AuditApplied {
   std::uint64_t round = 0;
   /// After the inner step was counted: its result was not there in time.
   bool between_steps = false;
+  std::vector<SampleRange> samples = {};  ///< that the ledger has for the round, of all replicas
   friend bool operator==(const AuditApplied&, const AuditApplied&) = default;
 };
 /// With outer.pace time: the speeds given to the outer loop after an inner step, in inner steps per second.

@@ -76,8 +76,10 @@ class OuterLoop {
                                               std::span<const float> local)>;
   void observe_gradients(GradientObserver observer) { gradient_observer_ = std::move(observer); }
 
-  /// Called after each round that was applied at its step, warm-up rounds excluded.
-  using AppliedObserver = std::function<void(FragmentId, protocol::Round)>;
+  /// Called after each round that was applied at its step, warm-up rounds excluded, with the samples of all
+  /// replicas that the ledger has for the round.
+  using AppliedObserver =
+      std::function<void(FragmentId, protocol::Round, std::span<const SampleRange> samples)>;
   void observe_applied(AppliedObserver observer) { applied_observer_ = std::move(observer); }
 
   /// Logs the rounds applied from now on (log/round_log.h).
