@@ -74,6 +74,11 @@ nlohmann::ordered_json Display::status_json(const Coordinator& coordinator) cons
   auto status = status_of(coordinator, experiment_, evaluation);
   constexpr std::size_t max_rounds = 128;
   status["rounds"] = timeline_.json(seconds_since(began_), max_rounds);
+  const bool by_the_clock = std::ranges::any_of(
+      coordinator.members(), [](const auto& entry) { return !entry.second.calendar.text().empty(); });
+  status["timetable"] =
+      by_the_clock ? timeline_.timetable(static_cast<std::uint64_t>(experiment_.run.steps), max_rounds)
+                   : nlohmann::ordered_json::array();
   return status;
 }
 

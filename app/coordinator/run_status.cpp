@@ -177,6 +177,18 @@ std::string note_lines(const std::string& text) {
   return in_lines(printable(text), margin);
 }
 
+/// The next deadline of a run with a calendar.
+std::string timetable_line(const nlohmann::json& status) {
+  const auto timetable = status.find("timetable");
+  if (timetable == status.end() || timetable->empty()) return {};
+  const auto& next = timetable->front();
+  const auto& seconds = next.at("due_in_seconds");
+  return note_lines(fmt::format(
+      "next     fragment {}, sent at step {}, due at step {}{}", next.at("fragment").get<std::uint64_t>(),
+      next.at("sent_step").get<std::uint64_t>(), next.at("apply_step").get<std::uint64_t>(),
+      seconds.is_number() ? fmt::format(" (in {:.1f} s)", seconds.get<double>()) : ""));
+}
+
 std::string settings_lines(const nlohmann::json& settings) {
   std::string out;
   for (const auto& change : settings.at("changes")) {
@@ -212,6 +224,7 @@ std::string status_table(const nlohmann::json& status) {
       out += note_lines(fmt::format("calendar {}: {}; late results: {}", member.at("name").get<std::string>(),
                                     allowance, member.value("late_results", std::uint64_t{0})));
     }
+    out += timetable_line(status);
     for (const auto& relay : status.at("relays"))
       out += note_lines(fmt::format("relay    {} between {} and {}", relay.at("by").get<std::string>(),
                                     relay.at("between").at(0).get<std::string>(),

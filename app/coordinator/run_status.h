@@ -17,7 +17,8 @@ namespace isthmus::app {
 /// (an array of objects: name, site, kind, state, step, loss, utilization, tokens_per_second, bytes_sent,
 /// wire_bytes_per_second, uplink_bytes_per_second (null: not known), calendar, allowance (by the calendar, in
 /// words), late_results, rounds_lag by fragment, checkpoint, silent_seconds, build, address), relays,
-/// slow_paths, settings (changes, paused_after). The coordinator adds `rounds` (round_timeline.h).
+/// slow_paths, settings (changes, paused_after). The coordinator adds `rounds` and `timetable`
+/// (round_timeline.h).
 [[nodiscard]] nlohmann::ordered_json status_of(
     const outer_sync::protocol::Coordinator& coordinator, const Experiment& experiment,
     const std::optional<std::pair<std::uint64_t, double>>& evaluation);

@@ -1,5 +1,6 @@
 // `network.calendar` in a run: a link that the clock closes, and rates that change by the clock.
 
+#include <chrono>
 #include <ctime>
 
 #include "launched.h"
@@ -7,6 +8,7 @@
 namespace isthmus {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -44,16 +46,42 @@ TEST_F(Calendar, OthersTrainOnWhileALinkIsClosed) {
   EXPECT_EQ(closed["participating"], 2) << closed.dump(2);
   EXPECT_EQ(closed["members"][2]["state"], "ready");
   EXPECT_EQ(closed["members"][2]["allowance"], "closed");
+  EXPECT_FALSE(closed["timetable"].empty()) << closed.dump(2);
   const auto step = closed["step"].get<std::uint64_t>();
   ASSERT_TRUE(eventually([&] { return status()["step"].get<std::uint64_t>() > step + 100; }))
       << "the others continue" << site.logs();
   EXPECT_EQ(status()["members"][2]["state"], "ready");
-  EXPECT_THAT(ctl({"status"}).output, HasSubstr("calendar replica-2: closed; late results: "));
+  EXPECT_THAT(ctl({"status"}).output, AllOf(HasSubstr("calendar replica-2: closed; late results: "),
+                                            HasSubstr("next     fragment ")));
   set("network.calendar=\"\"", {"--member", "replica-2"});
   ASSERT_TRUE(eventually([&] { return status()["participating"] == 3; })) << status().dump(2) << site.logs();
   // Its newest report may be older than its return.
   EXPECT_TRUE(eventually([&] { return status()["members"][2]["step"].get<std::uint64_t>() > step; }))
       << status().dump(2) << site.logs();
+  expect_stops_with_equal_hashes();
+}
+
+TEST_F(Calendar, ARateIsKeptAndLateResultsAreCounted) {
+  constexpr double bytes_per_second = 64000.0 / 8;
+  begin({});
+  ASSERT_TRUE(eventually([&] { return status()["members"][0]["step"].get<std::uint64_t>() > 100; }))
+      << site.logs();
+  EXPECT_TRUE(status()["timetable"].empty()) << "no member has a calendar";
+  const auto late = [&] { return status()["members"][0]["late_results"].get<std::uint64_t>(); };
+  const auto sent = [&] { return status()["members"][0]["bytes_sent"].get<std::uint64_t>(); };
+  set("network.calendar=64kbps");
+  ASSERT_TRUE(says("calendar of replica-0: at most 64 kbit/s")) << site.logs();
+  const auto late_before = late();
+  ASSERT_TRUE(eventually([&] { return late() > late_before + 2; })) << status().dump(2) << site.logs();
+  // The rate has been in force since then. Allow for reports of different age and one chunk at once.
+  const auto begin = std::chrono::steady_clock::now();
+  const auto first = sent(), late_first = late();
+  ASSERT_TRUE(eventually([&] { return late() > late_first + 2; })) << status().dump(2) << site.logs();
+  const auto grown = static_cast<double>(sent() - first);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  EXPECT_GT(grown, 0);
+  EXPECT_LT(grown, 2 * bytes_per_second * (took.count() + 2)) << took.count() << " s";
+  set("network.calendar=\"\"");
   expect_stops_with_equal_hashes();
 }
 

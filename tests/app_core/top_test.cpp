@@ -53,6 +53,26 @@ TEST_F(Timeline, ARoundIsSentWhenTheLastHasMadeItsStep) {
   EXPECT_DOUBLE_EQ(round(0, 1)["late_seconds"], 11) << "a would have applied it after 12 s";
 }
 
+TEST_F(Timeline, TheTimetableHasTheNextRoundOfEachFragmentUpToTheLastStep) {
+  EXPECT_THAT(timeline.timetable(schedule, 2, 100, 10), SizeIs(0)) << "no member is known";
+  timeline.look(0, schedule, 2, {{"a", 13, 2}, {"b", 11, 2}});
+  const auto next = timeline.timetable(schedule, 2, 100, 10);
+  ASSERT_THAT(next, SizeIs(2));
+  EXPECT_EQ(next[0], (nlohmann::ordered_json{{"fragment", 1},
+                                             {"round", 2},
+                                             {"sent_step", 15},
+                                             {"apply_step", 17},
+                                             {"sent_in_seconds", 2.0},
+                                             {"due_in_seconds", 3.0}}))
+      << next.dump(2);
+  EXPECT_EQ(next[1]["fragment"], 0);
+  EXPECT_EQ(next[1]["sent_step"], 20);
+  EXPECT_THAT(timeline.timetable(schedule, 2, 100, 1), SizeIs(1));
+  EXPECT_THAT(timeline.timetable(schedule, 2, 19, 10), SizeIs(1)) << "the run ends before the other one";
+  timeline.look(1, schedule, 2, {{"a", 13, 0}});
+  EXPECT_TRUE(timeline.timetable(schedule, 2, 100, 1)[0]["due_in_seconds"].is_null());
+}
+
 TEST(Timelines, EndWhateverStepIsReported) {
   constexpr auto last = ~std::uint64_t{0};
   for (const std::uint64_t every : {1, 30, 100}) {

@@ -21,6 +21,8 @@ RoundTimeline::Round* RoundTimeline::find(FragmentId fragment, std::uint64_t rou
 
 void RoundTimeline::look(double seconds, const Schedule& schedule, std::size_t fragments,
                          const std::vector<Member>& members) {
+  const auto slowest = std::ranges::min_element(members, {}, &Member::step);
+  slowest_ = slowest == members.end() ? std::nullopt : std::optional(*slowest);
   for (const auto& member : members) {
     const Seen now{seconds, member.step};
     const auto [place, is_new] = seen_.try_emplace(member.name, now);
@@ -83,6 +85,7 @@ void RoundTimeline::look(double seconds, const Coordinator& coordinator,
   const auto fragments = coordinator.layout()->fragment_count();
   if (!schedule_ || settings_ != coordinator.settings()) {
     settings_ = coordinator.settings();
+    fragments_ = fragments;
     schedule_.emplace(fragments, outer_sync::SettingsTimeline(outer, *settings_).phases(),
                       static_cast<std::uint64_t>(outer.sync_delay),
                       static_cast<std::uint64_t>(outer.warmup_steps));
@@ -128,6 +131,42 @@ Json RoundTimeline::json(double seconds, std::size_t most) const {
     }
   }
   return out;
+}
+
+Json RoundTimeline::timetable(const Schedule& schedule, std::size_t fragments, std::uint64_t last,
+                              std::size_t most) const {
+  auto out = Json::array();
+  if (!slowest_ || slowest_->step >= last) return out;
+  struct Next {
+    std::uint64_t sent = 0, due = 0, round = 0;
+    FragmentId fragment = 0;
+    auto operator<=>(const Next&) const = default;
+  };
+  std::vector<Next> next;
+  for (FragmentId p = 0; p < fragments; ++p) {
+    const auto round = schedule.rounds_sent(p, slowest_->step) + 1;
+    const Next of{schedule.send_step(p, round), schedule.due_step(p, round), round, p};
+    if (of.sent <= last) next.push_back(of);
+  }
+  std::ranges::sort(next);
+  const auto until = [this](std::uint64_t step) -> Json {
+    if (slowest_->steps_per_second <= 0) return nullptr;
+    return static_cast<double>(step - slowest_->step) / slowest_->steps_per_second;
+  };
+  for (const auto& of : next) {
+    if (out.size() == most) break;
+    out.push_back({{"fragment", of.fragment},
+                   {"round", of.round},
+                   {"sent_step", of.sent},
+                   {"apply_step", of.due},
+                   {"sent_in_seconds", until(of.sent)},
+                   {"due_in_seconds", until(of.due)}});
+  }
+  return out;
+}
+
+Json RoundTimeline::timetable(std::uint64_t last, std::size_t most) const {
+  return schedule_ ? timetable(*schedule_, fragments_, last, most) : Json::array();
 }
 
 }  // namespace isthmus::app

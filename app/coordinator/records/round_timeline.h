@@ -1,6 +1,7 @@
 #pragma once
-// When the newest rounds of each fragment were sent and committed, as the coordinator sees it: from the
-// schedule and the steps in the members' heartbeats, so accurate to a heartbeat. Uses no clock.
+// When the newest rounds of each fragment were sent and committed, and when the next ones are due, as the
+// coordinator sees it: from the schedule and the steps in the members' heartbeats, so accurate to a
+// heartbeat. Uses no clock.
 
 #include <cstdint>
 #include <deque>
@@ -42,6 +43,14 @@ class RoundTimeline {
   /// unknown. At most `most` objects, equally many for each fragment.
   [[nodiscard]] nlohmann::ordered_json json(double seconds, std::size_t most) const;
 
+  /// The next round of each fragment up to step `last`, the earliest first: an array of objects with
+  /// fragment, round, sent_step, apply_step (its deadline), and sent_in_seconds and due_in_seconds, by the
+  /// steps of the slowest member without waiting; null if its speed is unknown. At most `most` objects.
+  [[nodiscard]] nlohmann::ordered_json timetable(const outer_sync::Schedule& schedule, std::size_t fragments,
+                                                 std::uint64_t last, std::size_t most) const;
+  /// The same for the run of this coordinator, as of the last look.
+  [[nodiscard]] nlohmann::ordered_json timetable(std::uint64_t last, std::size_t most) const;
+
   static constexpr std::size_t kept = 4;  ///< rounds of each fragment
 
  private:
@@ -63,6 +72,8 @@ class RoundTimeline {
   std::map<std::pair<outer_sync::FragmentId, std::uint64_t>, double>
       early_;  ///< committed, but not known to be sent
   std::map<std::string, Seen> seen_;
+  std::optional<Member> slowest_;  ///< at the last look
+  std::size_t fragments_ = 0;
   std::optional<outer_sync::protocol::Settings> settings_;  ///< from which the schedule was made
   std::optional<outer_sync::Schedule> schedule_;
 };
