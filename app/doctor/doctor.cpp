@@ -11,7 +11,9 @@
 #include "coordinator/coordinator.h"
 #include "doctor/everywhere.h"
 #include "isthmus/base/error.h"
+#include "isthmus/base/progress.h"
 #include "isthmus/base/say.h"
+#include "isthmus/outer_sync/core/address.h"
 #include "isthmus/outer_sync/protocol/shown_items.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "plan/choose.h"
@@ -113,9 +115,56 @@ bool connected(const std::vector<PathTest>& paths, const std::string& a, const s
   return works(paths, a, b) || works(paths, b, a);
 }
 
+bool is_by_mailbox(const PathTest& path) {
+  const auto address = outer_sync::address_in(path.address);
+  return address && outer_sync::is_mailbox_host(address->host);
+}
+
+/// Measured in both directions, without the mailbox; 0: not measured.
+struct Hop {
+  double round_trip_ms = 0, bytes_per_second = 0;
+};
+Hop hop_between(const std::vector<PathTest>& paths, const std::string& a, const std::string& b) {
+  Hop hop;
+  for (const auto& path : paths) {
+    const bool is_theirs = (path.from == a && path.to == b) || (path.from == b && path.to == a);
+    if (!is_theirs || !path.problem.empty() || path.address.empty() || is_by_mailbox(path)) continue;
+    hop.round_trip_ms = std::max(hop.round_trip_ms, path.round_trip_ms);
+    for (const auto rate : {path.bytes_per_second, path.back_bytes_per_second}) {
+      if (rate > 0)
+        hop.bytes_per_second = hop.bytes_per_second > 0 ? std::min(hop.bytes_per_second, rate) : rate;
+    }
+  }
+  return hop;
+}
+
+/// A run prefers a relay to the mailbox, which is wrong if its line is thin.
+void compare_with_relay(const PathTest& path, const std::vector<PathTest>& paths,
+                        const std::vector<PreflightGuest>& guests, Finding& finding) {
+  for (const auto& other : guests) {
+    const auto one = hop_between(paths, path.from, other.name), two = hop_between(paths, other.name, path.to);
+    if (one.bytes_per_second == 0 || two.bytes_per_second == 0) continue;
+    const auto rate = std::min(one.bytes_per_second, two.bytes_per_second);
+    if (rate >= path.bytes_per_second) return;
+    finding.level = Level::warn;
+    finding.says = fmt::format(
+        "{} relays between them, at {} and with a round trip of {:.0f} ms; the mailbox carries {} and takes "
+        "{:.0f} ms",
+        other.name, format_rate(8 * rate), one.round_trip_ms + two.round_trip_ms,
+        format_rate(8 * path.bytes_per_second), path.round_trip_ms);
+    finding.todo = fmt::format(
+        "if the data are too much for its line, start {} with network.listen none and network.mailbox true: "
+        "it is no "
+        "relay then",
+        other.name);
+    return;
+  }
+}
+
 Finding judge_path(const PathTest& path, const std::vector<PathTest>& paths,
                    const std::vector<PreflightGuest>& guests) {
   Finding finding{.check = path.from + " -> " + path.to};
+  if (path.problem.empty() && is_by_mailbox(path)) compare_with_relay(path, paths, guests, finding);
   if (path.problem.empty()) return finding;
   finding.says = path.address.empty() ? path.problem : path.address + ": " + path.problem;
   if (connected(paths, path.from, path.to)) {

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "isthmus/outer_sync/core/address.h"
+
 namespace isthmus::outer_sync::protocol {
 
 std::uint64_t prefix_of(const Digest& digest) {
@@ -18,6 +20,12 @@ ReplicaId id_of(const MemberInfo& member) {
   Hasher hasher;
   hasher.update(member.name).update(std::string_view("\0", 1)).update(member.incarnation);
   return prefix_of(hasher.finish());
+}
+
+bool has_port(const MemberInfo& member) {
+  if (!can_be_dialled(member)) return false;
+  const auto address = address_in(member.address);
+  return !address || !is_mailbox_host(address->host);
 }
 
 bool are_sound(std::span<const TrainedOn> rows, std::size_t replicas) {

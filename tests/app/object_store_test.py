@@ -18,7 +18,8 @@ import unittest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
-from s3_server import BUCKET, PATIENCE_S, Proxy, Server, wait_for  # noqa: E402
+import case_results  # noqa: E402
+from s3_server import BUCKET, PATIENCE_S, Proxy, Server, free_port, wait_for  # noqa: E402
 
 CONFIG = """
 run: {name: tiny, out: runs, steps: 40, eval_every: 20, eval_sequences: 4, sample_tokens: 0, checkpoint_every: 10}
@@ -145,7 +146,9 @@ class Copies(Bucket):
         self.assertIn("holds no checkpoint of step 31", missing)
 
     def test_a_second_run_of_the_name_does_not_touch_the_first(self):
+        self.url = self.url.replace("s3://", "gs://")  # Google's store has the same interface
         self.launch("run.stop_after=10")
+        self.assertEqual(self.stored(), {name: self.names(10) for name in ("replica-0", "replica-1")})
         before = self.server.keys()
         self.new_machine()
         output = self.launch(status=2)
@@ -241,19 +244,23 @@ class Trouble(Bucket):
 
 
 class Mailbox(Bucket):
-    def start_by_hand(self, endpoint, steps=40, verb=None):
-        """A coordinator and two workers that open no port and reach each other only through the bucket; or doctors."""
-        for words in (["init", "tiny"], *(["issue", "tiny", name] for name in ("coordinator", "replica-0", "replica-1"))):
+    def start_by_hand(self, endpoint=None, verb=None, url=None, coordinator=None, with_port=(), settings=()):
+        """A coordinator and two workers that open no port and reach each other only through the mailbox; or doctors.
+        Workers in `with_port` open a port. The coordinator is reached at its port or through the mailbox."""
+        names = ("replica-0", "replica-1", *with_port)
+        for words in (["init", "tiny"], *(["issue", "tiny", name] for name in ("coordinator", "operator", *names))):
             self.isthmus("certs", *words, "--dir", "certs")
-        settings = ["network.certs=certs/tiny", "network.mailbox=true", f"object_store.url={self.url}",
-                    "object_store.copies=false", "network.detect_timeout=30s", f"run.steps={steps}"]
-        common = [*(word for item in settings for word in ("--set", item)), *self.of_store(endpoint)]
-        places = {"coordinator": [verb or "coordinator", "tiny.yaml", "--listen", "127.0.0.1:0"]}
+        settings = ["network.certs=certs/tiny", "network.mailbox=true", f"object_store.url={url or self.url}",
+                    "object_store.copies=false", "network.detect_timeout=30s", f"replicas={len(names)}", *settings]
+        common = [*(word for item in settings for word in ("--set", item)), *([] if url else self.of_store(endpoint))]
+        places = {"coordinator": [verb or "coordinator", "tiny.yaml", "--listen", coordinator or "127.0.0.1:0"]}
         if verb:
             common += ["--wait", "100"]
             places["coordinator"].append("--json")
-        for name in ("replica-0", "replica-1"):
-            places[name] = [verb or "worker", "tiny.yaml", "--name", name, "--coordinator", "coordinator.mailbox:1", "--listen", "none"]
+        for name in names:
+            listen = "127.0.0.1:0" if name in with_port else "none"
+            places[name] = [verb or "worker", "tiny.yaml", "--name", name, "--coordinator",
+                            coordinator or "coordinator.mailbox:1", "--listen", listen]
         processes = {}
         for name, words in places.items():
             log = open(self.folder / f"{name}.log", "w")
@@ -262,8 +269,11 @@ class Mailbox(Bucket):
             self.addCleanup(processes[name].kill)
         return processes
 
+    def said(self, name):
+        return (self.folder / f"{name}.log").read_text()
+
     def wait_by_hand(self, processes):
-        logs = lambda: "".join(f"--- {name}\n{(self.folder / f'{name}.log').read_text()}" for name in processes)  # noqa: E731
+        logs = lambda: "".join(f"--- {name}\n{self.said(name)}" for name in processes)  # noqa: E731
         for name, process in processes.items():
             try:
                 status = process.wait(PATIENCE_S)
@@ -274,13 +284,74 @@ class Mailbox(Bucket):
 
     def test_sites_that_open_no_port_train_through_the_bucket(self):
         expected = self.undisturbed()
-        self.wait_by_hand(self.start_by_hand(self.server.url))
+        self.wait_by_hand(self.start_by_hand())
         self.assertEqual(self.hash(), expected)
         left = [key for key in self.server.keys() if key.startswith(f"{self.prefix}/")]
         self.assertLess(len(left), 200, "almost all objects are removed once they are read")
 
+    def test_changed_and_repeated_pieces_in_a_shared_folder_change_no_bit(self):
+        expected = self.undisturbed()
+        folder = self.folder / "shared"
+        folder.mkdir()
+        processes = self.start_by_hand(url=folder)
+        changed, repeated = 0, 0
+        while changed < 6 and all(process.poll() is None for process in processes.values()):
+            for file in sorted(folder.glob("tiny/mail/replica-*/replica-*/*-[da]/" + 12 * "[0-9]")):
+                with contextlib.suppress(OSError):
+                    body = file.read_bytes()
+                    following = file.with_name(f"{int(file.name) + 1:012}")
+                    if repeated < 6 and len(body) > 100 and not following.exists():
+                        following.write_bytes(body)
+                        repeated += 1
+                    elif len(body) > 100:
+                        file.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
+                        changed += 1
+        self.wait_by_hand(processes)
+        self.assertGreaterEqual(min(changed, repeated), 6)
+        self.assertEqual(self.hash(), expected)
+
+    @case_results.long
+    def test_a_run_waits_for_a_bucket_that_was_away(self):
+        expected = self.undisturbed()
+        proxy = Proxy(self.server.port)
+        processes = self.start_by_hand(f"http://127.0.0.1:{proxy.port}", settings=["network.detect_timeout=60s"])
+        wait_for(lambda: " loss " in self.said("replica-0"), "the first line of progress")
+        proxy.on = False
+        lost = "the mailbox is not reachable"
+        wait_for(lambda: all(lost in self.said(name) for name in processes), "the outage")
+        proxy.on = True
+        self.wait_by_hand(processes)
+        for name in processes:
+            self.assertIn("the mailbox is reachable again", self.said(name))
+        self.assertEqual(self.hash(), expected)
+
+    def test_a_relay_is_preferred_and_the_mailbox_takes_over_from_it(self):
+        address = f"127.0.0.1:{free_port()}"
+        folder = self.folder / "shared"
+        folder.mkdir()
+        processes = self.start_by_hand(url=folder, coordinator=address, with_port=["replica-2"],
+                                       settings=["run.steps=100000", "network.detect_timeout=8s", "outer.min_replicas=2"])
+        mail = lambda: [str(file) for file in folder.glob("tiny/mail/*/*/*/*")]  # noqa: E731
+        relayed = "replica-0 and replica-1 cannot reach each other; their chunks are relayed by replica-2"
+        wait_for(lambda: relayed in self.said("coordinator"), "the relay")
+        wait_for(lambda: self.steps() > 200 and not mail(), "steps without the mailbox")
+        processes["replica-2"].kill()
+        wait_for(mail, "pieces in the mailbox")
+        begin = self.steps()
+        wait_for(lambda: self.steps() > begin + 30, "steps through the mailbox")
+        self.isthmus("ctl", "stop", "tiny.yaml", "--coordinator", address, "--certs", "certs/tiny")
+        for name, status in (("coordinator", 130), ("replica-0", 0), ("replica-1", 0)):
+            self.assertEqual(processes[name].wait(PATIENCE_S), status, self.said(name))
+        one, other = (re.findall(r"global hash ([0-9a-f]{64})", self.said(name)) for name in ("replica-0", "replica-1"))
+        self.assertTrue(one)
+        self.assertEqual(one, other)
+
+    def steps(self):
+        """The newest step that the coordinator has reported."""
+        return max(map(int, re.findall(r"step (\d+): eval", self.said("coordinator"))), default=0)
+
     def test_doctor_measures_the_way_through_the_bucket(self):
-        self.wait_by_hand(self.start_by_hand(self.server.url, verb="doctor"))
+        self.wait_by_hand(self.start_by_hand(verb="doctor"))
         text = (self.folder / "coordinator.log").read_text()
         found, _ = json.JSONDecoder().raw_decode(text, re.search(r"^\{$", text, re.MULTILINE).start())
         self.assertEqual({(path["from"], path["to"]): path["address"] for path in found["paths"]},
@@ -290,7 +361,7 @@ class Mailbox(Bucket):
             self.assertGreater(path["bytes_per_second"], 0)
 
     def test_the_bucket_sees_only_ciphertext(self):
-        processes = self.start_by_hand(self.server.url, steps=400)
+        processes = self.start_by_hand(settings=["run.steps=400"])
         bodies = []
         def seen():
             for key in self.server.keys():
@@ -312,4 +383,4 @@ class Mailbox(Bucket):
 
 if __name__ == "__main__":
     PROGRAM = pathlib.Path(sys.argv.pop(1)).absolute()
-    unittest.main(verbosity=2)
+    case_results.main()

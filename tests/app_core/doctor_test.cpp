@@ -251,6 +251,30 @@ TEST(DoctorParts, ARateHasTheUnitThatFitsIt) {
   EXPECT_THAT(table(0), HasSubstr("     -\n"));
 }
 
+TEST(DoctorParts, ARelayWithAThinLineIsComparedWithTheMailbox) {
+  const auto path = [](const char* from, const char* to, const char* address, double rate) {
+    return outer_sync::PathTest{
+        .from = from, .to = to, .address = address, .round_trip_ms = 40, .bytes_per_second = rate};
+  };
+  const std::vector<outer_sync::PreflightGuest> guests = {
+      {"eu", "", "", ""}, {"us", "", "", ""}, {"hub", "", "", ""}};
+  const auto findings = [&](double rate_of_us) {
+    return app::judge({.name = "coordinator"}, {}, guests,
+                      {path("eu", "us", "us.mailbox:1", 5e6), path("eu", "hub", "hub.example:7001", 1e7),
+                       path("us", "hub", "hub.example:7001", rate_of_us)})
+        .between;
+  };
+  EXPECT_THAT(findings(1e7), IsEmpty());
+  const auto thin = findings(1e5);
+  ASSERT_EQ(thin.size(), 1U);
+  EXPECT_EQ(thin[0].check, "eu -> us");
+  EXPECT_EQ(thin[0].level, app::Level::warn);
+  EXPECT_EQ(
+      thin[0].says,
+      "hub relays between them, at 800 kbit/s and with a round trip of 80 ms; the mailbox carries 40 Mbit/s "
+      "and takes 40 ms");
+}
+
 TEST(DoctorParts, AReportOfAnotherMachineIsReadOrRefused) {
   app::MachineReport report{.name = "eu-1"};
   report.add({"disk", app::Level::warn, "nearly\033[2J\nfull", "make room"});

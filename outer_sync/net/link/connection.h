@@ -95,6 +95,7 @@ struct OtherEnd {
   std::string name{};
   /// It may lack a certificate and request one (`Connection::newcomer`).
   bool may_be_newcomer = false;
+  bool by_mailbox = false;  ///< the socket is the local end of a stream of the mailbox
 };
 
 /// Large because all uses of one socket are here: sending and pacing, receiving, closing, and the identity
@@ -148,7 +149,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Whether the other end has closed it; for a connection that is no longer read.
   [[nodiscard]] bool hung_up();
   [[nodiscard]] const std::string& remote() const { return remote_; }
-  [[nodiscard]] bool is_loopback() const { return loopback_; }  ///< both ends are on this machine
+  /// Both ends of the socket are on this machine, as also for a stream of the mailbox.
+  [[nodiscard]] bool is_loopback() const { return loopback_; }
+  [[nodiscard]] bool by_mailbox() const { return other_.by_mailbox; }
   [[nodiscard]] asio::any_io_executor executor() { return socket_.get_executor(); }
 
   /// Waits until both ends have authenticated, if that is required; `receive` waits for it too. Throws

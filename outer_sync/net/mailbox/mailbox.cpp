@@ -23,7 +23,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr std::size_t threads = 8;
+/// Calls to the store at the same time. Each of eight lanes may store, read and remove an object, and looks
+/// are calls too; with fewer threads a piece would wait for the calls of others.
+constexpr std::size_t threads = 32;
 constexpr std::size_t max_piece = std::size_t{1} << 20;
 constexpr std::uint64_t max_pieces_waiting = 32, look_for_room_every = 16;
 constexpr std::size_t max_streams = 256, max_ended = 16 * 1024;
@@ -256,12 +258,13 @@ asio::awaitable<void> Mailbox::send_loop(StreamPtr stream) {
       co_await stream->local.async_wait(tcp::socket::wait_read, use_awaitable);
       const auto piece = std::make_shared<Bytes>(std::min(stream->local.available(), max_piece));
       if (!piece->empty()) piece->resize(stream->local.read_some(asio::buffer(*piece)));
-      if (number % look_for_room_every == look_for_room_every - 1) co_await await_room(stream);
       const auto put = [store = store_, piece, key = mail_key(run_, stream->out, number)] {
         store->put(key, *piece);
       };
       co_await until_it_works(stream, put);
       if (piece->empty()) break;  // the empty piece ends the stream at the other end
+      // After a piece rather than before one, so that a piece that ends a pause is not delayed.
+      if (number % look_for_room_every == look_for_room_every - 1) co_await await_room(stream);
     }
     asio::co_spawn(io_, close_later(stream), asio::detached);
   } catch (const std::exception&) {

@@ -14,6 +14,12 @@ bool Peer::up() const {
   return std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return lane.connection != nullptr; });
 }
 
+bool Peer::by_mailbox() const {
+  return up() && std::ranges::all_of(lanes, [](const Lane& lane) {
+           return !lane.connection || lane.connection->by_mailbox();
+         });
+}
+
 RateFollower::Time Peer::queue() const {
   return arrivals.queue().value_or(std::max(RateFollower::Time{}, last_tick.round_trip - last_tick.shortest));
 }

@@ -70,12 +70,15 @@ struct Peer {
   LastTick last_tick{};
   Connection::Clock::time_point renew_at{};
   std::size_t renew_next = 0;
-  std::size_t breaches = 0;  ///< breaches of the protocol
-  bool gone = false;         ///< no longer a peer
+  AwakeClock::Clock::duration relay_named{};  ///< when the coordinator named its present relay
+  std::size_t breaches = 0;                   ///< breaches of the protocol
+  bool gone = false;                          ///< no longer a peer
 
   /// Whether queued frames wait for the path, and for nothing else.
   [[nodiscard]] bool path_is_full() const { return !outbox.empty() && !held; }
   [[nodiscard]] bool up() const;
+  /// All its connected lanes lead through the mailbox, and there is one.
+  [[nodiscard]] bool by_mailbox() const;
   /// Current queueing delay of data sent to this peer; includes that of acknowledgements while the two cannot
   /// be separated.
   [[nodiscard]] RateFollower::Time queue() const;

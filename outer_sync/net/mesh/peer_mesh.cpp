@@ -110,7 +110,8 @@ PeerPtr PeerMesh::make_peer(const PeerInfo& info, std::optional<Address> address
                                      .arrivals = Arrivals(lanes_),
                                      .link = EmulatedLink(link_.emulate, self_.id ^ info.id),
                                      .pacer = {},
-                                     .link_free = asio::steady_timer(io_)});
+                                     .link_free = asio::steady_timer(io_),
+                                     .relay_named = clock_.now()});
 }
 
 // ---- sending ----
@@ -251,6 +252,7 @@ void PeerMesh::tick() {
   feed_held();  // a peer with rounds may be gone
   rates_.tick(peers_, now);
   for (const auto& [id, peer] : peers_) peer->say_arrived(now);
+  prefer_relays();
   hail_all();
 }
 
@@ -261,7 +263,7 @@ std::vector<protocol::PathReport> PeerMesh::paths() const {
   };
   std::vector<protocol::PathReport> paths;
   for (const auto& [id, peer] : peers_) {
-    if (!peer->up() || peer->last_tick.round_trip == RateFollower::Time{}) continue;
+    if (!peer->up() || peer->by_mailbox() || peer->last_tick.round_trip == RateFollower::Time{}) continue;
     paths.push_back({id, microseconds(peer->last_tick.round_trip), microseconds(peer->last_tick.shortest),
                      rates_.delivers(*peer), rates_.at_least(*peer)});
   }

@@ -96,15 +96,16 @@ class PeerMesh {
   void say_begun(protocol::ReplicaId peer, protocol::ViewNumber view);
   /// The view has begun here: drops queued frames of older views.
   void view_begun(protocol::ViewNumber view);
-  /// Paths to the connected peers, as of the last tick.
+  /// Paths to the connected peers, as of the last tick; except through the mailbox, where sockets end
+  /// on this machine.
   [[nodiscard]] std::vector<protocol::PathReport> paths() const;
   /// The peers that have been down for longer than `limit`.
   [[nodiscard]] std::vector<protocol::ReplicaId> unreachable(AwakeClock::Clock::duration limit);
   /// The peers without a lane that have a relay, whether the relayed path is open or not.
   [[nodiscard]] std::vector<protocol::ReplicaId> relayed() const;
 
-  /// Takes a connection that a peer has dialled.
-  void accept(asio::ip::tcp::socket socket);
+  /// Takes a connection that a peer has dialled, by TCP or through the mailbox.
+  void accept(asio::ip::tcp::socket socket, bool by_mailbox = false);
 
  private:
   [[nodiscard]] asio::awaitable<void> welcome(ConnectionPtr connection);
@@ -116,6 +117,8 @@ class PeerMesh {
   [[nodiscard]] asio::awaitable<void> dial_bridge(PeerPtr peer, std::uint64_t number);
   [[nodiscard]] asio::awaitable<void> dial_loop(PeerPtr peer, std::size_t lane);
   [[nodiscard]] asio::awaitable<void> wait_for_turn(PeerPtr peer, std::size_t lane);
+  [[nodiscard]] bool a_relay_may_help(const Peer& peer) const;
+  void prefer_relays();
   [[nodiscard]] asio::awaitable<void> introduce(PeerPtr peer, std::size_t lane, ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<void> serve(PeerPtr peer, std::size_t lane, ConnectionPtr connection);
   [[nodiscard]] PeerPtr make_peer(const PeerInfo& info, std::optional<Address> address);

@@ -9,7 +9,6 @@
 #include "isthmus/base/error.h"
 #include "net/link/listen.h"
 #include "net/link/spawn.h"
-#include "net/mailbox/mail_names.h"
 #include "net/mesh/peer_mesh.h"
 
 namespace isthmus::outer_sync::transport {
@@ -26,6 +25,7 @@ constexpr auto redial_after = 100ms;
 constexpr Connection::Clock::duration head_start = 2s;
 /// The same for a peer that is dialled through the mailbox.
 constexpr Connection::Clock::duration mailbox_head_start = 6s;
+constexpr auto look_at_relay_every = 1s;
 /// A lane that delivers nothing for this long may be stalled.
 constexpr auto direct_stall = 1s, mailbox_stall = 15s;
 
@@ -57,7 +57,7 @@ void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPt
   peer->lanes[lane].number = number_of(*peer, peer->lanes[lane]);
   peer->arrivals.begun(lane, peer->lanes[lane].number);
   peer->far = !connection->is_loopback();
-  peer->outbox.never_stalls_within(link_.mailbox && !peer->far ? mailbox_stall : direct_stall);
+  peer->outbox.never_stalls_within(connection->by_mailbox() ? mailbox_stall : direct_stall);
   connection->when_ready([this, weak = std::weak_ptr(peer)] {
     if (const auto fed = weak.lock()) feed(fed);
   });
@@ -112,8 +112,9 @@ std::vector<ReplicaId> PeerMesh::unreachable(AwakeClock::Clock::duration limit) 
 
 // ---- accepted connections ----
 
-void PeerMesh::accept(asio::ip::tcp::socket socket) {
-  const auto connection = start_connection(std::move(socket), counters_, link_, trace_, {});
+void PeerMesh::accept(asio::ip::tcp::socket socket, bool by_mailbox) {
+  OtherEnd other{.by_mailbox = by_mailbox};
+  const auto connection = start_connection(std::move(socket), counters_, link_, trace_, std::move(other));
   spawn(io_.get_executor(), "the connection with " + connection->remote(), welcome(connection));
 }
 
@@ -245,11 +246,13 @@ asio::awaitable<void> PeerMesh::wait_for_turn(PeerPtr peer, std::size_t lane) {
   others_turn += 2 * link_.hold;
   while (!peer->gone) {
     // A peer without a port may still be able to dial this end, which is faster than the mailbox.
-    const bool by_mailbox = mailbox_name(peer->address->host).has_value() && acceptor_.is_open();
+    const bool by_mailbox = is_mailbox_host(peer->address->host);
     const bool at_once = comes_first(*peer) || !acceptor_.is_open() || place.dialled_here;
-    const auto wait = by_mailbox ? mailbox_head_start : at_once ? 0s : others_turn;
-    const auto from = place.down_since + wait;
-    if (!place.connection && from <= Connection::Clock::now()) co_return;
+    const auto wait = by_mailbox && acceptor_.is_open() ? mailbox_head_start : at_once ? 0s : others_turn;
+    const auto now = Connection::Clock::now();
+    auto from = place.down_since + wait;
+    if (by_mailbox && a_relay_may_help(*peer)) from = std::max(from, now + look_at_relay_every);
+    if (!place.connection && from <= now) co_return;
     place.turn.expires_at(place.connection ? Connection::Clock::time_point::max() : from);
     asio::error_code woken;
     co_await place.turn.async_wait(asio::redirect_error(use_awaitable, woken));
@@ -266,7 +269,8 @@ asio::awaitable<void> PeerMesh::dial_loop(PeerPtr peer, std::size_t lane) {
     peer->lanes[lane].connecting = nullptr;
     if (peer->gone) co_return;
     if (!error && !peer->lanes[lane].connection) {
-      OtherEnd other{.dialled = true, .name = peer->info.name};
+      OtherEnd other{
+          .dialled = true, .name = peer->info.name, .by_mailbox = is_mailbox_host(peer->address->host)};
       auto connection = start_connection(std::move(socket), counters_, link_, trace_, std::move(other));
       co_await introduce(peer, lane, std::move(connection));
     }

@@ -1,11 +1,26 @@
 // The part of PeerMesh that relays frames, and uses relays.
 
+#include <algorithm>
+#include <map>
+#include <optional>
+
 #include "isthmus/base/error.h"
 #include "net/mesh/peer_mesh.h"
 
 namespace isthmus::outer_sync::transport {
 
 using protocol::ReplicaId;
+
+namespace {
+
+/// How long a relayed path may take to open before a peer is reached through the mailbox again. The
+/// coordinator waits for half of its detect timeout before it names another relay.
+AwakeClock::Clock::duration relay_patience(const LinkOptions& link) {
+  constexpr AwakeClock::Clock::duration usual = std::chrono::seconds(6);
+  return link.give_up > link.give_up.zero() ? std::min(usual, link.give_up / 4) : usual;
+}
+
+}  // namespace
 
 void PeerMesh::set_relays(protocol::Relays relays) {
   told_ = std::move(relays);
@@ -14,7 +29,12 @@ void PeerMesh::set_relays(protocol::Relays relays) {
     if (ways_.open(peer)) open.emplace_back(peer, *ways_.relay_to(peer));
   }
   const auto carried = ways_.carried();
+  std::map<ReplicaId, std::optional<ReplicaId>> before;
+  for (const auto& [id, peer] : peers_) before[id] = ways_.relay_to(id);
   if (self_.begun) ways_.set(self_.id, told_);
+  for (const auto& [id, peer] : peers_) {
+    if (ways_.relay_to(id) != before[id]) peer->relay_named = clock_.now();
+  }
   forget_what_is_not_carried_any_more(carried);
   for (const auto& [id, relay] : open) {
     if (ways_.open(id)) continue;
@@ -44,6 +64,25 @@ std::vector<ReplicaId> PeerMesh::relayed() const {
     if (at != peers_.end() && !at->second->up()) relayed.push_back(id);
   }
   return relayed;
+}
+
+/// Whether to leave the mailbox to a relay: its path is open, or was named a short time ago.
+bool PeerMesh::a_relay_may_help(const Peer& peer) const {
+  const auto id = peer.info.id;
+  if (ways_.open(id)) return true;
+  const auto relay = ways_.relay_to(id);
+  if (!relay || clock_.now() - peer.relay_named > relay_patience(link_)) return false;
+  const auto at = peers_.find(*relay);
+  return at != peers_.end() && at->second->up() && !at->second->by_mailbox();
+}
+
+/// A relay passes a frame on in milliseconds, the mailbox in seconds.
+void PeerMesh::prefer_relays() {
+  for (const auto id : ways_.peers()) {
+    const auto peer = peers_.find(id);
+    if (peer != peers_.end() && peer->second->by_mailbox() && a_relay_may_help(*peer->second))
+      peer->second->close_lanes();
+  }
 }
 
 /// Sends hails on relayed paths until both ends have received one.

@@ -15,15 +15,17 @@ using testing::IsEmpty;
 
 constexpr Time patience = 4s;
 
-/// A view; its members report which others they cannot reach. Members with names in capitals open no port.
+/// A view; its members report which others they cannot reach. Members with names in capitals open no port;
+/// those with two letters are reached through the mailbox.
 class RelayTable : public testing::Test {
  protected:
   void form(const std::vector<std::string>& names, const std::string& reducer = {}) {
     view.members.clear();
     for (const auto& name : names) {
       const bool closed = name.front() >= 'A' && name.front() <= 'Z';
-      view.members.push_back({name, incarnation.try_emplace(name, 1).first->second, closed ? "" : name + ":1",
-                              0, name == reducer ? MemberKind::reducer : MemberKind::trainer});
+      const auto address = !closed ? name + ":1" : name.size() == 2 ? name + ".mailbox:1" : "";
+      view.members.push_back({name, incarnation.try_emplace(name, 1).first->second, address, 0,
+                              name == reducer ? MemberKind::reducer : MemberKind::trainer});
     }
     relays.begin(view);
     receive();
@@ -113,6 +115,23 @@ TEST_F(RelayTable, TwoWithoutPortsHaveOneFromTheStart) {
   report("B", {});
   EXPECT_THAT(settle(0s), IsEmpty());
   EXPECT_EQ(relay_of("A", "B"), "c") << "one of them does not know the relay yet";
+}
+
+TEST_F(RelayTable, TwoInTheMailboxHaveOneFromTheStart) {
+  form({"MA", "MB", "c"});
+  EXPECT_EQ(relay_of("MA", "MB"), "c");
+  report("MA", {}, {"MB"});
+  report("MB", {}, {"MA"});
+  EXPECT_THAT(settle(0s), IsEmpty());
+  EXPECT_EQ(relay_of("MA", "MB"), "c");
+}
+
+TEST_F(RelayTable, TwoInTheMailboxNeedNone) {
+  form({"MA", "MB"});
+  for (Time now = 0s; now < 4 * patience; now += 1s) EXPECT_THAT(settle(now), IsEmpty());
+  EXPECT_THAT(relays.take_lines(), IsEmpty());
+  form({"MA", "MB", "MC"});
+  EXPECT_TRUE(relays.relays().empty()) << "a relay that is reached through the mailbox is no faster";
 }
 
 TEST_F(RelayTable, OneThatWorksStaysAndNothingIsSaidOfIt) {

@@ -138,7 +138,7 @@ void MemberDriver::say_hello(Hello hello) {
     if (link_.secret) link_.secret->answer_as(hello.member.name);
     if (link_.mailbox)
       link_.mailbox->begin(
-          hello.member.name, [this](asio::ip::tcp::socket socket) { mesh_.accept(std::move(socket)); },
+          hello.member.name, [this](asio::ip::tcp::socket socket) { mesh_.accept(std::move(socket), true); },
           saying());
     membership_.introduce(hello);
     say_what_is_missing();

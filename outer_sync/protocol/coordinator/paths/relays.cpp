@@ -69,7 +69,7 @@ void RunRelays::add(ReplicaId from, const Heartbeat& heartbeat) {
 // ---- reports ----
 
 bool RunRelays::have_no_ports(const Pair& pair) const {
-  return !can_be_dialled(members_.at(pair.first)) && !can_be_dialled(members_.at(pair.second));
+  return !has_port(members_.at(pair.first)) && !has_port(members_.at(pair.second));
 }
 
 std::set<RunRelays::Pair> RunRelays::pairs_apart() const {

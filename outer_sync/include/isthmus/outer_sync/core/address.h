@@ -17,6 +17,9 @@ struct Address {
   [[nodiscard]] bool is_loopback() const;
 };
 
+/// Whether this host in an address, NAME.mailbox, leads through the mailbox (network.mailbox).
+[[nodiscard]] inline bool is_mailbox_host(std::string_view host) { return host.ends_with(".mailbox"); }
+
 /// Returns nullopt if the text is not an address.
 [[nodiscard]] std::optional<Address> address_in(std::string_view text);
 

@@ -38,6 +38,8 @@ struct MemberInfo {
 };
 [[nodiscard]] inline bool trains(const MemberInfo& member) { return member.kind == MemberKind::trainer; }
 [[nodiscard]] inline bool can_be_dialled(const MemberInfo& member) { return !member.address.empty(); }
+/// False too for a member that others reach through the mailbox only.
+[[nodiscard]] bool has_port(const MemberInfo& member);
 /// First 8 bytes of a digest, little-endian: enough to detect that two digests differ.
 [[nodiscard]] std::uint64_t prefix_of(const Digest& digest);
 /// The prefix of SHA-256(name, a zero byte, incarnation).
