@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares training over a wide-area link with torchft's DiLoCo (0.2, Gloo, fp32), and with data parallelism.
 
-tests/bench/compare_torchft.py --out DIR [--systems data_parallel torchft diloco isthmus] [--rate 100Mbps] [--rtt 80ms]
+.venv/bin/python tests/bench/compare_torchft.py --out DIR [--systems data_parallel torchft diloco isthmus] [--rate 100Mbps] [--rtt 80ms]
     [--steps 600] [--sync-every 20] [--kill STEP]
 
 Needs root, the release build with the Python binding, and torchft: `pip install torchft==0.2.0` into .venv. Two sites of
