@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -33,9 +34,14 @@ inline const outer_sync::FragmentLayout layout({{0, chunks* chunk_elements}}, ch
 
 using Values = std::vector<float>;
 
-/// From a bell-shaped distribution; rarely far larger ones, as in outer gradients.
-inline Values random_values(std::uint64_t seed, std::uint64_t round, std::uint64_t chunk) {
-  Values values(chunk_elements);
+/// From a bell-shaped distribution; rarely far larger ones, as in outer gradients. They are kept, since they
+/// take most of the time and all worlds use the same.
+inline const Values& random_values(std::uint64_t seed, std::uint64_t round, std::uint64_t chunk) {
+  static std::map<std::array<std::uint64_t, 3>, Values> known;
+  const auto [place, is_new] = known.try_emplace({seed, round, chunk});
+  auto& values = place->second;
+  if (!is_new) return values;
+  values.resize(chunk_elements);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const auto u = random_unit(seed, round, 2 * (chunk * chunk_elements + i));
     const auto v = random_unit(seed, round, 2 * (chunk * chunk_elements + i) + 1);
@@ -70,7 +76,7 @@ struct World {
   }
 
   [[nodiscard]] std::vector<Values> gradients(std::uint64_t round, std::uint64_t chunk) const {
-    const auto common = random_values(1000, round, chunk), always = random_values(1000, 0, chunk);
+    const auto &common = random_values(1000, round, chunk), &always = random_values(1000, 0, chunk);
     std::vector<Values> out;
     for (std::size_t m = 0; m < members; ++m) {
       auto& own = out.emplace_back(random_values(m, round, chunk));

@@ -25,8 +25,9 @@ std::string clock_in(int seconds) {
 class Calendar : public Launched {
  protected:
   void begin(const Words& more) {
+    // Replicas wait for most of the time, so that a run of many seconds takes little of the processor.
     Words settings = {"run.steps=1000000", "inner.schedule=constant", "run.stop_grace=60s",
-                      "network.heartbeat=200ms"};
+                      "network.heartbeat=200ms", "network.emulate.rtt=20ms"};
     settings.insert(settings.end(), more.begin(), more.end());
     start(settings);
   }
