@@ -55,14 +55,6 @@ struct Task {
   AuditInterval interval;
 };
 
-/// Whether these are the member's own records: its folder, or an old folder moved aside.
-bool is_folder_of(const std::string& member, const fs::path& folder) {
-  const auto name = folder.filename().string();
-  if (name == member) return true;
-  if (!name.starts_with(member + '.')) return false;
-  return std::ranges::all_of(name.substr(member.size() + 1), [](char c) { return c >= '0' && c <= '9'; });
-}
-
 bool same_config(const AuditInterval& a, const AuditInterval& b) {
   const auto config_of = [](const AuditInterval& interval) {
     const auto section = interval.end.sections.find(trainer::config_section);
@@ -92,7 +84,7 @@ std::vector<Task> tasks_of(const fs::path& member_folder, const std::vector<std:
   std::vector<AuditInterval> open;
   std::optional<std::uint64_t> warmup;  // steps; their rounds are in no log
   for (const auto& interval : journal.intervals()) {
-    if (!is_folder_of(interval.member, member_folder)) {
+    if (!is_folder_of(interval.member, member_folder.filename().string())) {
       say_error(fmt::format("isthmus: {} has records of {}, which are not read", member_folder.string(),
                             printable(interval.member)));
       break;

@@ -212,7 +212,9 @@ void LoggedExchange::compare(FragmentId fragment, std::uint64_t round) {
     }
   }
   if (out.chunks == 0) return;
-  if (counts) out.not_in_ledger = parts_.receipts.missing_in_ledgers(parts_.member, fragment, round, samples);
+  if (counts)
+    out.gap = parts_.receipts.gap_in_ledgers(parts_.member, fragment, round,
+                                             parts_.log[fragment].state().chain, samples);
   for (const auto& [owner, own_lines] : lines) {
     out.distance = std::max(out.distance, distance_of(own_lines, made));
     const bool is_false = std::ranges::any_of(own_lines, [&](const Own& own) {

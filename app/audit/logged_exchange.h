@@ -29,10 +29,9 @@ struct AuditedRound {
   std::vector<std::string> owners = {};           ///< of the chunks that differ, in bytes or weight
   double distance = 0;                            ///< |received - computed| / |computed|, estimated
   std::uint64_t weight = 0, weight_received = 0;  ///< tokens; they differ only if a chunk does
-  /// Sequences behind it that the ledgers of others do not have for the round.
-  std::uint64_t not_in_ledger = 0;
+  Receipts::LedgerGap gap = {};  ///< sequences behind it that the ledgers of others do not have
   [[nodiscard]] bool is_equal() const {
-    return equal == chunks && weight == weight_received && not_in_ledger == 0;
+    return equal == chunks && weight == weight_received && gap.missing == 0;
   }
 };
 

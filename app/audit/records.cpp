@@ -1,5 +1,7 @@
 #include "audit/records.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -12,6 +14,7 @@
 namespace isthmus::app {
 
 void Journal::take(const AuditStart& line) {
+  started_ = true;
   member_ = line.member;
   machine_ = line.machine;
   speeds_.reset();
@@ -28,6 +31,7 @@ void Journal::take(const AuditSpeeds& line) {
 }
 
 void Journal::take(const AuditSnapshot& line) {
+  if (!started_) return;  // the records begin in the middle, or with another version
   parts_.push_back({.step = line.step, .machine = machine_, .speeds = speeds_, .events = {}});
 }
 
@@ -125,23 +129,37 @@ void Receipts::add(const std::string& owner, AuditReceipts line) {
 }
 
 void Receipts::add(const std::string& member, const AuditApplied& line) {
-  ledgers_[{line.round, line.fragment}].emplace(member, SampleSet(line.samples));
+  ledgers_[{line.round, line.fragment}].push_back({member, line.chain, SampleSet(line.samples)});
 }
 
-std::uint64_t Receipts::missing_in_ledgers(const std::string& member, outer_sync::FragmentId fragment,
-                                           std::uint64_t round, const SampleSet& samples) const {
+Receipts::LedgerGap Receipts::gap_in_ledgers(const std::string& member, outer_sync::FragmentId fragment,
+                                             std::uint64_t round, const Digest& chain,
+                                             const SampleSet& samples) const {
   const auto place = ledgers_.find({round, fragment});
-  if (place == ledgers_.end()) return 0;
-  std::map<std::string, std::uint64_t> missing;
-  for (const auto& [other, ledger] : place->second) {
-    if (other == member) continue;
-    const auto lacks = without(samples, ledger).size();
-    const auto [least, is_new] = missing.try_emplace(other, lacks);
-    least->second = std::min(least->second, lacks);
+  if (place == ledgers_.end()) return {};
+  LedgerGap gap;
+  std::string complete;
+  for (const auto& ledger : place->second) {
+    if (is_folder_of(member, ledger.member) || ledger.chain != short_digest(chain) || ledger.samples.empty())
+      continue;
+    if (const auto lacks = without(samples, ledger.samples).size(); lacks > 0) {
+      gap.missing = gap.members.empty() ? lacks : std::min(gap.missing, lacks);
+      gap.members.push_back(ledger.member);
+    } else {
+      complete = ledger.member;
+    }
   }
-  std::uint64_t most = 0;
-  for (const auto& [other, lacks] : missing) most = std::max(most, lacks);
-  return most;
+  if (complete.empty() || gap.members.empty()) return gap;
+  data_error(fmt::format(
+      "{} and {} recorded different sequences in round {} of fragment {}, of which {} has sent some: "
+      "one of the records is false",
+      complete, gap.members.front(), round, fragment, member));
+}
+
+bool is_folder_of(const std::string& member, const std::string& folder) {
+  if (folder == member) return true;
+  if (!folder.starts_with(member + '.')) return false;
+  return std::ranges::all_of(folder.substr(member.size() + 1), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 const std::deque<Receipts::Line>& Receipts::lines(outer_sync::FragmentId fragment,

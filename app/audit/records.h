@@ -65,6 +65,7 @@ class Journal {
 
   std::vector<Part> parts_;
   std::vector<AuditInterval> intervals_;
+  bool started_ = false;
   std::string member_;
   MachineTraits machine_;
   std::optional<AuditSpeeds> speeds_;
@@ -78,6 +79,9 @@ class Journal {
 [[nodiscard]] std::vector<std::size_t> draw_intervals(const std::vector<std::uint64_t>& rounds, double share,
                                                       std::uint64_t seed);
 
+/// Whether a folder of this name has the member's own records: NAME, or NAME.1 for those of a process before.
+[[nodiscard]] bool is_folder_of(const std::string& member, const std::string& folder);
+
 /// Passes on the lines of a file. Returns how many were of another form. Throws Error(data) naming the file
 /// if it cannot be read.
 std::uint64_t read_audit_file(const std::filesystem::path& file, const std::function<void(AuditLine)>& take);
@@ -87,10 +91,16 @@ class Receipts {
  public:
   void add(const std::string& owner, AuditReceipts line);
   void add(const std::string& member, const AuditApplied& line);
-  /// How many of these samples another member's ledger lacks for the round; 0 if no other member has applied
-  /// it. If the run went back and a member applied the round again, one of its ledgers will do.
-  [[nodiscard]] std::uint64_t missing_in_ledgers(const std::string& member, outer_sync::FragmentId fragment,
-                                                 std::uint64_t round, const SampleSet& samples) const;
+  struct LedgerGap {
+    std::uint64_t missing = 0;              ///< samples
+    std::vector<std::string> members = {};  ///< with these ledgers
+  };
+  /// The samples that the ledgers of all other members lack for the round with this chain hash. Ledgers of
+  /// other histories of the run do not count, nor those in which the contents of the round are unknown.
+  /// Throws Error(data) if the ledgers differ.
+  [[nodiscard]] LedgerGap gap_in_ledgers(const std::string& member, outer_sync::FragmentId fragment,
+                                         std::uint64_t round, const Digest& chain,
+                                         const SampleSet& samples) const;
 
   /// One chunk in a line of an owner's records. Valid as long as nothing is added.
   struct Found {
@@ -114,7 +124,12 @@ class Receipts {
  private:
   /// By round and fragment. A line takes about as much memory as its text in the file.
   std::map<std::pair<std::uint64_t, outer_sync::FragmentId>, std::deque<Line>> lines_;
-  std::map<std::pair<std::uint64_t, outer_sync::FragmentId>, std::multimap<std::string, SampleSet>> ledgers_;
+  struct Ledger {
+    std::string member;
+    ShortDigest chain = 0;
+    SampleSet samples;
+  };
+  std::map<std::pair<std::uint64_t, outer_sync::FragmentId>, std::vector<Ledger>> ledgers_;
 };
 
 }  // namespace isthmus::app

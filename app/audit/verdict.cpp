@@ -43,9 +43,9 @@ const char* headline(int status) {
 
 std::string line_of(const AuditedRound& round, const std::string& member) {
   std::vector<std::string> parts;
-  if (round.not_in_ledger > 0)
-    parts.push_back(
-        fmt::format("the ledgers of others lack {} of the sequences behind it", round.not_in_ledger));
+  if (round.gap.missing > 0)
+    parts.push_back(fmt::format("it was trained on {} sequences that are not in the ledger, by {}",
+                                round.gap.missing, fmt::join(round.gap.members, ", ")));
   if (round.equal < round.chunks || round.weight != round.weight_received)
     parts.push_back(fmt::format(
         "{} of {} chunks are not what {} should have sent; relative distance {:.2g}{}; received by {}",
@@ -75,7 +75,7 @@ bool AuditVerdict::is_like_machine() const {
 
 bool AuditVerdict::is_wrong(const AuditedRound& round) const {
   if (is_like_machine()) return !round.is_equal();
-  return round.distance > max_distance || round.weight != round.weight_received || round.not_in_ledger > 0;
+  return round.distance > max_distance || round.weight != round.weight_received || round.gap.missing > 0;
 }
 
 bool AuditVerdict::has(std::uint32_t fragment, std::uint64_t round) const {
@@ -201,7 +201,7 @@ nlohmann::ordered_json json_of(const AuditVerdict& verdict) {
                       {"distance", round.distance},
                       {"weight", round.weight},
                       {"weight_received", round.weight_received},
-                      {"not_in_ledger", round.not_in_ledger},
+                      {"not_in_ledger", round.gap.missing},
                       {"wrong", verdict.is_wrong(round)}});
   }
   return {{"member", verdict.member},

@@ -108,7 +108,9 @@ class Worker final : public TrainingHooks {
     if (audit_) {
       outer.observe_applied(
           [this](outer_sync::FragmentId fragment, std::uint64_t round, std::span<const SampleRange> samples) {
-            audit_->write(AuditApplied{fragment, round, !in_step_, {samples.begin(), samples.end()}});
+            const auto& chain = participant_.outer().fragments()[fragment].chain;
+            audit_->write(AuditApplied{
+                fragment, round, !in_step_, short_digest(chain), {samples.begin(), samples.end()}});
           });
     }
     if (config_.run.record_outer_gradients > 0) {

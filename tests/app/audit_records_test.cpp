@@ -130,17 +130,39 @@ TEST(AuditDraw, HasTheShareOfAllRounds) {
 
 TEST(AuditReceipts, KnowTheLedgersOfOthers) {
   Receipts receipts;
+  Digest chain, abandoned;
+  chain.bytes.fill(1);
   const SampleSet samples({{0, 10, 20}});
-  EXPECT_EQ(receipts.missing_in_ledgers("eu", 1, 2, samples), 0U) << "no ledger is known";
-  receipts.add("eu", AuditApplied{.fragment = 1, .round = 2});
-  EXPECT_EQ(receipts.missing_in_ledgers("eu", 1, 2, samples), 0U) << "its own is no evidence";
-  receipts.add("us", AuditApplied{.fragment = 1, .round = 2, .samples = {{0, 10, 18}, {1, 0, 10}}});
-  EXPECT_EQ(receipts.missing_in_ledgers("eu", 1, 2, samples), 2U);
-  EXPECT_EQ(receipts.missing_in_ledgers("eu", 1, 3, samples), 0U);
-  receipts.add("us", AuditApplied{.fragment = 1, .round = 2, .samples = {{0, 0, 20}}});
-  EXPECT_EQ(receipts.missing_in_ledgers("eu", 1, 2, samples), 0U) << "us went back and applied it once more";
-  receipts.add("cn", AuditApplied{.fragment = 1, .round = 2});
-  EXPECT_EQ(receipts.missing_in_ledgers("eu", 1, 2, samples), 10U);
+  const auto applied = [](const Digest& digest, std::vector<SampleRange> ranges) {
+    return AuditApplied{
+        .fragment = 1, .round = 2, .chain = short_digest(digest), .samples = std::move(ranges)};
+  };
+  const auto missing = [&] { return receipts.gap_in_ledgers("eu", 1, 2, chain, samples).missing; };
+  EXPECT_EQ(missing(), 0U) << "no ledger is known";
+  receipts.add("eu", applied(chain, {{1, 0, 1}}));
+  receipts.add("eu.1", applied(chain, {{1, 0, 1}}));
+  EXPECT_EQ(missing(), 0U) << "its own is no evidence";
+  receipts.add("us", applied(abandoned, {{1, 0, 10}}));
+  EXPECT_EQ(missing(), 0U) << "of a history that the run has abandoned";
+  receipts.add("us", applied(chain, {}));
+  EXPECT_EQ(missing(), 0U) << "us does not know what is in the round";
+  receipts.add("us", applied(chain, {{0, 10, 18}, {1, 0, 10}}));
+  EXPECT_EQ(missing(), 2U);
+  EXPECT_EQ(receipts.gap_in_ledgers("eu", 1, 3, chain, samples).missing, 0U);
+  receipts.add("cn", applied(chain, {{0, 10, 19}}));
+  EXPECT_EQ(missing(), 1U);
+  EXPECT_THAT(receipts.gap_in_ledgers("eu", 1, 2, chain, samples).members, testing::ElementsAre("us", "cn"));
+  receipts.add("jp", applied(chain, {{0, 0, 20}}));
+  EXPECT_THROW(static_cast<void>(missing()), Error) << "one of them is false";
+}
+
+TEST(AuditJournal, NeedsAStart) {
+  Journal journal;
+  for (const auto from : {0, 10, 20}) train(journal, static_cast<std::uint64_t>(from));
+  EXPECT_THAT(journal.intervals(), IsEmpty()) << "their start is of another version";
+  journal.add(AuditStart{.state = State::checkpoint, .step = 30});
+  for (const auto from : {30, 40, 50}) train(journal, static_cast<std::uint64_t>(from));
+  EXPECT_THAT(journal.intervals(), SizeIs(2));
 }
 
 TEST(AuditReceipts, AreFoundByTheResultThatWasMadeOfThem) {

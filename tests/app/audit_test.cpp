@@ -164,8 +164,7 @@ TEST_F(AuditOf, AMemberThatTrainedOnOtherSamplesThanItToldTheOthersIsNamed) {
   EXPECT_EQ(found.result.status, 5) << found.result.report();
   EXPECT_EQ(found.count("replica-0", 5), 1U) << found.result.report();
   EXPECT_EQ(found.count("replica-1", 0), 3U) << found.result.report();
-  EXPECT_THAT(found.result.output,
-              HasSubstr("fragment 1 round 3, sent at step 23: the ledgers of others lack 1"));
+  EXPECT_THAT(found.result.output, HasSubstr("fragment 1 round 3, sent at step 23: it was trained on 1"));
 }
 
 TEST_F(AuditOf, AMemberThatTrainedOnOtherSamplesThanItClaimsNamesIt) {

@@ -105,6 +105,7 @@ Json json_of_line(const AuditApplied& line) {
   return {{"applied", line.round},
           {"fragment", line.fragment},
           {"between_steps", line.between_steps},
+          {"chain", hex_of_digests({&line.chain, 1})},
           {"samples", json_of_ranges(line.samples)}};
 }
 Json json_of_line(const AuditSpeeds& line) { return {{"speeds", {line.own, line.reference}}}; }
@@ -198,6 +199,7 @@ AuditLine line_from(const Json& json) {
     return AuditApplied{.fragment = json.at("fragment"),
                         .round = json.at("applied"),
                         .between_steps = json.at("between_steps"),
+                        .chain = digests_from(json.at("chain"), 1).front(),
                         .samples = ranges_from(json.at("samples"))};
   if (json.contains("speeds")) return speeds_from(json);
   if (json.contains("snapshot")) return AuditSnapshot{json.at("snapshot")};

@@ -21,6 +21,11 @@ namespace isthmus::app {
 inline constexpr int audit_version = 3;
 inline constexpr const char* audit_file = "audit.jsonl";
 
+/// The first eight bytes of a SHA-256, in their order. To pass for the contribution that a member should have
+/// made, another one must be found with the same eight bytes: some 2^64 attempts.
+using ShortDigest = std::uint64_t;
+[[nodiscard]] ShortDigest short_digest(const Digest& digest);
+
 /// By name: everything that decides whether two machines compute the same bits.
 using MachineTraits = std::map<std::string, std::string>;
 
@@ -46,6 +51,7 @@ struct AuditApplied {
   std::uint64_t round = 0;
   /// After the inner step was counted: its result was not there in time.
   bool between_steps = false;
+  ShortDigest chain = 0;                  ///< the fragment's chain hash after the round
   std::vector<SampleRange> samples = {};  ///< that the ledger has for the round, of all replicas
   friend bool operator==(const AuditApplied&, const AuditApplied&) = default;
 };
@@ -66,11 +72,6 @@ struct AuditCheckpoint {
   std::map<std::string, Digest> sections = {};
   friend bool operator==(const AuditCheckpoint&, const AuditCheckpoint&) = default;
 };
-
-/// The first eight bytes of a SHA-256, in their order. To pass for the contribution that a member should have
-/// made, another one must be found with the same eight bytes: some 2^64 attempts.
-using ShortDigest = std::uint64_t;
-[[nodiscard]] ShortDigest short_digest(const Digest& digest);
 
 /// One member's contributions to the chunks of an AuditReceipts.
 struct AuditReceived {
