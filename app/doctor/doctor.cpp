@@ -138,24 +138,25 @@ Hop hop_between(const std::vector<PathTest>& paths, const std::string& a, const 
   return hop;
 }
 
-/// A run prefers a relay to the mailbox, which is wrong if its line is thin.
-void compare_with_relay(const PathTest& path, const std::vector<PathTest>& paths,
-                        const std::vector<PreflightGuest>& guests, Finding& finding) {
+/// A run prefers a relay to the mailbox, which is wrong if the relay's line is thin.
+void compare_with_relays(const PathTest& path, const std::vector<PathTest>& paths,
+                         const std::vector<PreflightGuest>& guests, Finding& finding) {
+  if (hop_between(paths, path.from, path.to).bytes_per_second > 0) return;  // the run needs neither
   for (const auto& other : guests) {
     const auto one = hop_between(paths, path.from, other.name), two = hop_between(paths, other.name, path.to);
-    if (one.bytes_per_second == 0 || two.bytes_per_second == 0) continue;
     const auto rate = std::min(one.bytes_per_second, two.bytes_per_second);
-    if (rate >= path.bytes_per_second) return;
+    if (rate == 0 || rate >= path.bytes_per_second) continue;
     finding.level = Level::warn;
     finding.says = fmt::format(
-        "{} relays between them, at {} and with a round trip of {:.0f} ms; the mailbox carries {} and takes "
+        "{} may relay between them, at {} and with a round trip of {:.0f} ms; the mailbox carries {} and "
+        "takes "
         "{:.0f} ms",
         other.name, format_rate(8 * rate), one.round_trip_ms + two.round_trip_ms,
         format_rate(8 * path.bytes_per_second), path.round_trip_ms);
     finding.todo = fmt::format(
-        "if the data are too much for its line, start {} with network.listen none and network.mailbox true: "
-        "it is no "
-        "relay then",
+        "if that is too much data for its line, start {} with network.listen none and network.mailbox true: "
+        "then "
+        "it is not a relay",
         other.name);
     return;
   }
@@ -164,7 +165,7 @@ void compare_with_relay(const PathTest& path, const std::vector<PathTest>& paths
 Finding judge_path(const PathTest& path, const std::vector<PathTest>& paths,
                    const std::vector<PreflightGuest>& guests) {
   Finding finding{.check = path.from + " -> " + path.to};
-  if (path.problem.empty() && is_by_mailbox(path)) compare_with_relay(path, paths, guests, finding);
+  if (path.problem.empty() && is_by_mailbox(path)) compare_with_relays(path, paths, guests, finding);
   if (path.problem.empty()) return finding;
   finding.says = path.address.empty() ? path.problem : path.address + ": " + path.problem;
   if (connected(paths, path.from, path.to)) {

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 sys.dont_write_bytecode = True
@@ -294,18 +295,22 @@ class Mailbox(Bucket):
         folder = self.folder / "shared"
         folder.mkdir()
         processes = self.start_by_hand(url=folder)
-        changed, repeated = 0, 0
-        while changed < 6 and all(process.poll() is None for process in processes.values()):
+        changed, repeated, known = 0, 0, set()
+        while min(changed, repeated) < 6 and all(process.poll() is None for process in processes.values()):
+            time.sleep(0.005)
             for file in sorted(folder.glob("tiny/mail/replica-*/replica-*/*-[da]/" + 12 * "[0-9]")):
+                following = file.with_name(f"{int(file.name) + 1:012}")
                 with contextlib.suppress(OSError):
                     body = file.read_bytes()
-                    following = file.with_name(f"{int(file.name) + 1:012}")
-                    if repeated < 6 and len(body) > 100 and not following.exists():
+                    if file in known or len(body) < 100:
+                        continue
+                    if repeated <= changed and not following.exists():
                         following.write_bytes(body)
                         repeated += 1
-                    elif len(body) > 100:
+                    else:
                         file.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
                         changed += 1
+                    known |= {file, following}
         self.wait_by_hand(processes)
         self.assertGreaterEqual(min(changed, repeated), 6)
         self.assertEqual(self.hash(), expected)
@@ -331,15 +336,21 @@ class Mailbox(Bucket):
         folder.mkdir()
         processes = self.start_by_hand(url=folder, coordinator=address, with_port=["replica-2"],
                                        settings=["run.steps=100000", "network.detect_timeout=8s", "outer.min_replicas=2"])
+        at = ["--coordinator", address, "--certs", "certs/tiny"]
         mail = lambda: [str(file) for file in folder.glob("tiny/mail/*/*/*/*")]  # noqa: E731
         relayed = "replica-0 and replica-1 cannot reach each other; their chunks are relayed by replica-2"
         wait_for(lambda: relayed in self.said("coordinator"), "the relay")
-        wait_for(lambda: self.steps() > 200 and not mail(), "steps without the mailbox")
+        wait_for(lambda: self.steps() > 100 and not mail(), "steps without the mailbox")
+        begin, pieces = self.steps(), set()
+        wait_for(lambda: pieces.update(mail()) or self.steps() > begin + 200, "more steps")
+        self.assertEqual(pieces, set())
+        status = self.isthmus("ctl", "status", "tiny.yaml", "--json", *at, only_output=True)
+        self.assertEqual(json.loads(status)["relays"], [{"between": ["replica-0", "replica-1"], "by": "replica-2"}])
         processes["replica-2"].kill()
         wait_for(mail, "pieces in the mailbox")
         begin = self.steps()
         wait_for(lambda: self.steps() > begin + 30, "steps through the mailbox")
-        self.isthmus("ctl", "stop", "tiny.yaml", "--coordinator", address, "--certs", "certs/tiny")
+        self.isthmus("ctl", "stop", "tiny.yaml", *at)
         for name, status in (("coordinator", 130), ("replica-0", 0), ("replica-1", 0)):
             self.assertEqual(processes[name].wait(PATIENCE_S), status, self.said(name))
         one, other = (re.findall(r"global hash ([0-9a-f]{64})", self.said(name)) for name in ("replica-0", "replica-1"))

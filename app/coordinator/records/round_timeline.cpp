@@ -81,7 +81,8 @@ void RoundTimeline::advance(const Seen& from, const Seen& to, const Member& memb
 
 void RoundTimeline::look(double seconds, const Coordinator& coordinator,
                          const outer_sync::OuterConfig& outer) {
-  if (!coordinator.layout() || coordinator.participating() == 0 || outer.data_parallel()) return;
+  if (!coordinator.layout() || coordinator.participating() == 0 || outer.data_parallel())
+    return slowest_.reset();
   const auto fragments = coordinator.layout()->fragment_count();
   if (!schedule_ || settings_ != coordinator.settings()) {
     settings_ = coordinator.settings();

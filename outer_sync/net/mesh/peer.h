@@ -70,7 +70,7 @@ struct Peer {
   LastTick last_tick{};
   Connection::Clock::time_point renew_at{};
   std::size_t renew_next = 0;
-  AwakeClock::Clock::duration relay_named{};  ///< when the coordinator named its present relay
+  AwakeClock::Clock::duration relay_tried{};  ///< since when its relay may open a path
   std::size_t breaches = 0;                   ///< breaches of the protocol
   bool gone = false;                          ///< no longer a peer
 

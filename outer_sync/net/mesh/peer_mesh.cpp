@@ -111,7 +111,7 @@ PeerPtr PeerMesh::make_peer(const PeerInfo& info, std::optional<Address> address
                                      .link = EmulatedLink(link_.emulate, self_.id ^ info.id),
                                      .pacer = {},
                                      .link_free = asio::steady_timer(io_),
-                                     .relay_named = clock_.now()});
+                                     .relay_tried = clock_.now()});
 }
 
 // ---- sending ----

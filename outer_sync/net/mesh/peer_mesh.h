@@ -96,8 +96,8 @@ class PeerMesh {
   void say_begun(protocol::ReplicaId peer, protocol::ViewNumber view);
   /// The view has begun here: drops queued frames of older views.
   void view_begun(protocol::ViewNumber view);
-  /// Paths to the connected peers, as of the last tick; except through the mailbox, where sockets end
-  /// on this machine.
+  /// Paths to the connected peers, as of the last tick. Those through the mailbox are left out: their sockets
+  /// end on this machine.
   [[nodiscard]] std::vector<protocol::PathReport> paths() const;
   /// The peers that have been down for longer than `limit`.
   [[nodiscard]] std::vector<protocol::ReplicaId> unreachable(AwakeClock::Clock::duration limit);
@@ -117,6 +117,7 @@ class PeerMesh {
   [[nodiscard]] asio::awaitable<void> dial_bridge(PeerPtr peer, std::uint64_t number);
   [[nodiscard]] asio::awaitable<void> dial_loop(PeerPtr peer, std::size_t lane);
   [[nodiscard]] asio::awaitable<void> wait_for_turn(PeerPtr peer, std::size_t lane);
+  [[nodiscard]] bool only_by_mailbox(const Peer& peer, const Peer& relay) const;
   [[nodiscard]] bool a_relay_may_help(const Peer& peer) const;
   void prefer_relays();
   [[nodiscard]] asio::awaitable<void> introduce(PeerPtr peer, std::size_t lane, ConnectionPtr connection);

@@ -129,6 +129,7 @@ asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
     peer = co_await peer_that_says(hello, connection);
     const bool lane = hello.role == PeerRole::member;
     if (lane && !may_take_its_place(*peer, peer->lanes[hello.lane], hello)) co_return connection->close();
+    if (lane && connection->by_mailbox() && ways_.open(hello.from)) co_return connection->close();
     if (lane || hello.role == PeerRole::fetcher)
       connection->send(hello_frame(hello_to(hello.from, hello.lane)));
   } catch (const asio::system_error& error) {
@@ -301,6 +302,7 @@ asio::awaitable<void> PeerMesh::introduce(PeerPtr peer, std::size_t lane, Connec
     connection->close();
   }
   place.introducing = nullptr;
+  if (connection->by_mailbox() && ways_.open(peer->info.id)) connection->close();  // the relay is faster
   if (!connection->open() || peer->gone) co_return;
   place.dialled = hello.number;
   place.dialled_here = true;

@@ -33,7 +33,7 @@ void PeerMesh::set_relays(protocol::Relays relays) {
   for (const auto& [id, peer] : peers_) before[id] = ways_.relay_to(id);
   if (self_.begun) ways_.set(self_.id, told_);
   for (const auto& [id, peer] : peers_) {
-    if (ways_.relay_to(id) != before[id]) peer->relay_named = clock_.now();
+    if (ways_.relay_to(id) != before[id]) peer->relay_tried = clock_.now();
   }
   forget_what_is_not_carried_any_more(carried);
   for (const auto& [id, relay] : open) {
@@ -66,22 +66,34 @@ std::vector<ReplicaId> PeerMesh::relayed() const {
   return relayed;
 }
 
-/// Whether to leave the mailbox to a relay: its path is open, or was named a short time ago.
+/// The mailbox leads to the peer and to the relay, so the relay would be a detour.
+bool PeerMesh::only_by_mailbox(const Peer& peer, const Peer& relay) const {
+  return relay.by_mailbox() && link_.mailbox && peer.address && is_mailbox_host(peer.address->host);
+}
+
+/// Whether the peer is better not dialled through the mailbox: the path through its relay is open, or may
+/// open soon.
 bool PeerMesh::a_relay_may_help(const Peer& peer) const {
   const auto id = peer.info.id;
-  if (ways_.open(id)) return true;
   const auto relay = ways_.relay_to(id);
-  if (!relay || clock_.now() - peer.relay_named > relay_patience(link_)) return false;
+  if (!relay) return false;
+  if (ways_.open(id)) return true;
   const auto at = peers_.find(*relay);
-  return at != peers_.end() && at->second->up() && !at->second->by_mailbox();
+  return at != peers_.end() && at->second->up() && !only_by_mailbox(peer, *at->second) &&
+         clock_.now() - peer.relay_tried <= relay_patience(link_);
 }
 
 /// A relay passes a frame on in milliseconds, the mailbox in seconds.
 void PeerMesh::prefer_relays() {
   for (const auto id : ways_.peers()) {
-    const auto peer = peers_.find(id);
-    if (peer != peers_.end() && peer->second->by_mailbox() && a_relay_may_help(*peer->second))
-      peer->second->close_lanes();
+    const auto at = peers_.find(id);
+    if (at == peers_.end() || !at->second->address || !is_mailbox_host(at->second->address->host)) continue;
+    auto& peer = *at->second;
+    if (!a_relay_may_help(peer)) continue;
+    for (auto& lane : peer.lanes) lane.stop_dialling();
+    if (!peer.by_mailbox()) continue;
+    peer.relay_tried = clock_.now();  // the path opens anew, so that frames lost with the lanes are repeated
+    peer.close_lanes();
   }
 }
 
@@ -92,6 +104,7 @@ void PeerMesh::hail_all() {
     const auto relay = peers_.find(*ways_.relay_to(id));
     if (peer == peers_.end() || relay == peers_.end()) continue;
     if (peer->second->up() || !relay->second->up() || !ways_.hails(id)) continue;
+    if (only_by_mailbox(*peer->second, *relay->second)) continue;
     send_at_once(*relay->second,
                  relayed_frame(self_.id, id, {FrameType::hail, to_bytes(ways_.hail(id)), nullptr}));
   }
@@ -199,6 +212,7 @@ void PeerMesh::handle_relayed(Peer& relay, Connection::Received frame) {
 
 void PeerMesh::handle_hail(Peer& relay, ReplicaId from, const Hail& hail) {
   const auto peer = peers_.at(from);
+  if (only_by_mailbox(*peer, relay)) return;
   const bool was_open = ways_.open(from);
   const auto heard = ways_.heard(from, hail);
   if (hail.asks)
@@ -217,7 +231,7 @@ void PeerMesh::relayed_path_lost(ReplicaId id) {
   if (const auto at = peers_.find(*relay); at != peers_.end()) at->second->outbox.forget_relayed(id);
   const auto peer = peers_.find(id);
   if (peer == peers_.end() || peer->second->up()) return;
-  peer->second->last_up = clock_.now();
+  peer->second->last_up = peer->second->relay_tried = clock_.now();
   handler_.on_peer_down(id);
 }
 

@@ -134,6 +134,15 @@ TEST_F(RelayTable, TwoInTheMailboxNeedNone) {
   EXPECT_TRUE(relays.relays().empty()) << "a relay that is reached through the mailbox is no faster";
 }
 
+TEST_F(RelayTable, AMemberInTheMailboxRelaysIfNeeded) {
+  form({"MA", "MB", "c"});
+  report("MA", {"c"});
+  report("MB", {});
+  report("c", {"MA"});
+  for (Time now = 0s; now < patience; now += 1s) EXPECT_THAT(settle(now), IsEmpty());
+  EXPECT_EQ(relay_of("MA", "c"), "MB") << "MB reaches MA through the mailbox, and c directly";
+}
+
 TEST_F(RelayTable, OneThatWorksStaysAndNothingIsSaidOfIt) {
   form({"A", "B", "c"});
   const auto number = said.number;

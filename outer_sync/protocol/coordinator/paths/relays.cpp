@@ -37,7 +37,8 @@ void RunRelays::begin(const View& view) {
   for (const auto& [a, one] : members_) {
     for (const auto& [b, other] : members_) {
       if (a >= b || relays_.contains({a, b})) continue;
-      if (have_no_ports({a, b}) || known_.contains(names_of({a, b}))) to_help.insert({a, b});
+      const bool needs_one = have_no_ports({a, b}) || known_.contains(names_of({a, b}));
+      if (needs_one || share_a_mailbox({a, b})) to_help.insert({a, b});
     }
   }
   auto load = loads();
@@ -69,7 +70,15 @@ void RunRelays::add(ReplicaId from, const Heartbeat& heartbeat) {
 // ---- reports ----
 
 bool RunRelays::have_no_ports(const Pair& pair) const {
-  return !has_port(members_.at(pair.first)) && !has_port(members_.at(pair.second));
+  return !can_be_dialled(members_.at(pair.first)) && !can_be_dialled(members_.at(pair.second));
+}
+
+/// They reach each other, through the mailbox. A relay is faster.
+bool RunRelays::share_a_mailbox(const Pair& pair) const {
+  const auto in_mailbox = [this](ReplicaId id) {
+    return can_be_dialled(members_.at(id)) && !has_port(members_.at(id));
+  };
+  return in_mailbox(pair.first) && in_mailbox(pair.second);
 }
 
 std::set<RunRelays::Pair> RunRelays::pairs_apart() const {
@@ -132,7 +141,7 @@ std::optional<ReplicaId> RunRelays::relay_for(const Pair& pair, const Loads& loa
   std::tuple<std::size_t, bool, std::string> least;
   for (const auto& [id, member] : members_) {
     const bool is_end = is_of(pair, id), in_vain = tried != tried_.end() && tried->second.contains(id);
-    if (is_end || in_vain) continue;
+    if (is_end || in_vain || (share_a_mailbox(pair) && !has_port(member))) continue;
     if (are_apart(pair_of(id, pair.first)) || are_apart(pair_of(id, pair.second))) continue;
     const auto load = loads.find(id);
     const std::tuple cost(load == loads.end() ? 0 : load->second, trains(member), member.name);

@@ -55,6 +55,7 @@ class RunRelays {
   [[nodiscard]] std::pair<std::string, std::string> names_of(const Pair& pair) const;
   [[nodiscard]] bool are_apart(const Pair& pair) const;
   [[nodiscard]] bool have_no_ports(const Pair& pair) const;
+  [[nodiscard]] bool share_a_mailbox(const Pair& pair) const;
   [[nodiscard]] bool lacks_help(const Pair& pair) const;
   [[nodiscard]] bool reach_each_other(const Pair& pair) const;
   [[nodiscard]] std::set<Pair> pairs_apart() const;
