@@ -15,6 +15,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
 #include "isthmus/base/text_file.h"
+#include "isthmus/base/walk.h"
 
 namespace isthmus::app {
 
@@ -116,10 +117,11 @@ void move_file(const fs::path& from, const fs::path& to) {
 }
 
 void sync_all(const fs::path& folder) {
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    if (entry.is_symlink()) continue;
-    File(entry.path(), entry.is_directory() ? File::Mode::folder : File::Mode::read).sync();
-  }
+  const auto failed = walk_below(folder, [](const fs::directory_entry& entry) {
+    if (!entry.is_symlink())
+      File(entry.path(), entry.is_directory() ? File::Mode::folder : File::Mode::read).sync();
+  });
+  if (failed) data_error(folder.string() + " cannot be read: " + failed.message());
   File(folder, File::Mode::folder).sync();
 }
 

@@ -5,6 +5,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
+#include "isthmus/base/walk.h"
 
 namespace isthmus {
 
@@ -69,18 +70,16 @@ std::optional<Bytes> FolderStore::get(const std::string& key, std::uint64_t offs
 
 std::vector<ObjectEntry> FolderStore::list(const std::string& prefix) {
   std::vector<ObjectEntry> found;
-  std::error_code failed;
   // Only the folder that the prefix names: a shared folder may hold much else.
   const auto slash = prefix.rfind('/');
   const auto below = slash == std::string::npos ? folder_ : path(prefix.substr(0, slash));
-  fs::recursive_directory_iterator walk(below, failed);
-  for (; !failed && walk != fs::recursive_directory_iterator(); walk.increment(failed)) {
+  const auto failed = walk_below(below, [&](const fs::directory_entry& entry) {
     std::error_code gone;  // another machine may remove a file at any time
-    if (!walk->is_regular_file(gone) || walk->path().extension() == partial_suffix) continue;
-    auto key = walk->path().lexically_relative(folder_).generic_string();
-    const auto size = walk->file_size(gone);
+    if (!entry.is_regular_file(gone) || entry.path().extension() == partial_suffix) return;
+    auto key = entry.path().lexically_relative(folder_).generic_string();
+    const auto size = entry.file_size(gone);
     if (!gone && key.starts_with(prefix)) found.push_back({std::move(key), size});
-  }
+  });
   if (failed && failed != std::errc::no_such_file_or_directory)
     data_error(below.string() + " cannot be listed: " + failed.message());
   std::ranges::sort(found, {}, &ObjectEntry::key);

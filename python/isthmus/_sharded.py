@@ -71,6 +71,11 @@ class ShardedStorage(Storage):
         reshard(self._model)
         super().check()
 
+    def _place_of(self, tensor: Tensor) -> Any:
+        """Not the address: the first forward pass of torch 2.7 moves unevenly sharded parameters."""
+        local = local_tensor(tensor)
+        return (local.device, local.dtype, local.shape)
+
     def keep(self) -> list[Tensor]:
         reshard(self._model)
         return [local_tensor(p).detach().clone() for p in self._parameters.values()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from typing import Callable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 import torch
 
@@ -144,7 +144,7 @@ class Storage:
         self._lay_out()
         if not self.direct and (self.whole or self.sharded):
             self.fetch(0, self._placement.size)
-        self._addresses = {name: local_tensor(p).data_ptr() for name, p in self._parameters.items()}
+        self._places = {name: self._place_of(p) for name, p in self._parameters.items()}
         self._agreed: dict[str, Tensor] = {}
         """fp32 values of the averaged buffers that all replicas share, during the warm-up"""
 
@@ -255,7 +255,7 @@ class Storage:
                 raise ConfigError(f"parameter {name} was frozen after the loop was made; freeze it before")
             if (buffers if is_buffer(parameter) else here).get(name) is not parameter:
                 raise ConfigError(f"{what} {name} was replaced or removed after the loop was made")
-            if local_tensor(parameter).data_ptr() != self._addresses[name]:
+            if self._place_of(parameter) != self._places[name]:
                 raise ConfigError(
                     f"{what} {name} no longer lies in the loop's memory: model.to(), .half() or load_state_dict("
                     "assign=True) after the loop was made; do that before, or copy values in place"
@@ -265,10 +265,14 @@ class Storage:
                 continue
             if any(parameter is known for known in self._parameters.values()):
                 continue
-            if local_tensor(parameter).data_ptr() in self._addresses.values():
+            if not self.sharded and self._place_of(parameter) in self._places.values():  # tied
                 continue
             what = "unfrozen" if name in self._frozen else "added"
             raise ConfigError(f"parameter {name} was {what} after the loop was made; make the loop after it")
+
+    def _place_of(self, tensor: Tensor) -> Any:
+        """The same value as long as the tensor may stay in the loop."""
+        return local_tensor(tensor).data_ptr()
 
     # ---- temporary values ----
 

@@ -40,12 +40,14 @@ def main():
     words = [python, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--build={build}", f"--cpp={cpp}", *sys.argv[4:]]
     # Before 2.9 torch.optim has no Muon. Before 2.6 FSDP2 runs on GPUs only, and in 2.4 the destructor of Gloo's process
     # group may wait for a thread that waits for the interpreter's lock, so the tests of several ranks wait for 2.6.
-    without = [word for word, since in (("muon", (2, 9)), ("two_ranks", (2, 6))) if release < since]
+    # FSDP2 of 2.7 averages over a mesh of two dimensions with an operation that Gloo does not have.
+    since = {"muon": (2, 9), "two_ranks": (2, 6), "mesh_of_two_dimensions": (2, 8)}
+    without = [word for word, first in since.items() if release < first]
     words += ["-k", " and ".join(f"not {word}" for word in without)] if without else []
     files = FILES if release < (2, 6) else [*FILES, "site"]
-    done = subprocess.run(
-        [*words, *(HERE / f"{name}_test.py" for name in files)], env={**os.environ, "PYTHONPATH": str(build / "python")}
-    )
+    # One thread, as in the other entries: OpenMP's threads may hang after a fork, which workers of several ranks use.
+    environ = {**os.environ, "PYTHONPATH": str(build / "python"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*words, *(HERE / f"{name}_test.py" for name in files)], env=environ)
     sys.exit(done.returncode)
 
 
