@@ -31,7 +31,7 @@ struct AuditedRound {
   std::uint64_t weight = 0, weight_received = 0;  ///< tokens; they differ only if a chunk does
   Receipts::LedgerGap gap = {};  ///< sequences behind it that the ledgers of others do not have
   [[nodiscard]] bool is_equal() const {
-    return equal == chunks && weight == weight_received && gap.missing == 0;
+    return equal == chunks && weight == weight_received && !gap.is_sure();
   }
 };
 

@@ -92,12 +92,14 @@ class Receipts {
   void add(const std::string& owner, AuditReceipts line);
   void add(const std::string& member, const AuditApplied& line);
   struct LedgerGap {
-    std::uint64_t missing = 0;              ///< samples
-    std::vector<std::string> members = {};  ///< with these ledgers
+    std::uint64_t missing = 0;              ///< samples that all these ledgers lack
+    std::vector<std::string> members = {};  ///< whose ledgers lack some
+    std::string complete = {};  ///< a member whose ledger has all; then one of the records is false
+    [[nodiscard]] bool is_sure() const { return !members.empty() && complete.empty(); }
+    [[nodiscard]] bool is_doubtful() const { return !members.empty() && !complete.empty(); }
   };
-  /// The samples that the ledgers of all other members lack for the round with this chain hash. Ledgers of
-  /// other histories of the run do not count, nor those in which the contents of the round are unknown.
-  /// Throws Error(data) if the ledgers differ.
+  /// The samples that the ledgers of other members lack for the round with this chain hash. Ledgers of other
+  /// histories of the run do not count, nor those in which the contents of the round are unknown.
   [[nodiscard]] LedgerGap gap_in_ledgers(const std::string& member, outer_sync::FragmentId fragment,
                                          std::uint64_t round, const Digest& chain,
                                          const SampleSet& samples) const;

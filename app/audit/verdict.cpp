@@ -43,7 +43,7 @@ const char* headline(int status) {
 
 std::string line_of(const AuditedRound& round, const std::string& member) {
   std::vector<std::string> parts;
-  if (round.gap.missing > 0)
+  if (round.gap.is_sure())
     parts.push_back(fmt::format("it was trained on {} sequences that are not in the ledger, by {}",
                                 round.gap.missing, fmt::join(round.gap.members, ", ")));
   if (round.equal < round.chunks || round.weight != round.weight_received)
@@ -56,6 +56,13 @@ std::string line_of(const AuditedRound& round, const std::string& member) {
         fmt::join(round.owners, ", ")));
   return fmt::format("fragment {} round {}, sent at step {}: {}", round.fragment, round.round, round.sent_at,
                      fmt::join(parts, "; "));
+}
+
+/// The first round of which members recorded different contents; null if there is none.
+const AuditedRound* doubtful_round(const AuditVerdict& verdict) {
+  const auto& rounds = verdict.made.rounds;
+  const auto found = std::ranges::find_if(rounds, [](const auto& round) { return round.gap.is_doubtful(); });
+  return found == rounds.end() ? nullptr : &*found;
 }
 
 /// Parts of the last checkpoint that are not as they should be.
@@ -75,7 +82,7 @@ bool AuditVerdict::is_like_machine() const {
 
 bool AuditVerdict::is_wrong(const AuditedRound& round) const {
   if (is_like_machine()) return !round.is_equal();
-  return round.distance > max_distance || round.weight != round.weight_received || round.gap.missing > 0;
+  return round.distance > max_distance || round.weight != round.weight_received || round.gap.is_sure();
 }
 
 bool AuditVerdict::has(std::uint32_t fragment, std::uint64_t round) const {
@@ -146,7 +153,8 @@ int status_of(const AuditVerdict& verdict) {
   const bool wrong = !wrong_rounds(verdict).empty() || !false_parts(verdict).empty();
   if (wrong) return exit_status(ErrorKind::divergence);
   if (verdict.made.problem) return verdict.made.problem->exit_status();
-  return verdict.made.rounds.empty() ? exit_status(ErrorKind::data) : 0;
+  const bool has_doubts = verdict.made.rounds.empty() || doubtful_round(verdict) != nullptr;
+  return has_doubts ? exit_status(ErrorKind::data) : 0;
 }
 
 std::string text_of(const AuditVerdict& verdict) {
@@ -184,6 +192,13 @@ std::string text_of(const AuditVerdict& verdict) {
     add(fmt::format("  its checkpoint of step {} has other values than computed here in: {}", verdict.end,
                     fmt::join(parts, ", ")),
         4);
+  if (const auto* round = doubtful_round(verdict))
+    add(fmt::format(
+            "  {} and {} recorded different sequences in round {} of fragment {}, which {} has contributed "
+            "to: one of the two records is false, or the owner of the fragment's first chunk told them "
+            "different things",
+            round->gap.complete, round->gap.members.front(), round->round, round->fragment, verdict.member),
+        4);
   if (made.problem)
     add(fmt::format("  the steps could not be made to their end: {}", made.problem->what()), 4);
   return out;
@@ -201,7 +216,8 @@ nlohmann::ordered_json json_of(const AuditVerdict& verdict) {
                       {"distance", round.distance},
                       {"weight", round.weight},
                       {"weight_received", round.weight_received},
-                      {"not_in_ledger", round.gap.missing},
+                      {"not_in_ledger", round.gap.is_sure() ? round.gap.missing : 0},
+                      {"ledgers_differ", round.gap.is_doubtful()},
                       {"wrong", verdict.is_wrong(round)}});
   }
   return {{"member", verdict.member},

@@ -142,6 +142,9 @@ Hop hop_between(const std::vector<PathTest>& paths, const std::string& a, const 
 void compare_with_relays(const PathTest& path, const std::vector<PathTest>& paths,
                          const std::vector<PreflightGuest>& guests, Finding& finding) {
   if (hop_between(paths, path.from, path.to).bytes_per_second > 0) return;  // the run needs neither
+  const auto from = std::ranges::find(guests, path.from, &PreflightGuest::name);
+  const auto address = from == guests.end() ? std::nullopt : outer_sync::address_in(from->address);
+  if (!address || !outer_sync::is_mailbox_host(address->host)) return;  // relays are for pairs without ports
   for (const auto& other : guests) {
     const auto one = hop_between(paths, path.from, other.name), two = hop_between(paths, other.name, path.to);
     const auto rate = std::min(one.bytes_per_second, two.bytes_per_second);

@@ -257,7 +257,7 @@ TEST(DoctorParts, ARelayWithAThinLineIsComparedWithTheMailbox) {
         .from = from, .to = to, .address = address, .round_trip_ms = 40, .bytes_per_second = rate};
   };
   const std::vector<outer_sync::PreflightGuest> guests = {
-      {"eu", "", "", ""}, {"us", "", "", ""}, {"hub", "", "", ""}};
+      {"eu", "eu.mailbox:1", "", ""}, {"us", "", "", ""}, {"hub", "", "", ""}};
   const auto findings = [&](double rate_of_us) {
     return app::judge({.name = "coordinator"}, {}, guests,
                       {path("eu", "us", "us.mailbox:1", 5e6), path("eu", "hub", "hub.example:7001", 1e7),
