@@ -340,7 +340,11 @@ class Mailbox(Bucket):
         mail = lambda: [str(file) for file in folder.glob("tiny/mail/*/*/*/*")]  # noqa: E731
         relayed = "replica-0 and replica-1 cannot reach each other; their chunks are relayed by replica-2"
         wait_for(lambda: relayed in self.said("coordinator"), "the relay")
-        wait_for(lambda: self.steps() > 100 and not mail(), "steps without the mailbox")
+        looks = []
+        def is_quiet():
+            looks.append(mail())
+            return len(looks) > 30 and not any(looks[-30:])  # for 3 s
+        wait_for(is_quiet, "a mailbox that stays empty")
         begin, pieces = self.steps(), set()
         wait_for(lambda: pieces.update(mail()) or self.steps() > begin + 200, "more steps")
         self.assertEqual(pieces, set())

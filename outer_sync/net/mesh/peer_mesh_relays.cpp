@@ -92,7 +92,8 @@ void PeerMesh::prefer_relays() {
     if (!a_relay_may_help(peer)) continue;
     for (auto& lane : peer.lanes) lane.stop_dialling();
     if (!peer.by_mailbox()) continue;
-    peer.relay_tried = clock_.now();  // the path opens anew, so that frames lost with the lanes are repeated
+    if (ways_.open(id))
+      peer.relay_tried = clock_.now();  // it opens anew, to repeat frames lost with the lanes
     peer.close_lanes();
   }
 }

@@ -134,6 +134,14 @@ TEST_F(RelayTable, TwoInTheMailboxNeedNone) {
   EXPECT_TRUE(relays.relays().empty()) << "a relay that is reached through the mailbox is no faster";
 }
 
+TEST_F(RelayTable, AMailboxOfOneIsNoWay) {
+  form({"A", "MB", "c"});
+  EXPECT_EQ(relay_of("A", "MB"), "c");
+  form({"A", "MB"});
+  static_cast<void>(settle(10s));
+  EXPECT_THAT(settle(10s + patience), ElementsAre(pair("A", "MB")));
+}
+
 TEST_F(RelayTable, AMemberInTheMailboxRelaysIfNeeded) {
   form({"MA", "MB", "c"});
   report("MA", {"c"});

@@ -70,7 +70,7 @@ void RunRelays::add(ReplicaId from, const Heartbeat& heartbeat) {
 // ---- reports ----
 
 bool RunRelays::have_no_ports(const Pair& pair) const {
-  return !can_be_dialled(members_.at(pair.first)) && !can_be_dialled(members_.at(pair.second));
+  return !has_port(members_.at(pair.first)) && !has_port(members_.at(pair.second)) && !share_a_mailbox(pair);
 }
 
 /// They reach each other, through the mailbox. A relay is faster.
@@ -88,9 +88,9 @@ std::set<RunRelays::Pair> RunRelays::pairs_apart() const {
   }
   for (const auto& [pair, by] : relays_) pairs.insert(pair);
   for (const auto& [a, one] : members_) {
-    if (can_be_dialled(one)) continue;
+    if (has_port(one)) continue;
     for (const auto& [b, other] : members_) {
-      if (a < b && !can_be_dialled(other)) pairs.insert({a, b});
+      if (a < b && have_no_ports({a, b})) pairs.insert({a, b});
     }
   }
   return pairs;
