@@ -93,8 +93,8 @@ class Receipts {
   void add(const std::string& member, const AuditApplied& line);
   struct LedgerGap {
     std::uint64_t missing = 0;              ///< samples that all these ledgers lack
-    std::vector<std::string> members = {};  ///< whose ledgers lack some
-    std::string complete = {};  ///< a member whose ledger has all; then one of the records is false
+    std::vector<std::string> members = {};  ///< with ledgers that lack some
+    std::string complete = {};  ///< a member with all of them in its ledger: one of the records is false
     [[nodiscard]] bool is_sure() const { return !members.empty() && complete.empty(); }
     [[nodiscard]] bool is_doubtful() const { return !members.empty() && !complete.empty(); }
   };

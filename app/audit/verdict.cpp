@@ -58,7 +58,7 @@ std::string line_of(const AuditedRound& round, const std::string& member) {
                      fmt::join(parts, "; "));
 }
 
-/// The first round of which members recorded different contents; null if there is none.
+/// The first round with different contents in the records of members; null if they agree.
 const AuditedRound* doubtful_round(const AuditVerdict& verdict) {
   const auto& rounds = verdict.made.rounds;
   const auto found = std::ranges::find_if(rounds, [](const auto& round) { return round.gap.is_doubtful(); });
@@ -195,8 +195,8 @@ std::string text_of(const AuditVerdict& verdict) {
   if (const auto* round = doubtful_round(verdict))
     add(fmt::format(
             "  {} and {} recorded different sequences in round {} of fragment {}, which {} has contributed "
-            "to: one of the two records is false, or the owner of the fragment's first chunk told them "
-            "different things",
+            "to: one of the two records is false, or the owner of the fragment's first chunk sent them "
+            "different lists",
             round->gap.complete, round->gap.members.front(), round->round, round->fragment, verdict.member),
         4);
   if (made.problem)
