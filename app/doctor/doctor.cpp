@@ -115,8 +115,8 @@ bool connected(const std::vector<PathTest>& paths, const std::string& a, const s
   return works(paths, a, b) || works(paths, b, a);
 }
 
-bool is_by_mailbox(const PathTest& path) {
-  const auto address = outer_sync::address_in(path.address);
+bool is_mailbox(const std::string& text) {
+  const auto address = outer_sync::address_in(text);
   return address && outer_sync::is_mailbox_host(address->host);
 }
 
@@ -128,7 +128,7 @@ Hop hop_between(const std::vector<PathTest>& paths, const std::string& a, const 
   Hop hop;
   for (const auto& path : paths) {
     const bool is_theirs = (path.from == a && path.to == b) || (path.from == b && path.to == a);
-    if (!is_theirs || !path.problem.empty() || path.address.empty() || is_by_mailbox(path)) continue;
+    if (!is_theirs || !path.problem.empty() || path.address.empty() || is_mailbox(path.address)) continue;
     hop.round_trip_ms = std::max(hop.round_trip_ms, path.round_trip_ms);
     for (const auto rate : {path.bytes_per_second, path.back_bytes_per_second}) {
       if (rate > 0)
@@ -143,8 +143,7 @@ void compare_with_relays(const PathTest& path, const std::vector<PathTest>& path
                          const std::vector<PreflightGuest>& guests, Finding& finding) {
   if (hop_between(paths, path.from, path.to).bytes_per_second > 0) return;  // the run needs neither
   const auto from = std::ranges::find(guests, path.from, &PreflightGuest::name);
-  const auto address = from == guests.end() ? std::nullopt : outer_sync::address_in(from->address);
-  if (!address || !outer_sync::is_mailbox_host(address->host)) return;  // relays are for pairs without ports
+  if (from == guests.end() || !is_mailbox(from->address)) return;  // relays are for pairs without ports
   for (const auto& other : guests) {
     const auto one = hop_between(paths, path.from, other.name), two = hop_between(paths, other.name, path.to);
     const auto rate = std::min(one.bytes_per_second, two.bytes_per_second);
@@ -152,14 +151,12 @@ void compare_with_relays(const PathTest& path, const std::vector<PathTest>& path
     finding.level = Level::warn;
     finding.says = fmt::format(
         "{} may relay between them, at {} and with a round trip of {:.0f} ms; the mailbox carries {} and "
-        "takes "
-        "{:.0f} ms",
+        "takes {:.0f} ms",
         other.name, format_rate(8 * rate), one.round_trip_ms + two.round_trip_ms,
         format_rate(8 * path.bytes_per_second), path.round_trip_ms);
     finding.todo = fmt::format(
         "if that is too much data for its line, start {} with network.listen none and network.mailbox true: "
-        "then "
-        "it is not a relay",
+        "then it is not a relay",
         other.name);
     return;
   }
@@ -168,7 +165,7 @@ void compare_with_relays(const PathTest& path, const std::vector<PathTest>& path
 Finding judge_path(const PathTest& path, const std::vector<PathTest>& paths,
                    const std::vector<PreflightGuest>& guests) {
   Finding finding{.check = path.from + " -> " + path.to};
-  if (path.problem.empty() && is_by_mailbox(path)) compare_with_relays(path, paths, guests, finding);
+  if (path.problem.empty() && is_mailbox(path.address)) compare_with_relays(path, paths, guests, finding);
   if (path.problem.empty()) return finding;
   finding.says = path.address.empty() ? path.problem : path.address + ": " + path.problem;
   if (connected(paths, path.from, path.to)) {
