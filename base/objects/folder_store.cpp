@@ -59,12 +59,17 @@ bool FolderStore::put_file(const std::string& key, const fs::path& file, const S
 
 std::optional<Bytes> FolderStore::get(const std::string& key, std::uint64_t offset, std::uint64_t most) {
   const auto file = path(key);
-  if (!may_be_there(file)) return std::nullopt;
-  const File in(file, File::Mode::read);
-  const auto size = in.size();
+  std::optional<File> in;
+  try {
+    in.emplace(file, File::Mode::read);
+  } catch (const Error&) {
+    if (!may_be_there(file)) return std::nullopt;
+    throw;
+  }
+  const auto size = in->size();
   if (offset >= size) return Bytes();
   Bytes bytes(std::min(most, size - offset));
-  if (!in.read_at(offset, bytes)) data_error(file.string() + " became shorter while it was read");
+  if (!in->read_at(offset, bytes)) data_error(file.string() + " became shorter while it was read");
   return bytes;
 }
 

@@ -145,37 +145,44 @@ asio::awaitable<std::invoke_result_t<Work>> Mailbox::on_pool(Work work) {
 template <class Work>
 asio::awaitable<std::invoke_result_t<Work>> Mailbox::until_it_works(StreamPtr stream, Work work) {
   auto pause = std::chrono::milliseconds(first_retry);
-  const auto until = std::chrono::steady_clock::now() + outage_lasts;
+  const auto until = Clock::now() + outage_lasts;
   for (;;) {
+    const auto begun = Clock::now();
     std::string why;
     try {
       if constexpr (std::is_void_v<std::invoke_result_t<Work>>) {
         co_await on_pool(work);
-        works_again();
+        works_again(begun);
         co_return;
       } else {
         auto result = co_await on_pool(work);
-        works_again();
+        works_again(begun);
         co_return std::move(result);
       }
     } catch (const Error& error) {
-      if (stream->closed || std::chrono::steady_clock::now() > until) throw;
+      if (stream->closed || Clock::now() > until) throw;
       why = error.what();
     }
-    failed(why);
+    failed(begun, why);
     asio::steady_timer timer(io_, pause);
     pause = std::min<std::chrono::milliseconds>(2 * pause, longest_retry);
     co_await timer.async_wait(use_awaitable);
   }
 }
 
-void Mailbox::failed(const std::string& why) {
-  if (!std::exchange(reported_, true) && say_)
-    say_("the mailbox is not reachable: " + why + "; trying again");
+/// A call that began before the last report says nothing about the time since: many calls run at once.
+void Mailbox::failed(Clock::time_point begun, const std::string& why) {
+  if (unreachable_ || begun < reported_) return;
+  unreachable_ = true;
+  reported_ = Clock::now();
+  if (say_) say_("the mailbox is not reachable: " + why + "; trying again");
 }
 
-void Mailbox::works_again() {
-  if (std::exchange(reported_, false) && say_) say_("the mailbox is reachable again");
+void Mailbox::works_again(Clock::time_point begun) {
+  if (!unreachable_ || begun < reported_) return;
+  unreachable_ = false;
+  reported_ = Clock::now();
+  if (say_) say_("the mailbox is reachable again");
 }
 
 /// Removes the objects of earlier processes of this member, in both directions.
@@ -344,14 +351,16 @@ asio::awaitable<void> Mailbox::look_loop() {
   auto pause = std::chrono::duration_cast<std::chrono::milliseconds>(busy_pause);
   for (;;) {
     bool news = false;
+    auto begun = Clock::now();
     try {
       if (!clean_) co_await remove_old();
       clean_ = true;
+      begun = Clock::now();
       const auto objects = co_await on_pool(look);
       news = sort(objects);
-      works_again();
+      works_again(begun);
     } catch (const Error& error) {
-      failed(error.what());
+      failed(begun, error.what());
     }
     pause = news ? busy_pause : std::min<std::chrono::milliseconds>(pause + pause / slower, idle_pause);
     pause_.expires_after(pause);

@@ -46,6 +46,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   [[nodiscard]] asio::error_code dial(asio::ip::tcp::socket& socket, const std::string& to);
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Stream;
   using StreamPtr = std::shared_ptr<Stream>;
   template <class Work>
@@ -67,8 +68,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   void accept(const MailAddress& in);
   void side_ended(const StreamPtr& stream);
   void remove_inbox();
-  void failed(const std::string& why);
-  void works_again();
+  void failed(Clock::time_point begun, const std::string& why);
+  void works_again(Clock::time_point begun);
 
   asio::io_context& io_;
   std::string run_;
@@ -79,8 +80,9 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   std::map<MailAddress, StreamPtr> streams_;  ///< by the side that arrives here
   std::set<MailAddress> ended_;               ///< sides that arrive here, of streams that have ended
   asio::steady_timer pause_;
-  bool clean_ = false;     ///< the objects of earlier processes are removed
-  bool reported_ = false;  ///< the store's failure
+  bool clean_ = false;          ///< the objects of earlier processes are removed
+  bool unreachable_ = false;    ///< as last reported
+  Clock::time_point reported_;  ///< when that changed
   std::optional<asio::thread_pool> pool_;
 };
 

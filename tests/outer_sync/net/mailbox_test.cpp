@@ -71,6 +71,7 @@ class MailboxTest : public ::testing::Test {
     std::vector<std::string> said;
   };
   void begin(Member& member, const std::string& name) {
+    open_object_store({.url = store_.string()})->put(of_an_earlier_process(name), {});
     member.box = std::make_shared<Mailbox>(io_, MailboxPlace{{.url = store_.string()}, "run"});
     member.box->begin(
         name, [&member](tcp::socket socket) { member.taken.push_back(std::move(socket)); },
@@ -98,8 +99,15 @@ class MailboxTest : public ::testing::Test {
       co_await timer.async_wait(use_awaitable);
     }
   }
+  static std::string of_an_earlier_process(const std::string& name) {
+    return mail_key("run", {.from = "asia-1", .to = name, .stream = 1, .side = MailSide::dialler}, 0);
+  }
   /// A stream from eu to us: its ends at eu and at us. The end at us appears with the first byte.
   asio::awaitable<std::pair<tcp::socket, tcp::socket>> connected() {
+    // Until it has begun, us would remove what eu sends as an object of an earlier process.
+    const auto store = open_object_store({.url = store_.string()});
+    const std::function<bool()> begun = [&] { return !store->get(of_an_earlier_process("us-1"), 0, 1); };
+    co_await until(begun);
     tcp::socket near(io_);
     const std::function<bool()> dialled = [&] { return !eu_.box->dial(near, "us-1"); };
     co_await until(dialled);
