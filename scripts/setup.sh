@@ -237,7 +237,8 @@ install_python() {
 # Prints a line for each set of packages that the build needs in .venv: install_python's NAME, DISK and ARGUMENTs,
 # separated by |.
 wanted_to_build() {
-  if [ -n "$nvcc" ] || [ -e "$venv/isthmus-torch" ]; then
+  # If the tests need all of torch anyway, its smaller install would only take longer, unless it is there already.
+  if [ -n "$nvcc" ] || [ -e "$venv/isthmus-torch" ] || { [ $tests = yes ] && [ ! -e "$venv/isthmus-torch_cpu" ]; }; then
     echo "torch|12 GB|$torch"
   else
     echo "torch_cpu|3 GB|--no-deps ${torch_cpu[*]}"

@@ -27,7 +27,7 @@ class Calendar : public Launched {
   void begin(const Words& more) {
     // Replicas wait for most of the time, so that a run of many seconds takes little of the processor.
     Words settings = {"run.steps=1000000", "inner.schedule=constant", "run.stop_grace=60s",
-                      "network.heartbeat=200ms", "network.emulate.rtt=20ms"};
+                      "network.heartbeat=200ms", "network.emulate.rtt=60ms"};
     settings.insert(settings.end(), more.begin(), more.end());
     start(settings);
   }

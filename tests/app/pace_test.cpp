@@ -43,7 +43,7 @@ Words unequal(const std::string& pace) {
 }
 
 TEST(PaceByTime, TheSlowOneDoesNotHoldUpTheFastOne) {
-  constexpr std::uint64_t steps = 360, half = 180;
+  constexpr std::uint64_t steps = 240, half = 120;
   std::map<std::string, Course> fast, slow;
   for (const std::string pace : {"steps", "time"}) {
     auto settings = unequal(pace);

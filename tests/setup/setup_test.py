@@ -329,6 +329,7 @@ class Builds(Setup):
         self.machine.index.close()
         self.builds("--tests", "release")
 
+    @case_results.long
     def test_others_may_use_the_environment_when_the_install_ends(self):
         self.machine.stand_ins()
         (self.machine.folder / "stand-ins/endless").touch()
