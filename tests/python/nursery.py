@@ -109,7 +109,7 @@ def become(job):
 
 
 def end_fast():
-    """Ends a worker whose script has ended without an exception: torch's destructors would take longer than most."""
+    """Skips torch's destructors after a script without an exception: they would take longer than most scripts."""
     if getattr(sys.modules["__main__"], "has_ended", False):
         sys.stdout.flush()
         sys.stderr.flush()
