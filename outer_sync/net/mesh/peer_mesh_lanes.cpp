@@ -69,6 +69,7 @@ void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPt
       handler_.on_peer_down(id);
     }
     handler_.on_peer_up(id);
+    try_relay_again(id);
   }
   feed(peer);
 }

@@ -98,6 +98,14 @@ void PeerMesh::prefer_relays() {
   }
 }
 
+/// The relay is connected again: peers that have meanwhile been reached through the mailbox may get back to
+/// it.
+void PeerMesh::try_relay_again(ReplicaId relay) {
+  for (const auto id : ways_.peers_by(relay)) {
+    if (const auto peer = peers_.find(id); peer != peers_.end()) peer->second->relay_tried = clock_.now();
+  }
+}
+
 /// Sends hails on relayed paths until both ends have received one.
 void PeerMesh::hail_all() {
   for (const auto id : ways_.peers()) {

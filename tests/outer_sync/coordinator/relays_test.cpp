@@ -126,6 +126,25 @@ TEST_F(RelayTable, TwoInTheMailboxHaveOneFromTheStart) {
   EXPECT_EQ(relay_of("MA", "MB"), "c");
 }
 
+TEST_F(RelayTable, TwoInTheMailboxHaveOneAgainWhenItIsBack) {
+  form({"MA", "MB", "c"});
+  report("MB", {});
+  report("MA", {"c"}, {"MB"});
+  EXPECT_THAT(settle(0s), IsEmpty());
+  report("MA", {"c"});
+  EXPECT_THAT(settle(1s), IsEmpty());
+  EXPECT_EQ(relay_of("MA", "MB"), "") << "they are connected, and it does not reach MA";
+  report("MA", {});
+  EXPECT_THAT(settle(2s), IsEmpty());
+  EXPECT_EQ(relay_of("MA", "MB"), "c");
+  const auto number = said.number;
+  report("MA", {});
+  report("MB", {});
+  EXPECT_THAT(settle(3s), IsEmpty());
+  EXPECT_EQ(relay_of("MA", "MB"), "c") << "they are still connected through the mailbox";
+  EXPECT_EQ(said.number, number);
+}
+
 TEST_F(RelayTable, TwoInTheMailboxNeedNone) {
   form({"MA", "MB"});
   for (Time now = 0s; now < 4 * patience; now += 1s) EXPECT_THAT(settle(now), IsEmpty());

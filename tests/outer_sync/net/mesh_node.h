@@ -21,6 +21,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/config/config.h"
 #include "net/link/listen.h"
+#include "net/mailbox/mailbox.h"
 #include "net/mesh/peer_mesh.h"
 #include "run_token.h"
 
@@ -39,18 +40,27 @@ inline constexpr auto patience =
 class Node final : public PeerMesh::Handler {
  public:
   explicit Node(const std::string& name, std::uint64_t incarnation = 1, LinkOptions link = {},
-                const std::string& listen = "127.0.0.1:0")
+                const std::string& listen = "127.0.0.1:0", const std::string& store = {})
       : work_(asio::make_work_guard(io_)),
-        mesh_(io_, bind(listen), lanes, counters_, link, clock_, trace_, *this),
+        mailbox_(store.empty() ? nullptr
+                               : std::make_shared<Mailbox>(io_, MailboxPlace{{.url = store}, "run"})),
+        mesh_(io_, bind(listen), lanes, counters_, with_mailbox(link), clock_, trace_, *this),
         thread_([this] { io_.run(); }) {
     info_.id = protocol::id_of({name, incarnation, ""});
     info_.name = name;
+    if (mailbox_) info_.address = Address{mailbox_host(name), mailbox_port}.to_string();
     asio::co_spawn(io_, tick(), asio::detached);
-    on_io([&] { mesh_.begin(info_.id, name, run_token(), largest_chunk_frame(largest_chunk), buffers_); });
+    on_io([&] {
+      mesh_.begin(info_.id, name, run_token(), largest_chunk_frame(largest_chunk), buffers_);
+      if (mailbox_)
+        mailbox_->begin(name, [this](asio::ip::tcp::socket socket) { mesh_.accept(std::move(socket), true); },
+                        {});
+    });
   }
   ~Node() override {
     io_.stop();
     thread_.join();
+    if (mailbox_) mailbox_->end();
   }
 
   void set_peers(std::vector<PeerInfo> peers) {
@@ -168,6 +178,10 @@ class Node final : public PeerMesh::Handler {
   [[nodiscard]] const PeerInfo& info() const { return info_; }
 
  private:
+  [[nodiscard]] LinkOptions with_mailbox(LinkOptions link) const {
+    link.mailbox = mailbox_;
+    return link;
+  }
   asio::ip::tcp::acceptor bind(const std::string& listen) {
     if (listen == NetworkConfig::no_port) return asio::ip::tcp::acceptor(io_);
     auto acceptor = listen_at(io_, listen, "listen");
@@ -259,6 +273,7 @@ class Node final : public PeerMesh::Handler {
 
   asio::io_context io_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
+  std::shared_ptr<Mailbox> mailbox_;  ///< null without a store
   PeerInfo info_;
   WireCounters counters_;
   Trace trace_;

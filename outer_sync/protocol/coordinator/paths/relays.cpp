@@ -114,6 +114,10 @@ bool RunRelays::reach_each_other(const Pair& pair) const {
   return says_so(pair.first, pair.second) && says_so(pair.second, pair.first);
 }
 
+bool RunRelays::reaches_both(const Pair& pair, ReplicaId relay) const {
+  return !are_apart(pair_of(pair.first, relay)) && !are_apart(pair_of(pair.second, relay));
+}
+
 /// The pair has no relay, or its relay does not reach both ends, or an end still cannot reach the other.
 bool RunRelays::lacks_help(const Pair& pair) const {
   const auto place = relays_.find(pair);
@@ -123,8 +127,7 @@ bool RunRelays::lacks_help(const Pair& pair) const {
     const auto report = reports_.find(from);
     return report != reports_.end() && report->second.unreachable.contains(to);
   };
-  return are_apart(pair_of(pair.first, by)) || are_apart(pair_of(pair.second, by)) ||
-         loses(pair.first, pair.second) || loses(pair.second, pair.first);
+  return !reaches_both(pair, by) || loses(pair.first, pair.second) || loses(pair.second, pair.first);
 }
 
 // ---- choosing relays ----
@@ -142,7 +145,7 @@ std::optional<ReplicaId> RunRelays::relay_for(const Pair& pair, const Loads& loa
   for (const auto& [id, member] : members_) {
     const bool is_end = is_of(pair, id), in_vain = tried != tried_.end() && tried->second.contains(id);
     if (is_end || in_vain || (share_a_mailbox(pair) && !has_port(member))) continue;
-    if (are_apart(pair_of(id, pair.first)) || are_apart(pair_of(id, pair.second))) continue;
+    if (!reaches_both(pair, id)) continue;
     const auto load = loads.find(id);
     const std::tuple cost(load == loads.end() ? 0 : load->second, trains(member), member.name);
     if (best && least <= cost) continue;
@@ -172,8 +175,9 @@ bool RunRelays::name_relay(const Pair& pair, Loads& loads) {
 
 void RunRelays::end_what_is_over() {
   std::erase_if(relays_, [this](const auto& entry) {
-    const auto& pair = entry.first;
-    if (!reach_each_other(pair)) return false;
+    const auto& [pair, by] = entry;
+    // Such a connection leads through the mailbox; the relay is still faster.
+    if (!reach_each_other(pair) || (share_a_mailbox(pair) && reaches_both(pair, by))) return false;
     const auto [one, other] = names_of(pair);
     known_.erase({one, other});
     lines_.push_back(one + " and " + other + " are connected; their chunks are no longer relayed");
@@ -183,11 +187,24 @@ void RunRelays::end_what_is_over() {
   });
 }
 
+/// A relay that was lost may be back, or another member may have connections to both now.
+void RunRelays::relieve_the_mailbox() {
+  auto load = loads();
+  for (const auto& [a, one] : members_) {
+    for (const auto& [b, other] : members_) {
+      const Pair pair{a, b};
+      if (a < b && share_a_mailbox(pair) && !relays_.contains(pair) && relay_for(pair, load))
+        name_relay(pair, load);
+    }
+  }
+}
+
 std::vector<RunRelays::Pair> RunRelays::settle(Time now, Time patience) {
   const auto wait = named_since_ ? patience : patience / 2;
   const bool due = lacking_since_ && now - *lacking_since_ >= wait;
   if (!std::exchange(changed_, false) && !due) return {};
   end_what_is_over();
+  relieve_the_mailbox();
   std::vector<Pair> lacking;
   for (const auto& pair : pairs_apart()) {
     if (lacks_help(pair)) lacking.push_back(pair);
@@ -208,7 +225,7 @@ std::vector<RunRelays::Pair> RunRelays::settle(Time now, Time patience) {
     if (name_relay(pair, load)) continue;
     // The end that has also lost its last relay may not have reported that yet. Until then it is unknown
     // which end to leave out.
-    const bool explained = !by || are_apart(pair_of(pair.first, *by)) || are_apart(pair_of(pair.second, *by));
+    const bool explained = !by || !reaches_both(pair, *by);
     if (!explained && doubted_.insert(pair).second) {
       relays_[pair] = *by;
       ++load[*by];

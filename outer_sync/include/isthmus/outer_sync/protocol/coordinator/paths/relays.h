@@ -19,7 +19,8 @@ namespace isthmus::outer_sync::protocol {
 
 /// Every heartbeat lists the members to which its sender has no connection. Such a pair gets a relay: a
 /// member connected to both; of several the one with the fewest relayed pairs, then a reducer, then the first
-/// by name. The relay stays until both ends report a connection.
+/// by name. The relay stays until both ends report a connection. Members that reach each other only through
+/// the mailbox have one whenever a member connected to both opens a port, since it is faster.
 class RunRelays {
  public:
   /// Two members of the view, the smaller id first.
@@ -62,7 +63,9 @@ class RunRelays {
   [[nodiscard]] Loads loads() const;
   [[nodiscard]] std::optional<ReplicaId> relay_for(const Pair& pair, const Loads& loads) const;
   bool name_relay(const Pair& pair, Loads& loads);
+  [[nodiscard]] bool reaches_both(const Pair& pair, ReplicaId relay) const;
   void end_what_is_over();
+  void relieve_the_mailbox();
 
   std::map<ReplicaId, MemberInfo> members_;
   std::map<ReplicaId, Report> reports_;
