@@ -27,15 +27,26 @@ def hashes_in(logs):
     return {line.split()[-1] for line in logs.splitlines() if "done: global hash" in line}
 
 
-def test_the_gpt_example_learns_and_is_resumed_and_saves(run, few_steps):
+def train_gpt(run, few_steps):
+    """Returns the files of the models that the replicas save, and what they print."""
     config, script, output = ROOT / "examples/python/nanogpt.yaml", "examples/python/nanogpt.py", run.folder / "gpt"
     options = ["--output", output]
     _, logs = launch(run, config, script, *few_steps, "--set", "run.checkpoint_every=15", options=options)
+    return [output / f"replica-{number}/model.pt" for number in range(2)], logs
+
+
+def test_the_gpt_example_learns_and_saves(run, few_steps):
+    models, logs = train_gpt(run, few_steps)
     losses = [float(line.split()[2]) for line in logs.splitlines() if line.startswith("step 30: ")]
     assert len(losses) == 2 and max(losses) < 3.5, logs  # 5.5 before the first step
-    models = [output / f"replica-{number}/model.pt" for number in range(2)]
-    before, other = (torch.load(model, weights_only=True) for model in models)
-    assert all(torch.equal(before[name], other[name]) for name in before)
+    one, other = (torch.load(model, weights_only=True) for model in models)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.long
+def test_the_gpt_example_resumed_saves_what_one_that_never_stopped_does(run, few_steps):
+    models, _ = train_gpt(run, few_steps)
+    before = torch.load(models[0], weights_only=True)
     for model in models:
         (model.parent / "checkpoint-30.pt").unlink()  # as if killed before it wrote this
         model.unlink()
