@@ -237,7 +237,8 @@ install_python() {
 # Prints a line for each set of packages that the build needs in .venv: install_python's NAME, DISK and ARGUMENTs,
 # separated by |.
 wanted_to_build() {
-  # If the tests need all of torch anyway, its smaller install would only take longer, unless it is there already.
+  # The tests need all of torch, so its smaller install first would be work for nothing; but where that is already there,
+  # the build begins with it while all of torch is downloaded.
   if [ -n "$nvcc" ] || [ -e "$venv/isthmus-torch" ] || { [ $tests = yes ] && [ ! -e "$venv/isthmus-torch_cpu" ]; }; then
     echo "torch|12 GB|$torch"
   else
@@ -247,7 +248,7 @@ wanted_to_build() {
   [ $package = no ] || echo "packaging|100 MB|--no-deps ${packaging[*]}"
 }
 
-# The same for packages that only running the tests needs. torch is one: the binding's tests import it, which loads only
+# The same for packages that running the tests needs. torch is one: the binding's tests import it, which loads only
 # with all of CUDA's libraries, even without a GPU.
 wanted_to_test() {
   [ $tests = yes ] || return 0

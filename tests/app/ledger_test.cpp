@@ -40,15 +40,15 @@ TEST(Ledger, ADataParallelRunHasOneToo) {
 }
 
 TEST(Ledger, WhatAKilledReplicaHadUnderWayIsDoneByOthers) {
-  ElasticRun run({"replicas=3", "run.steps=100000", "inner.schedule=constant", "outer.warmup_steps=2",
-                  "inner.batch=16"});
+  ElasticRun run(
+      {"replicas=3", "run.steps=100000", "inner.schedule=constant", "outer.warmup_steps=2", "inner.batch=8"});
   run.start({"eu-1", "us-1", "zz-1"});
   for (const auto* worker : {"eu-1", "us-1", "zz-1"}) ASSERT_TRUE(run.reaches(worker, 30)) << run.logs();
   run.kill("zz-1");
   const auto killed_at = run.metrics("eu-1").back().value("step", std::uint64_t{0});
-  // Each of the two first trains on 2,048 sequences of its own, 16 per step, and then on 1,024 of the lost
+  // Each of the two first trains on 2,048 sequences of its own, 8 per step, and then on 1,024 of the lost
   // replica's.
-  ASSERT_TRUE(run.reaches("eu-1", killed_at + 225) && run.reaches("us-1", killed_at + 225)) << run.logs();
+  ASSERT_TRUE(run.reaches("eu-1", killed_at + 450) && run.reaches("us-1", killed_at + 450)) << run.logs();
   run.stop();
   const auto text = report(run.site().run());
   EXPECT_THAT(text, Not(HasSubstr("gaps, not trained"))) << run.logs();
@@ -59,7 +59,7 @@ TEST(Ledger, WhatAKilledReplicaHadUnderWayIsDoneByOthers) {
   }
   ASSERT_FALSE(lost.empty()) << text;
   EXPECT_EQ(lost.front().begin, 0U) << text;
-  EXPECT_GT(lost.front().end, 16 * killed_at + 1500)
+  EXPECT_GT(lost.front().end, 8 * killed_at + 1500)
       << text << "the others must have trained on the lost replica's samples";
   // If the run stopped within their next blocks, the second replica's block is ahead of the first one's.
   EXPECT_LE(lost.size(), 2U) << text;
@@ -72,7 +72,7 @@ TEST(Ledger, WhatAKilledReplicaHadUnderWayIsDoneByOthers) {
     EXPECT_EQ(range[0], 2) << text << "only samples of the killed replica may be there twice";
     twice += range[2].get<std::uint64_t>() - range[1].get<std::uint64_t>();
   }
-  EXPECT_LE(twice, 16 * 14) << text;
+  EXPECT_LE(twice, 8 * 14) << text;
   EXPECT_EQ(twice > 0, text.find("twice in a fragment's rounds: track 2") != std::string::npos) << text;
 }
 

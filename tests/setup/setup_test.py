@@ -314,6 +314,7 @@ class Builds(Setup):
         self.machine.index.close()
         self.builds("--tests", "release")
         self.assertEqual(asked(), ["build release"])
+        self.assertEqual(self.machine.index.requests.count(self.machine.torch), 1, "not its smaller install first")
 
     def test_ctrl_c_during_the_build_leaves_a_whole_environment(self):
         self.machine.stand_ins()

@@ -71,6 +71,7 @@ struct Peer {
   Connection::Clock::time_point renew_at{};
   std::size_t renew_next = 0;
   AwakeClock::Clock::duration relay_tried{};  ///< since when its relay may open a path
+  AwakeClock::Clock::duration hailed{};       ///< the last time, through its relay
   std::size_t breaches = 0;                   ///< breaches of the protocol
   bool gone = false;                          ///< no longer a peer
 

@@ -120,7 +120,6 @@ class PeerMesh {
   [[nodiscard]] bool only_by_mailbox(const Peer& peer, const Peer& relay) const;
   [[nodiscard]] bool a_relay_may_help(const Peer& peer) const;
   void prefer_relays();
-  void try_relay_again(protocol::ReplicaId relay);
   [[nodiscard]] asio::awaitable<void> introduce(PeerPtr peer, std::size_t lane, ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<void> serve(PeerPtr peer, std::size_t lane, ConnectionPtr connection);
   [[nodiscard]] PeerPtr make_peer(const PeerInfo& info, std::optional<Address> address);

@@ -69,7 +69,6 @@ void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPt
       handler_.on_peer_down(id);
     }
     handler_.on_peer_up(id);
-    try_relay_again(id);
   }
   feed(peer);
 }
@@ -130,7 +129,7 @@ asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
     peer = co_await peer_that_says(hello, connection);
     const bool lane = hello.role == PeerRole::member;
     if (lane && !may_take_its_place(*peer, peer->lanes[hello.lane], hello)) co_return connection->close();
-    if (lane && connection->by_mailbox() && ways_.open(hello.from)) co_return connection->close();
+    if (lane && connection->by_mailbox() && ways_.works(hello.from)) co_return connection->close();
     if (lane || hello.role == PeerRole::fetcher)
       connection->send(hello_frame(hello_to(hello.from, hello.lane)));
   } catch (const asio::system_error& error) {
@@ -303,7 +302,7 @@ asio::awaitable<void> PeerMesh::introduce(PeerPtr peer, std::size_t lane, Connec
     connection->close();
   }
   place.introducing = nullptr;
-  if (connection->by_mailbox() && ways_.open(peer->info.id)) connection->close();  // the relay is faster
+  if (connection->by_mailbox() && ways_.works(peer->info.id)) connection->close();  // the relay is faster
   if (!connection->open() || peer->gone) co_return;
   place.dialled = hello.number;
   place.dialled_here = true;

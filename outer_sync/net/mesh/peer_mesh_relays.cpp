@@ -13,6 +13,8 @@ using protocol::ReplicaId;
 
 namespace {
 
+constexpr auto mailbox_hails_every = std::chrono::seconds(1);
+
 /// How long a relayed path may take to open before a peer is reached through the mailbox again. The
 /// coordinator waits for half of its detect timeout before it names another relay.
 AwakeClock::Clock::duration relay_patience(const LinkOptions& link) {
@@ -83,37 +85,32 @@ bool PeerMesh::a_relay_may_help(const Peer& peer) const {
          clock_.now() - peer.relay_tried <= relay_patience(link_);
 }
 
-/// A relay passes a frame on in milliseconds, the mailbox in seconds.
+/// A relay passes a frame on in milliseconds, the mailbox in seconds. Lanes through the mailbox are given up
+/// only once the relayed path works in both directions.
 void PeerMesh::prefer_relays() {
   for (const auto id : ways_.peers()) {
     const auto at = peers_.find(id);
     if (at == peers_.end() || !at->second->address || !is_mailbox_host(at->second->address->host)) continue;
     auto& peer = *at->second;
-    if (!a_relay_may_help(peer)) continue;
+    if (peer.up() ? !ways_.works(id) : !a_relay_may_help(peer)) continue;
     for (auto& lane : peer.lanes) lane.stop_dialling();
     if (!peer.by_mailbox()) continue;
-    if (ways_.open(id))
-      peer.relay_tried = clock_.now();  // it opens anew, to repeat frames lost with the lanes
+    peer.relay_tried = clock_.now();  // it opens anew, to repeat frames lost with the lanes
     peer.close_lanes();
   }
 }
 
-/// The relay is connected again: peers that have meanwhile been reached through the mailbox may get back to
-/// it.
-void PeerMesh::try_relay_again(ReplicaId relay) {
-  for (const auto id : ways_.peers_by(relay)) {
-    if (const auto peer = peers_.find(id); peer != peers_.end()) peer->second->relay_tried = clock_.now();
-  }
-}
-
-/// Sends hails on relayed paths until both ends have received one.
+/// Sends hails on relayed paths until both ends have received one, fewer of them to a peer that is reached
+/// through the mailbox meanwhile.
 void PeerMesh::hail_all() {
   for (const auto id : ways_.peers()) {
     const auto peer = peers_.find(id);
     const auto relay = peers_.find(*ways_.relay_to(id));
     if (peer == peers_.end() || relay == peers_.end()) continue;
-    if (peer->second->up() || !relay->second->up() || !ways_.hails(id)) continue;
-    if (only_by_mailbox(*peer->second, *relay->second)) continue;
+    auto& other = *peer->second;
+    if (!relay->second->up() || !ways_.hails(id) || only_by_mailbox(other, *relay->second)) continue;
+    if (other.up() && (!other.by_mailbox() || clock_.now() - other.hailed < mailbox_hails_every)) continue;
+    other.hailed = clock_.now();
     send_at_once(*relay->second,
                  relayed_frame(self_.id, id, {FrameType::hail, to_bytes(ways_.hail(id)), nullptr}));
   }

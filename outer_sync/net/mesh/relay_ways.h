@@ -45,6 +45,8 @@ class RelayWays {
   [[nodiscard]] std::vector<protocol::ReplicaId> peers() const;
   /// The peers that are reached by this relay.
   [[nodiscard]] std::vector<protocol::ReplicaId> peers_by(protocol::ReplicaId relay) const;
+  /// Whether the path is open at both ends.
+  [[nodiscard]] bool works(protocol::ReplicaId peer) const { return open(peer) && !hails(peer); }
   /// Whether the other end must still be hailed.
   [[nodiscard]] bool hails(protocol::ReplicaId peer) const;
   [[nodiscard]] Hail hail(protocol::ReplicaId peer) const;

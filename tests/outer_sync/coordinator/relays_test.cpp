@@ -145,6 +145,38 @@ TEST_F(RelayTable, TwoInTheMailboxHaveOneAgainWhenItIsBack) {
   EXPECT_EQ(said.number, number);
 }
 
+TEST_F(RelayTable, OneThatTwoInTheMailboxDoNotUseIsReplaced) {
+  form({"MA", "MB", "c", "d"});
+  ASSERT_EQ(relay_of("MA", "MB"), "c");
+  report("MA", {});
+  report("MB", {});
+  EXPECT_THAT(settle(1s), IsEmpty());
+  EXPECT_EQ(relay_of("MA", "MB"), "c") << "they may still begin to use it";
+  EXPECT_THAT(settle(1s + patience), IsEmpty());
+  EXPECT_EQ(relay_of("MA", "MB"), "d");
+  report("MA", {}, {"MB"});
+  report("MB", {}, {"MA"});
+  for (Time now = 2s + patience; now < 4 * patience; now += 1s) EXPECT_THAT(settle(now), IsEmpty());
+  EXPECT_EQ(relay_of("MA", "MB"), "d") << "they use it";
+}
+
+TEST_F(RelayTable, AMailboxThatARelayNeedsIsLeftAlone) {
+  form({"MA", "MB", "c", "d"});
+  report("MA", {"c", "d"});
+  report("MB", {});
+  report("c", {"MA", "d"});
+  report("d", {"MA", "c"});
+  for (Time now = 0s; now < patience; now += 1s) EXPECT_THAT(settle(now), IsEmpty());
+  ASSERT_EQ(relay_of("MA", "c"), "MB");
+  report("MA", {}, {"c"});
+  report("c", {}, {"MA", "d"});
+  report("d", {}, {"c"});
+  for (Time now = patience; now < 3 * patience; now += 1s) EXPECT_THAT(settle(now), IsEmpty());
+  EXPECT_EQ(relay_of("MA", "c"), "MB");
+  EXPECT_EQ(relay_of("MA", "MB"), "")
+      << "d reaches both, but MA reaches c only through its connection with MB";
+}
+
 TEST_F(RelayTable, TwoInTheMailboxNeedNone) {
   form({"MA", "MB"});
   for (Time now = 0s; now < 4 * patience; now += 1s) EXPECT_THAT(settle(now), IsEmpty());

@@ -110,10 +110,9 @@ def train(rank, more, options):
         if rank in (0, None):
             print(f"left: {loop.leaves}" if loop.leaves else f"hash {loop.global_hash}", flush=True)
             torch.save(values, more.values)
-    if group is not None:
-        # PyTorch 2.7 joins the group's threads with the interpreter locked, while one of them may still wait for
-        # that lock to free a tensor. A barrier waits without the lock.
-        torch.distributed.barrier()
+    # PyTorch 2.7 may hang there: it joins the group's threads with the interpreter locked, while one of them may
+    # still wait for that lock to free a tensor.
+    if group is not None and tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8):
         torch.distributed.destroy_process_group()
 
 

@@ -23,9 +23,14 @@ void RunRelays::begin(const View& view) {
   reports_.clear();
   tried_.clear();
   doubted_.clear();
+  in_mailbox_.clear();
+  unused_since_.clear();
   lacking_since_.reset();
   named_since_ = false;
-  for (const auto& member : view.members) members_[id_of(member)] = member;
+  for (const auto& member : view.members) {
+    members_[id_of(member)] = member;
+    if (can_be_dialled(member) && !has_port(member)) in_mailbox_.insert(id_of(member));
+  }
   const bool had_relays = !relays_.empty();
   std::erase_if(relays_, [this](const auto& entry) {
     return !members_.contains(entry.first.first) || !members_.contains(entry.first.second);
@@ -75,10 +80,7 @@ bool RunRelays::have_no_ports(const Pair& pair) const {
 
 /// They reach each other, through the mailbox. A relay is faster.
 bool RunRelays::share_a_mailbox(const Pair& pair) const {
-  const auto in_mailbox = [this](ReplicaId id) {
-    return can_be_dialled(members_.at(id)) && !has_port(members_.at(id));
-  };
-  return in_mailbox(pair.first) && in_mailbox(pair.second);
+  return in_mailbox_.contains(pair.first) && in_mailbox_.contains(pair.second);
 }
 
 std::set<RunRelays::Pair> RunRelays::pairs_apart() const {
@@ -156,6 +158,7 @@ std::optional<ReplicaId> RunRelays::relay_for(const Pair& pair, const Loads& loa
 }
 
 bool RunRelays::name_relay(const Pair& pair, Loads& loads) {
+  unused_since_.erase(pair);
   if (const auto before = relays_.find(pair); before != relays_.end()) {
     --loads[before->second];
     relays_.erase(before);
@@ -173,12 +176,28 @@ bool RunRelays::name_relay(const Pair& pair, Loads& loads) {
   return true;
 }
 
-void RunRelays::end_what_is_over() {
-  std::erase_if(relays_, [this](const auto& entry) {
+/// A connection through the mailbox ends no relay, since a relay is faster, unless the pair does not use it
+/// for `patience`: an end may itself reach the relay only through the mailbox.
+void RunRelays::end_what_is_over(Time now, Time patience) {
+  std::erase_if(relays_, [&](const auto& entry) {
     const auto& [pair, by] = entry;
-    // Such a connection leads through the mailbox; the relay is still faster.
-    if (!reach_each_other(pair) || (share_a_mailbox(pair) && reaches_both(pair, by))) return false;
     const auto [one, other] = names_of(pair);
+    if (share_a_mailbox(pair)) {
+      if (reaches_both(pair, by)) {
+        if (!reach_each_other(pair))
+          unused_since_.erase(pair);
+        else
+          unused_since_.try_emplace(pair, now);
+        const auto since = unused_since_.find(pair);
+        if (since == unused_since_.end() || now - since->second < patience) return false;
+        tried_[pair].insert(by);
+      }
+      unused_since_.erase(pair);
+      lines_.push_back(members_.at(by).name + " no longer relays the chunks of " + one + " and " + other);
+      has_news_ = true;
+      return true;
+    }
+    if (!reach_each_other(pair)) return false;
     known_.erase({one, other});
     lines_.push_back(one + " and " + other + " are connected; their chunks are no longer relayed");
     tried_.erase(pair);
@@ -187,13 +206,22 @@ void RunRelays::end_what_is_over() {
   });
 }
 
+/// One of the two is the other's relay to a third member, for which they need their connection.
+bool RunRelays::relays_for_each_other(const Pair& pair) const {
+  return std::ranges::any_of(relays_, [&](const auto& entry) {
+    const auto& [ends, by] = entry;
+    return (by == pair.first && is_of(ends, pair.second)) || (by == pair.second && is_of(ends, pair.first));
+  });
+}
+
 /// A relay that was lost may be back, or another member may have connections to both now.
 void RunRelays::relieve_the_mailbox() {
+  if (in_mailbox_.size() == members_.size()) return;
   auto load = loads();
-  for (const auto& [a, one] : members_) {
-    for (const auto& [b, other] : members_) {
+  for (const auto a : in_mailbox_) {
+    for (const auto b : in_mailbox_) {
       const Pair pair{a, b};
-      if (a < b && share_a_mailbox(pair) && !relays_.contains(pair) && relay_for(pair, load))
+      if (a < b && !relays_.contains(pair) && !relays_for_each_other(pair) && relay_for(pair, load))
         name_relay(pair, load);
     }
   }
@@ -202,8 +230,10 @@ void RunRelays::relieve_the_mailbox() {
 std::vector<RunRelays::Pair> RunRelays::settle(Time now, Time patience) {
   const auto wait = named_since_ ? patience : patience / 2;
   const bool due = lacking_since_ && now - *lacking_since_ >= wait;
-  if (!std::exchange(changed_, false) && !due) return {};
-  end_what_is_over();
+  const bool unused =
+      std::ranges::any_of(unused_since_, [&](const auto& entry) { return now - entry.second >= patience; });
+  if (!std::exchange(changed_, false) && !due && !unused) return {};
+  end_what_is_over(now, patience);
   relieve_the_mailbox();
   std::vector<Pair> lacking;
   for (const auto& pair : pairs_apart()) {

@@ -20,7 +20,7 @@ namespace isthmus::outer_sync::protocol {
 /// Every heartbeat lists the members to which its sender has no connection. Such a pair gets a relay: a
 /// member connected to both; of several the one with the fewest relayed pairs, then a reducer, then the first
 /// by name. The relay stays until both ends report a connection. Members that reach each other only through
-/// the mailbox have one whenever a member connected to both opens a port, since it is faster.
+/// the mailbox have one whenever a member with a port is connected to both, since it is faster.
 class RunRelays {
  public:
   /// Two members of the view, the smaller id first.
@@ -33,8 +33,8 @@ class RunRelays {
   /// Takes the connections that a member of the view reports.
   void add(ReplicaId from, const Heartbeat& heartbeat);
   /// Chooses relays for pairs without a relay that helps, once all members have had time to report: after
-  /// half of `patience`, or all of it after a relay was just chosen. Returns the pairs that no member can
-  /// help.
+  /// half of `patience`, or all of it after a relay was just chosen; for pairs in the mailbox, at once.
+  /// Returns the pairs that no member can help.
   [[nodiscard]] std::vector<Pair> settle(Time now, Time patience);
 
   [[nodiscard]] const std::map<Pair, ReplicaId>& relays() const { return relays_; }
@@ -64,13 +64,16 @@ class RunRelays {
   [[nodiscard]] std::optional<ReplicaId> relay_for(const Pair& pair, const Loads& loads) const;
   bool name_relay(const Pair& pair, Loads& loads);
   [[nodiscard]] bool reaches_both(const Pair& pair, ReplicaId relay) const;
-  void end_what_is_over();
+  [[nodiscard]] bool relays_for_each_other(const Pair& pair) const;
+  void end_what_is_over(Time now, Time patience);
   void relieve_the_mailbox();
 
   std::map<ReplicaId, MemberInfo> members_;
   std::map<ReplicaId, Report> reports_;
   std::map<Pair, ReplicaId> relays_;
   std::map<Pair, std::set<ReplicaId>> tried_;  ///< relays that did not help
+  std::set<ReplicaId> in_mailbox_;             ///< members that have only the mailbox's address
+  std::map<Pair, Time> unused_since_;          ///< the pair has a relay, and is connected through the mailbox
   std::set<Pair> doubted_;  ///< got more time, because no report explained why their last relay did not help
   std::set<std::pair<std::string, std::string>>
       known_;                 ///< by name: they had a relay, and no connection since
