@@ -176,32 +176,35 @@ bool RunRelays::name_relay(const Pair& pair, Loads& loads) {
   return true;
 }
 
-/// A connection through the mailbox ends no relay, since a relay is faster, unless the pair does not use it
-/// for `patience`: an end may itself reach the relay only through the mailbox.
+/// Whether the relay of two in the mailbox does not reach both, or they have not used it for `patience`: an
+/// end may itself reach it only through the mailbox.
+bool RunRelays::is_of_no_use(const Pair& pair, ReplicaId relay, Time now, Time patience) {
+  if (!reaches_both(pair, relay)) return true;
+  if (!reach_each_other(pair)) {
+    unused_since_.erase(pair);
+    return false;
+  }
+  if (now - unused_since_.try_emplace(pair, now).first->second < patience) return false;
+  tried_[pair].insert(relay);
+  return true;
+}
+
+/// A connection through the mailbox ends no relay, since a relay is faster.
 void RunRelays::end_what_is_over(Time now, Time patience) {
   std::erase_if(relays_, [&](const auto& entry) {
     const auto& [pair, by] = entry;
+    const bool mailbox = share_a_mailbox(pair);
+    if (mailbox ? !is_of_no_use(pair, by, now, patience) : !reach_each_other(pair)) return false;
     const auto [one, other] = names_of(pair);
-    if (share_a_mailbox(pair)) {
-      if (reaches_both(pair, by)) {
-        if (!reach_each_other(pair))
-          unused_since_.erase(pair);
-        else
-          unused_since_.try_emplace(pair, now);
-        const auto since = unused_since_.find(pair);
-        if (since == unused_since_.end() || now - since->second < patience) return false;
-        tried_[pair].insert(by);
-      }
+    has_news_ = true;
+    if (mailbox) {
       unused_since_.erase(pair);
       lines_.push_back(members_.at(by).name + " no longer relays the chunks of " + one + " and " + other);
-      has_news_ = true;
-      return true;
+    } else {
+      known_.erase({one, other});
+      tried_.erase(pair);
+      lines_.push_back(one + " and " + other + " are connected; their chunks are no longer relayed");
     }
-    if (!reach_each_other(pair)) return false;
-    known_.erase({one, other});
-    lines_.push_back(one + " and " + other + " are connected; their chunks are no longer relayed");
-    tried_.erase(pair);
-    has_news_ = true;
     return true;
   });
 }

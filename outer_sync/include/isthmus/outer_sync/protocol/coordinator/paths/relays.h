@@ -65,6 +65,7 @@ class RunRelays {
   bool name_relay(const Pair& pair, Loads& loads);
   [[nodiscard]] bool reaches_both(const Pair& pair, ReplicaId relay) const;
   [[nodiscard]] bool relays_for_each_other(const Pair& pair) const;
+  [[nodiscard]] bool is_of_no_use(const Pair& pair, ReplicaId relay, Time now, Time patience);
   void end_what_is_over(Time now, Time patience);
   void relieve_the_mailbox();
 
