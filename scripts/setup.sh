@@ -5,8 +5,9 @@
 #     scripts/setup.sh --static
 #
 # installs missing Debian packages, makes .venv/ with the pinned libtorch, then configures and builds the presets
-# (default: release). --setup-only stops before the build. --tests also installs the packages that the tests need, and
-# builds the tests, which doubles the build. --package installs the packages that make wheels. --static installs only
+# (default: release). The presets asan, tsan and fuzz have no libtorch: for them alone, it makes no .venv. --setup-only
+# stops before the build. --tests also installs the packages that the tests need, and builds the tests, which doubles
+# the build. --package installs the packages that make wheels. --static installs only
 # the Debian packages of packaging/static_coordinator.sh. scripts/pinned.sh lists all packages. A second run skips
 # everything that is already done, so it takes a moment and no network; after a failure it continues, or starts over
 # where it must.
@@ -166,6 +167,9 @@ find_nvcc() {
 
 python_version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
 
+# Whether the presets to build, or --package, need .venv.
+needs_venv() { [ $static = no ] && { [ $package = yes ] || [[ ${presets[*]} =~ release|debug ]]; }; }
+
 has_torch() { [[ " ${pythons[*]} " == *" $1 "* ]]; }
 
 # Sets `python` to a Python that torch has wheels for, preferably the system's, since others on PATH may be removed.
@@ -271,7 +275,7 @@ prepare_headers() {
 all_is_there() {
   local wanted name arguments
   ! command -v dpkg-query >/dev/null || [ -z "$(missing_packages "${packages[@]}")" ] || return 1
-  [ $static = no ] || return 0
+  needs_venv || return 0
   venv_is_whole && [ -e "$venv/corpus" ] || return 1
   mapfile -t wanted < <(wanted_to_build && wanted_to_test)
   for arguments in "${wanted[@]}"; do
@@ -305,7 +309,7 @@ install() {
   local wanted
   install_packages "${packages[@]}"
   check_tools
-  [ $static = no ] || return 0
+  needs_venv || return 0
   trap end_install EXIT
   make_venv
   mapfile -t wanted < <(wanted_to_build)
@@ -345,7 +349,7 @@ end_install() {
 check_install() { [ -z "$background" ] || kill -0 "$background" 2>/dev/null || end_install; }
 
 # parallel_jobs PRESET: prints the number of build jobs. A translation unit with libtorch takes about 2 GB, so memory
-# may be the limit. The sanitizer trees get two jobs per processor, since tests/run.sh builds them while tests run.
+# may be the limit. The sanitizer trees get two jobs per processor, since tests/run.sh builds asan while tests run.
 parallel_jobs() {
   local kib n most cgroup=/sys/fs/cgroup/memory.max
   most=$(nproc)
@@ -359,8 +363,8 @@ parallel_jobs() {
   echo $((n > 0 ? n : 1))
 }
 
-# Prints CMake's inputs that ninja does not watch: everything searched for outside the checkout, the path of
-# the checkout, and the presets.
+# found_by_cmake PRESET: prints CMake's inputs that ninja does not watch: everything searched for outside the checkout,
+# the path of the checkout, and the presets.
 found_by_cmake() {
   local cache
   echo "$root"
@@ -369,13 +373,13 @@ found_by_cmake() {
   if cache=$(ccache --get-config cache_dir 2>/dev/null); then
     echo "ccache: $cache$(mkdir -p "$cache/tmp" 2>/dev/null && [ -w "$cache/tmp" ] || echo ", cannot be written")"
   fi
-  printf '%s\n' "$venv"/lib/python3*/site-packages/{torch,nanobind}-*.dist-info
+  [[ ! $1 =~ release|debug ]] || printf '%s\n' "$venv"/lib/python3*/site-packages/{torch,nanobind}-*.dist-info
   dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\n' "${packages[@]}" "${test_packages[@]}" 2>/dev/null | sort -u || true
 }
 
 build() {
   local preset=$1 dir=$root/build/$1 targets=() found jobs architectures
-  found=$(found_by_cmake)
+  found=$(found_by_cmake "$preset")
   if [ ! -f "$dir/build.ninja" ] || [ "$(cat "$dir/configured-with" 2>/dev/null)" != "$found" ]; then
     rm -f "$dir/configured-with"
     # --fresh drops all settings of the user; keep the GPU architectures to build for.

@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-build_only=no options=() presets=(release tsan asan)
+build_only=no options=() presets=(tsan release asan)
 for argument in "$@"; do
   case $argument in
     --build-only) build_only=yes ;;
@@ -15,8 +15,8 @@ for argument in "$@"; do
   esac
 done
 
-# run_trees.py builds all trees except the first while tests of the first run, since many tests wait most of the time.
-# The sanitizers' tree with the longest tests is built first.
+# run_trees.py installs the Python packages and builds all trees except the first while tests of those before run, since
+# many tests wait most of the time. The first tree is the quickest to build, and needs no Python package.
 trees=()
 for preset in "${presets[@]}"; do
   if [ ${#trees[@]} -gt 0 ] && [ $build_only = no ] || scripts/setup.sh --tests "$preset"; then
@@ -26,6 +26,5 @@ for preset in "${presets[@]}"; do
   fi
 done
 [ $build_only = no ] || exit $((${#trees[@]} != ${#presets[@]}))
-echo "== clang-tidy"
-scripts/tidy.sh --changed || options+=(--failed "clang-tidy of changed sources")
-exec python3 -B tests/runner/run_trees.py "${options[@]}" --build scripts/setup.sh "${trees[@]}"
+exec python3 -B tests/runner/run_trees.py "${options[@]}" --build scripts/setup.sh \
+  --check "clang-tidy of changed sources" "scripts/tidy.sh --changed" "${trees[@]}"

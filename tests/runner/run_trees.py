@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the tests of all build trees at the same time with ctest, and counts single tests instead of ctest's entries.
 
-    run_trees.py [--long] [--jobs N] [--build PROGRAM] [--failed NAME ...] TREE ...
+    run_trees.py [--long] [--jobs N] [--build PROGRAM] [--check NAME COMMAND] [--failed NAME ...] TREE ...
 
 An entry whose command names a results file (--gtest_output=xml:FILE, --junitxml=FILE) counts as the cases in that file;
 any other entry is one test. Prints failures, reasons for skips, and at the end `N passed, N failed, N skipped`.
@@ -16,6 +16,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -115,27 +116,32 @@ def plainly():
 STOPPED = threading.Event()  # by Ctrl-C, which running processes receive, too: nothing new may start
 
 
-def build_tree(tree, program):
-    """Builds a tree with `PROGRAM --tests PRESET`; the preset is the folder's name. Returns whether it succeeded. The
-    build has a low priority, so that it does not delay running tests, which mostly wait."""
+def run_meanwhile(name, command):
+    """Runs a command while tests run, and prints its output with `name` before each line. Returns whether it succeeded.
+    It has a low priority, so that it does not delay the tests, which mostly wait."""
     if STOPPED.is_set():
         return False
-    command = ["nice", "-n", "5", program, "--tests", tree.name]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as build:
-        for line in build.stdout:
-            print(f"{tree.name}: {line}", end="", flush=True)
-    if build.returncode in (-signal.SIGINT, 128 + signal.SIGINT):
+    command = ["nice", "-n", "5", *command]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as process:
+        for line in process.stdout:
+            print(f"{name}: {line}", end="", flush=True)
+    if process.returncode in (-signal.SIGINT, 128 + signal.SIGINT):
         STOPPED.set()
-    return build.returncode == 0
+    return process.returncode == 0
+
+
+def of_command(name, succeeded):
+    """No outcome if the command succeeded, or one failure. `succeeded` is a future."""
+    try:
+        return [] if succeeded.result() else [Outcome(name, "failed", "see above")]
+    except OSError as error:
+        return [Outcome(name, "failed", str(error))]
 
 
 def run_tree(tree, jobs, run_long, built=None):
     """Runs a tree, after the future `built` if given, and returns the outcomes of all its entries."""
-    try:
-        if built and not built.result():
-            return [Outcome(f"build of {tree.name}", "failed", "see above")]
-    except OSError as error:
-        return [Outcome(f"build of {tree.name}", "failed", str(error))]
+    if built and (failure := of_command(f"build of {tree.name}", built)):
+        return failure
     listing = subprocess.run(["ctest", "--test-dir", str(tree), "--show-only=json-v1"], stdout=subprocess.PIPE, text=True)
     if listing.returncode != 0:
         return [Outcome(f"tests of {tree.name}", "failed", f"ctest cannot list the tests of {tree}")]
@@ -230,7 +236,10 @@ def main():
     parser.add_argument("--jobs", type=int, default=2 * os.cpu_count() + 3,
                         help="concurrent entries of a tree; entries that compute count as two (property PROCESSORS)")
     parser.add_argument("--build", metavar="PROGRAM",
-                        help="build all trees but the first with `PROGRAM --tests PRESET`, in order, while tests run")
+                        help="build all trees but the first with `PROGRAM --tests PRESET`, in order, while tests run; "
+                             "the preset is the folder's name")
+    parser.add_argument("--check", nargs=2, action="append", default=[], metavar=("NAME", "COMMAND"),
+                        help="after the builds, also run this command while tests run; a status above 0 is a failure")
     parser.add_argument("--failed", action="append", default=[], metavar="NAME", help="also count this as a failure")
     arguments = parser.parse_args()
     # A shell without job control starts background processes with SIGINT ignored. Tests would inherit this, but some of
@@ -240,11 +249,15 @@ def main():
     others = arguments.trees[1:]
     lock = take(arguments.trees[0]) if arguments.trees else contextlib.nullcontext()
     with lock, concurrent.futures.ThreadPoolExecutor(1) as builder, concurrent.futures.ThreadPoolExecutor() as runner:
-        built = {tree: builder.submit(build_tree, tree, arguments.build) for tree in others if arguments.build}
+        built = {tree: builder.submit(run_meanwhile, tree.name, [arguments.build, "--tests", tree.name])
+                 for tree in others if arguments.build}
+        checks = [(name, builder.submit(run_meanwhile, name, shlex.split(command))) for name, command in arguments.check]
         runs = [runner.submit(run_tree, tree, arguments.jobs, arguments.long, built.get(tree)) for tree in arguments.trees]
         try:
             for run in runs:
                 outcomes += run.result()
+            for name, succeeded in checks:
+                outcomes += of_command(name, succeeded)
         except BaseException:
             STOPPED.set()
             builder.shutdown(wait=False, cancel_futures=True)

@@ -97,6 +97,19 @@ class Trees(unittest.TestCase):
         self.assertEqual((counts, status), ((1, 1, 0), 1), "the second build must fail")
         self.assertIn("FAILED build of other\nsee above", output)
 
+    def test_checks_run_after_the_builds(self):
+        self.add("good", "true")
+        program = self.tree.parent / "build.sh"
+        program.write_text(f"#!/bin/sh\nmkdir {self.tree.parent}/$2 && cp {self.tree}/*.cmake {self.tree.parent}/$2\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        other = self.tree.parent / "other"
+        arguments = ["--build", str(program), "--check", "of style", f"sh -c 'echo two words; ls {other}'",
+                     "--check", "of spelling", "sh -c 'exit 3'"]
+        counts, status, output = self.run_trees(*arguments, trees=[str(self.tree), str(other)])
+        self.assertEqual((counts, status), ((2, 1, 0), 1))
+        self.assertIn("of style: two words\nof style: CTestTestfile.cmake\n", output)
+        self.assertIn("output):\n  of spelling\n", output)
+
     def test_after_ctrl_c_nothing_more_is_built(self):
         self.add("slow", "touch $here/started; sleep 60")
         (self.tree / "CTestTestfile.cmake").write_text("\n".join(self.entries))

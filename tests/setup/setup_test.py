@@ -286,6 +286,14 @@ class Builds(Setup):
         self.builds("release")
         self.assertEqual(asked(), ["build release app/all"])
 
+    def test_sanitizer_builds_need_no_python_package(self):
+        asked = self.machine.stand_ins()
+        self.machine.bare()
+        self.builds("--tests", "tsan")
+        self.assertFalse(self.machine.venv.exists())
+        self.builds("release", "tsan")
+        self.assertEqual(asked(), ["configure tsan", "build tsan", "configure release", "build release app/all", "build tsan"])
+
     def wait_for_build(self):
         """Waits until the stand-in of cmake builds. Reads its calls without taking them."""
         calls = self.machine.folder / "asked"
