@@ -76,7 +76,9 @@ def test_a_resumed_run_goes_on_with_the_samples_that_are_left(run):
 def test_others_get_the_samples_that_a_lost_replica_has_not_contributed(run):
     run.write_config(outer={"min_replicas": 1}, network={"detect_timeout": "2s"})
     run.start_coordinator()
-    many = ["--batch", 256, "--size", 2 * 24 * 256]  # samples of a lost replica are dealt in blocks of 1,024
+    # Samples of a lost replica are dealt in blocks of 1,024. The epoch is longer than the run, since eu makes some steps
+    # again, a few or many, and would begin the next epoch.
+    many = ["--batch", 256, "--size", 2 * 48 * 256]
     start(run, "eu", *many)
     start(run, "us", *many, "--kill-at", 9)
     assert run.wait("us") == -9
