@@ -72,6 +72,21 @@ std::string problem_of(httplib::Error error) {
   }
 }
 
+/// Whether another try a moment later may succeed. While a connection is made, the kernel repeats its attempt,
+/// so a server that has not answered all that time is not asked again here.
+bool may_pass(httplib::Error error, Clock::duration after) {
+  switch (error) {
+    case httplib::Error::SSLLoadingCerts:
+    case httplib::Error::SSLServerVerification:
+      return false;
+    case httplib::Error::Connection:
+    case httplib::Error::ConnectionTimeout:
+      return after < connect_patience;
+    default:
+      return true;
+  }
+}
+
 std::span<const std::byte> body_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 }  // namespace
@@ -83,6 +98,12 @@ struct S3Store::Call {
   std::span<const std::byte> body = {};
   std::string range = {};
   std::size_t most = max_answer;  ///< bytes of the answer
+};
+
+/// Why a request has no answer that counts.
+struct S3Store::Failure {
+  std::string problem = {};
+  bool may_pass = true;  ///< whether another try a moment later may succeed
 };
 
 struct S3Store::Answer {
@@ -157,8 +178,8 @@ bool S3Store::has_new_credentials() {
   }
 }
 
-/// nullopt with a `problem` that another try may solve.
-std::optional<S3Store::Answer> S3Store::try_once(const Call& call, std::string& problem) {
+/// nullopt with a `failure` if there is no answer that counts.
+std::optional<S3Store::Answer> S3Store::try_once(const Call& call, Failure& failure) {
   S3Request signed_request{
       .method = call.method,
       .path = place_.path + s3_encoded(call.key.empty() ? "" : place_.prefix + call.key, true),
@@ -202,38 +223,40 @@ std::optional<S3Store::Answer> S3Store::try_once(const Call& call, std::string& 
   };
 
   auto client = take_client();
+  const auto begin = Clock::now();
   httplib::Response response;
   auto error = httplib::Error::Success;
   const bool answered = client->send(request, response, error);
   put_back(std::move(client), answered && !too_long);
   if (too_long) {
-    problem = "its answer is longer than it may be";
+    failure = {.problem = "its answer is longer than it may be"};
     return std::nullopt;
   }
   if (!answered) {
-    problem = problem_of(error);
+    failure = {.problem = problem_of(error), .may_pass = may_pass(error, Clock::now() - begin)};
     return std::nullopt;
   }
   answer.status = response.status;
   answer.etag = response.get_header_value("ETag");
   if (!worth_another_try(answer.status)) return answer;
-  problem = fmt::format("status {} {}", answer.status, s3_reason(answer.text()));
+  failure = {.problem = fmt::format("status {} {}", answer.status, s3_reason(answer.text()))};
   return std::nullopt;
 }
 
 S3Store::Answer S3Store::send(const Call& call) {
-  std::string problem;
-  for (std::size_t attempt = 0; attempt <= pauses.size(); ++attempt) {
+  Failure failure;
+  for (std::size_t attempt = 0; attempt <= pauses.size() && failure.may_pass; ++attempt) {
     if (attempt > 0) {
       std::unique_lock lock(mutex_);
       gave_up_.wait_for(lock, pauses.at(attempt - 1), [&] { return given_up_; });
     }
-    auto answer = try_once(call, problem);
-    if (answer && answer->status == http_forbidden && has_new_credentials()) answer = try_once(call, problem);
+    auto answer = try_once(call, failure);
+    if (answer && answer->status == http_forbidden && has_new_credentials()) answer = try_once(call, failure);
     if (answer) return std::move(*answer);
   }
   throw Error(ErrorKind::network,
-              fmt::format("{} {} failed at {}: {}", call.method, name(call.key), place_.endpoint, problem));
+              fmt::format("{} {} failed at {}: {}", call.method, name(call.key), place_.endpoint,
+                          failure.problem));
 }
 
 /// The same, but an answer other than success or "not found" is an error.

@@ -46,9 +46,10 @@ class S3Store final : public ObjectStore {
   struct Call;
   struct Answer;
   class Upload;
+  struct Failure;
   [[nodiscard]] Answer send(const Call& call);
   [[nodiscard]] Answer accepted(const Call& call);
-  [[nodiscard]] std::optional<Answer> try_once(const Call& call, std::string& problem);
+  [[nodiscard]] std::optional<Answer> try_once(const Call& call, Failure& failure);
   [[nodiscard]] std::unique_ptr<httplib::Client> take_client();
   [[nodiscard]] std::unique_ptr<httplib::Client> new_client() const;
   void put_back(std::unique_ptr<httplib::Client> client, bool works);

@@ -10,6 +10,7 @@ import json
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,14 @@ trainer: {threads: 1}
 outer: {num_fragments: 3, sync_every: 6, sync_delay: 1, codec: int4, log: log}
 """
 PROGRAM = None
+
+
+def waiting_connections(port):
+    """The local ports of connections to this port of 127.0.0.1 that have no answer yet."""
+    for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, state, *_ = line.split()
+        if remote == f"0100007F:{port:04X}" and state == "02":
+            yield local
 
 
 class Bucket(unittest.TestCase):
@@ -232,6 +241,30 @@ class Trouble(Bucket):
         self.assertIn("its certificate is not trusted; name a file with the right authority in object_store.ca", refused)
         self.launch(*settings, f"object_store.ca={server.ca}", "run.stop_after=10")
         self.assertIn(f"{self.prefix}/tiny/replica-0/checkpoints/{self.names(10)[0]}", server.keys())
+
+    def test_a_server_that_never_answers_is_tried_once(self):
+        """The kernel repeats the connection attempt for ten seconds. More tries would keep a run from starting."""
+        full = socket.create_server(("127.0.0.1", 0), backlog=0)  # Linux drops attempts while the backlog is full
+        self.addCleanup(full.close)
+        port = full.getsockname()[1]
+        for _ in range(4):
+            client = socket.socket()
+            self.addCleanup(client.close)
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", port))
+        others, ports, ended = set(waiting_connections(port)), set(), threading.Event()
+
+        def watch():
+            while not ended.wait(0.1):
+                ports.update(waiting_connections(port))
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        output = self.isthmus("fetch", f"{self.url}/tiny", "--list", *self.of_store(f"http://127.0.0.1:{port}"), status=4)
+        ended.set()
+        watcher.join()
+        self.assertIn(f"failed at http://127.0.0.1:{port}: cannot connect", output)
+        self.assertEqual(len(ports - others), 1)
 
     def test_wrong_access_is_an_error_before_training(self):
         wrong = self.folder / "wrong"
