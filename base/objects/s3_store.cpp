@@ -72,8 +72,8 @@ std::string problem_of(httplib::Error error) {
   }
 }
 
-/// Whether another try a moment later may succeed. While a connection is made, the kernel repeats its attempt,
-/// so a server that has not answered all that time is not asked again here.
+/// Whether another try a moment later may succeed. While a connection is made, the kernel repeats its
+/// attempt, so a server that has not answered all that time is not asked again here.
 bool may_pass(httplib::Error error, Clock::duration after) {
   switch (error) {
     case httplib::Error::SSLLoadingCerts:
@@ -254,9 +254,8 @@ S3Store::Answer S3Store::send(const Call& call) {
     if (answer && answer->status == http_forbidden && has_new_credentials()) answer = try_once(call, failure);
     if (answer) return std::move(*answer);
   }
-  throw Error(ErrorKind::network,
-              fmt::format("{} {} failed at {}: {}", call.method, name(call.key), place_.endpoint,
-                          failure.problem));
+  throw Error(ErrorKind::network, fmt::format("{} {} failed at {}: {}", call.method, name(call.key),
+                                              place_.endpoint, failure.problem));
 }
 
 /// The same, but an answer other than success or "not found" is an error.
