@@ -68,11 +68,21 @@ Experiment config_in(const trainer::Checkpoint& saved, const std::vector<std::st
   return load_experiment(trainer::config_of(saved), assignments, std::nullopt, Purpose::training);
 }
 
-/// Between checkpoints that are still there; deleted ones lie inside an interval.
-std::vector<Task> tasks_of(const fs::path& member_folder, const std::vector<std::string>& assignments) {
+/// What can be run again.
+struct Tasks {
+  std::vector<Task> all;
+  std::vector<std::string> without;  ///< folders of members that applied rounds, but have no tasks
+};
+
+/// Takes the tasks of a folder, between checkpoints that are still there; deleted ones lie inside an
+/// interval.
+void take_tasks(const fs::path& member_folder, const std::vector<std::string>& assignments, Tasks& tasks) {
   Journal journal;
-  const auto skipped =
-      read_audit_file(member_folder / audit_file, [&](const AuditLine& line) { journal.add(line); });
+  bool trained = false;
+  const auto skipped = read_audit_file(member_folder / audit_file, [&](const AuditLine& line) {
+    trained = trained || std::holds_alternative<AuditApplied>(line);
+    journal.add(line);
+  });
   if (skipped > 0)
     say_error(fmt::format("isthmus: {} lines of {} are of another form and skipped", skipped,
                           (member_folder / audit_file).string()));
@@ -80,7 +90,8 @@ std::vector<Task> tasks_of(const fs::path& member_folder, const std::vector<std:
   const auto exists = [&](const AuditCheckpoint& checkpoint) {
     return fs::exists(trainer::checkpoint_file(folder, checkpoint.step, 0));
   };
-  std::vector<Task> tasks;
+  if (trained) tasks.without.push_back(member_folder.filename().string());
+  const auto before = tasks.all.size();
   std::vector<AuditInterval> open;
   std::optional<std::uint64_t> warmup;  // steps; their rounds are in no log
   for (const auto& interval : journal.intervals()) {
@@ -103,26 +114,31 @@ std::vector<Task> tasks_of(const fs::path& member_folder, const std::vector<std:
     }
     open.push_back(interval);
     if (!exists(interval.end)) continue;
-    tasks.push_back({folder, joined(open)});
+    tasks.all.push_back({folder, joined(open)});
     open.clear();
   }
-  return tasks;
+  if (trained && tasks.all.size() > before) tasks.without.pop_back();
 }
 
-std::vector<Task> all_tasks(const AuditRequest& request) {
-  std::vector<Task> tasks;
+Tasks all_tasks(const AuditRequest& request) {
+  Tasks found;
+  auto& tasks = found.all;
   for (const auto& folder : folders_in(request.run)) {
     try {
-      auto of_folder = tasks_of(folder, request.assignments);
-      std::ranges::move(of_folder, std::back_inserter(tasks));
+      take_tasks(folder, request.assignments, found);
     } catch (const std::exception& error) {  // one member's files must not prevent the audit of others
       say_error(fmt::format("isthmus: {} cannot be audited: {}", folder.string(), error.what()));
     }
   }
+  std::erase_if(found.without, [&](const std::string& folder) {
+    return std::ranges::any_of(tasks,
+                               [&](const Task& task) { return is_folder_of(task.interval.member, folder); });
+  });
   if (!request.member.empty()) {
     std::set<std::string> others;
     for (const auto& task : tasks) others.insert(task.interval.member);
     std::erase_if(tasks, [&](const Task& task) { return task.interval.member != request.member; });
+    found.without.clear();
     if (tasks.empty() && !others.empty())
       data_error(fmt::format("{}: no steps of {} can be run again; expected one of: {}", request.run.string(),
                              request.member, fmt::join(others, ", ")));
@@ -133,7 +149,7 @@ std::vector<Task> all_tasks(const AuditRequest& request) {
                     "warm-up; raise run.keep_checkpoints, set run.keep_every, or fetch older ones with "
                     "`isthmus fetch`",
                     request.run.string()));
-  return tasks;
+  return found;
 }
 
 /// The intervals in which a member may have sent its contribution to this round: after it had applied the
@@ -276,7 +292,7 @@ AuditVerdict audit(const AuditRequest& request, const Task& task, const Receipts
 
 int run_audit(const AuditRequest& request) {
   JsonOutput json(request.json);
-  auto tasks = all_tasks(request);
+  auto [tasks, without] = all_tasks(request);
   const auto seed = request.seed.value_or(std::random_device()());
   if (request.round) {
     tasks = with_round(std::move(tasks), request);
@@ -291,7 +307,10 @@ int run_audit(const AuditRequest& request) {
   auto findings = nlohmann::ordered_json::array();
   auto owners = nlohmann::ordered_json::array();
   OwnerAudit results;
-  int status = 0;
+  int status = without.empty() ? 0 : exit_status(ErrorKind::data);
+  for (const auto& name : without)
+    fmt::print("{}",
+               in_lines(fmt::format("not audited: {}, since none of its steps can be run again", name), 2));
   bool found = false;
   for (const auto& task : tasks) {
     const auto verdict = audit(request, task, receipts);
@@ -316,7 +335,7 @@ int run_audit(const AuditRequest& request) {
                         2));
     status = std::max(status, exit_status(ErrorKind::data));
   }
-  json.print({{"seed", seed}, {"intervals", findings}, {"owners", owners}});
+  json.print({{"seed", seed}, {"intervals", findings}, {"owners", owners}, {"not_audited", without}});
   return status;
 }
 

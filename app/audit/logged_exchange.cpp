@@ -26,6 +26,11 @@ LoggedExchange::LoggedExchange(Parts parts)
       settings_(std::make_shared<const outer_sync::protocol::Settings>(parts_.settings)),
       owners_(parts_.codecs) {}
 
+void LoggedExchange::at_step(std::uint64_t step, std::uint64_t others) {
+  const std::lock_guard lock(mutex_);
+  step_ = step, others_ = others;
+}
+
 void LoggedExchange::contribute(ChunkId chunk, std::uint64_t round, SharedBytes bytes, std::uint64_t weight,
                                 const SampleSet& samples) {
   auto made = reducer_.received(chunk, round, *bytes);

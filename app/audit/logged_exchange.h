@@ -49,7 +49,7 @@ class LoggedExchange final : public outer_sync::RoundExchange {
 
   /// The agreed step of contributions from now on; and, if the member left it for the others' step, that
   /// step.
-  void at_step(std::uint64_t step, std::uint64_t others = 0) { step_ = step, others_ = others; }
+  void at_step(std::uint64_t step, std::uint64_t others = 0);
   /// From now on the loop gets the results of these rounds.
   void expect(std::deque<AuditApplied> rounds) { expected_ = std::move(rounds); }
   /// From now on a missing result is an error: the loop cannot do without it.

@@ -45,10 +45,12 @@ void Journal::add_event(AuditEvent event) {
   if (!parts_.empty()) parts_.back().events.push_back(std::move(event));
 }
 
-/// The process has begun again from this checkpoint: what was done after it is void.
+/// The process has begun again from this checkpoint: what was done after it is void. If it was killed before
+/// it reported the checkpoint's digest, no interval may lead over it: another machine or config may have
+/// continued.
 void Journal::go_back_to(std::uint64_t step) {
   const auto part = std::ranges::find(parts_, step, &Part::step);
-  if (part == parts_.end()) return parts_.clear();
+  if (part == parts_.end() || !part->checkpoint) return parts_.clear();
   parts_.erase(part + 1, parts_.end());
   part->events.clear();
   part->speeds.reset();

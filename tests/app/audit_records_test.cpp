@@ -78,6 +78,20 @@ TEST(AuditJournal, ARestartGoesBackToItsCheckpoint) {
   EXPECT_THAT(journal.intervals(), IsEmpty()) << "the run has gone back further";
 }
 
+/// It may continue on another machine or with another config, which the digest would have had.
+TEST(AuditJournal, ARestartFromACheckpointWithoutDigestBeginsAnew) {
+  Journal journal;
+  journal.add(AuditStart{});
+  train(journal, 0);
+  train(journal, 10, false);  // killed after the file was written, and before the line
+  journal.add(AuditStart{.state = State::checkpoint, .step = 20});
+  train(journal, 20);
+  EXPECT_THAT(journal.intervals(), IsEmpty());
+  train(journal, 30);
+  ASSERT_THAT(journal.intervals(), SizeIs(1));
+  EXPECT_EQ(journal.intervals()[0].begin.step, 30U);
+}
+
 TEST(AuditJournal, HistoryThatTheRunAbandonedIsVoid) {
   Journal journal;
   journal.add(AuditStart{});

@@ -226,8 +226,9 @@ TEST_F(AuditOf, RecordsInAnothersNameAccuseNobody) {
     if (record.contains("start")) record["member"] = "replica-0";
   });
   const auto found = audit(site);
-  EXPECT_EQ(found.result.status, 0) << found.result.report();
-  EXPECT_THAT(found.result.output, HasSubstr("has records of replica-0, which are not read"));
+  EXPECT_EQ(found.result.status, 3) << found.result.report();
+  EXPECT_THAT(found.result.output, AllOf(HasSubstr("has records of replica-0, which are not read"),
+                                         HasSubstr("not audited: replica-1, since")));
   EXPECT_EQ(found.count("replica-0", 0), 3U) << found.result.report();
 }
 
@@ -290,9 +291,19 @@ TEST_F(AuditOf, DamagedFilesOfOneMemberLeaveTheOthersAuditable) {
   std::ofstream(site.run() / "replica-0/audit.jsonl", std::ios::app)
       << R"({"applied":1,"fragment":4000000000,"between_steps":true})" << '\n';
   const auto found = audit(site);
-  EXPECT_EQ(found.result.status, 0) << found.result.report();
+  EXPECT_EQ(found.result.status, 3) << found.result.report();
   EXPECT_EQ(found.count("replica-0", 0), 3U) << found.result.report();
-  EXPECT_THAT(found.result.output, HasSubstr("replica-1 cannot be audited: "));
+  EXPECT_THAT(found.result.output,
+              AllOf(HasSubstr("replica-1 cannot be audited: "), HasSubstr("not audited: replica-1, since")));
+}
+
+TEST_F(AuditOf, AMemberThatDeletesItsCheckpointsIsNamed) {
+  run();
+  std::filesystem::remove_all(site.run() / "replica-1/checkpoints");
+  const auto found = audit(site);
+  EXPECT_EQ(found.result.status, 3) << found.result.report();
+  EXPECT_THAT(found.result.output, HasSubstr("not audited: replica-1, since"));
+  EXPECT_EQ(audit(site, {"--member", "replica-0"}).result.status, 0);
 }
 
 TEST_F(AuditOf, StepsWithoutRecordsIsNoVerdict) {

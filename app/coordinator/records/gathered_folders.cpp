@@ -169,7 +169,9 @@ void GatheredFolders::append_audit(Place& place, const std::string& member, cons
       append_to(*place.audit, "");  // a killed coordinator may have left half a line
   }
   if (is_known(place.known_audit, line)) return;
-  if (place.audit->size() + line.size() < limit_) return append_to(*place.audit, line);
+  // Nothing after the first record that has no room, however short: an audit would miss the one between.
+  if (!place.audit_is_full && place.audit->size() + line.size() < limit_)
+    return append_to(*place.audit, line);
   if (!std::exchange(place.audit_is_full, true))
     say_(
         fmt::format("no more audit records of {} are gathered, because run.gather_limit is {} bytes; its own "
