@@ -68,7 +68,7 @@ Experiment config_in(const trainer::Checkpoint& saved, const std::vector<std::st
   return load_experiment(trainer::config_of(saved), assignments, std::nullopt, Purpose::training);
 }
 
-/// What can be run again.
+/// Steps that can be run again.
 struct Tasks {
   std::vector<Task> all;
   std::vector<std::string> without;  ///< folders of members that applied rounds, but have no tasks

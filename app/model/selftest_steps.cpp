@@ -12,6 +12,7 @@
 #include "model/selftest_checks.h"
 #include "run/process/machine.h"
 #include "worker/setup/model_setup.h"
+#include "worker/setup/ranks.h"
 
 namespace isthmus::app {
 namespace {

@@ -29,8 +29,9 @@ constexpr std::size_t max_objects = 1'000'000;
 constexpr std::size_t paced_piece = std::size_t{64} << 10;
 constexpr std::array pauses = {milliseconds(300), milliseconds(1'000), milliseconds(3'000)};
 constexpr std::chrono::seconds connect_patience{10}, answer_patience{120};
-constexpr int http_ok = 200, http_redirect = 300, http_forbidden = 403, http_not_found = 404,
-              http_timeout = 408, http_too_many = 429, http_server = 500;
+constexpr int http_ok = 200, http_redirect = 300, http_bad = 400, http_unauthorized = 401,
+              http_forbidden = 403, http_not_found = 404, http_timeout = 408, http_too_many = 429,
+              http_server = 500;
 
 std::string body_hash(std::span<const std::byte> bytes) { return Hasher().update(bytes).finish().hex(); }
 
@@ -51,6 +52,11 @@ std::string host_of(const std::string& endpoint) { return endpoint.substr(endpoi
 
 bool worth_another_try(int status) {
   return status == http_timeout || status == http_too_many || status >= http_server;
+}
+
+/// Other credentials may be accepted. Amazon answers 400 (ExpiredToken) if a temporary key has expired.
+bool may_be_of_credentials(int status) {
+  return status == http_bad || status == http_unauthorized || status == http_forbidden;
 }
 
 std::string problem_of(httplib::Error error) {
@@ -82,6 +88,8 @@ bool may_pass(httplib::Error error, Clock::duration after) {
     case httplib::Error::Connection:
     case httplib::Error::ConnectionTimeout:
       return after < connect_patience;
+    case httplib::Error::Read:
+      return after < answer_patience;
     default:
       return true;
   }
@@ -251,7 +259,8 @@ S3Store::Answer S3Store::send(const Call& call) {
       gave_up_.wait_for(lock, pauses.at(attempt - 1), [&] { return given_up_; });
     }
     auto answer = try_once(call, failure);
-    if (answer && answer->status == http_forbidden && has_new_credentials()) answer = try_once(call, failure);
+    if (answer && may_be_of_credentials(answer->status) && has_new_credentials())
+      answer = try_once(call, failure);
     if (answer) return std::move(*answer);
   }
   throw Error(ErrorKind::network, fmt::format("{} {} failed at {}: {}", call.method, name(call.key),

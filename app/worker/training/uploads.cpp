@@ -162,9 +162,14 @@ bool Uploads::has_work() const {
   return !listed_ || abandoned_after_ || next_step() || log_due_ || prune_due_;
 }
 
-bool Uploads::closing() const {
-  const std::scoped_lock lock(mutex_);
-  return closing_;
+/// For a copy that begins: it is asked before each part whether to give up. Each part that was sent is a
+/// success, since a large checkpoint over a slow link takes longer than `finish` waits without one.
+ObjectStore::Stopped Uploads::between_parts() {
+  return [this, sent = false]() mutable {
+    const std::scoped_lock lock(mutex_);
+    if (std::exchange(sent, true)) last_success_ = Clock::now();
+    return closing_;
+  };
 }
 
 // ---- the thread ----
@@ -239,7 +244,7 @@ void Uploads::copy_checkpoint(std::unique_lock<std::mutex>& lock, std::uint64_t 
   const auto size = std::filesystem::file_size(file, gone);
   bool copied = false;
   try {
-    copied = !gone && store_->put_file(key, file, [this] { return closing(); });
+    copied = !gone && store_->put_file(key, file, between_parts());
     if (copied) store_->remove(stored_mark_key(key));
   } catch (const Error&) {
     if (may_be_there(file)) throw;  // otherwise it has been superseded, or set aside
@@ -258,7 +263,7 @@ void Uploads::copy_log(std::unique_lock<std::mutex>& lock) {
   log_due_ = false;
   lock.unlock();
   try {
-    static_cast<void>(log_->copy([this] { return closing(); }));
+    static_cast<void>(log_->copy(between_parts()));
   } catch (const Error&) {
     lock.lock();
     log_due_ = true;

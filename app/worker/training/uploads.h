@@ -75,7 +75,7 @@ class Uploads {
   [[nodiscard]] bool has_work() const;
   [[nodiscard]] std::string key_of(std::uint64_t step) const;
   [[nodiscard]] std::filesystem::path file_of(std::uint64_t step) const;
-  [[nodiscard]] bool closing() const;
+  [[nodiscard]] ObjectStore::Stopped between_parts();
 
   Options options_;
   std::unique_ptr<ObjectStore> store_;
